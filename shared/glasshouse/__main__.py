@@ -1,0 +1,3 @@
+from glasshouse.cli import main
+
+raise SystemExit(main())
