@@ -1,0 +1,52 @@
+"""Tasks: what is asked. One file a task; adding one is a file and a line in `TASKS`.
+
+    task = make("multiplication", {"right_digits": 1})
+    problem = task.draw(randomness.stream("demo", 0))
+    messages = task.messages(problem, Style.COT)
+
+`gym.<name>` is any procedural task of reasoning-gym (extra `gym`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from glasshouse.errors import TaskError, nearest
+from glasshouse.tasks.arithmetic import Arithmetic
+from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
+from glasshouse.tasks.interleave import Interleave
+from glasshouse.tasks.multiplication import Multiplication
+from glasshouse.tasks.reverse_digits import ReverseDigits
+from glasshouse.tasks.sum_digits import SumDigits
+
+TASKS: Mapping[str, type[Task[Any]]] = {
+    t.name: t for t in (SumDigits, ReverseDigits, Arithmetic, Multiplication, Interleave)
+}
+
+__all__ = ["MODES", "TASKS", "Mode", "Task", "TaskOptions", "make"]
+
+
+def make(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
+    """A task by name at a difficulty; an unknown name or option is an error with the nearest."""
+    if name.startswith("gym."):
+        from glasshouse.tasks.gym import GymTask
+
+        return GymTask.named(name, dict(options or {}))
+    if name not in TASKS:
+        raise TaskError(f'There is no task "{name}".{nearest(name, TASKS)}')
+    kind = TASKS[name]
+    for option in options or {}:
+        if option not in kind.Options.model_fields:
+            known = nearest(option, kind.Options.model_fields)
+            raise TaskError(f'{name} has no option "{option}".{known}')
+    try:
+        return kind(kind.Options.model_validate(dict(options or {})))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        raise TaskError(
+            f'{name}: option "{where}": {first["msg"]} (got {first["input"]!r}).'
+        ) from None
