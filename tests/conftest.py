@@ -1,0 +1,83 @@
+"""Models for tests: the pocket model itself, and tiny random ones of each architecture."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from glasshouse.policy import Policy, load, tokenizer
+
+torch.set_num_threads(1)
+
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "tie_word_embeddings": True},
+    "llama grouped untied": {
+        "model_type": "llama",
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": False,
+    },
+    "llama biased": {
+        "model_type": "llama",
+        "num_key_value_heads": 1,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "head_dim": 16,
+    },
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 2},
+    "qwen3": {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16},
+    "gpt2": {"model_type": "gpt2"},
+}
+
+
+@pytest.fixture(scope="session")
+def shared_pocket() -> Policy:
+    """The pocket model, for tests that only look at it."""
+    return load("pocket")
+
+
+@pytest.fixture
+def pocket(shared_pocket: Policy) -> Policy:
+    """The pocket model, a copy of its own for each test."""
+    return replace(shared_pocket, model=copy.deepcopy(shared_pocket.model))
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer() -> Any:
+    """A tokenizer of about 300 entries."""
+    return tokenizer.train(["What is 12 + 34? It is 46. [ANSWER] 46"] * 4, 300)
+
+
+@pytest.fixture
+def tiny(small_tokenizer: Any) -> Callable[..., Policy]:
+    """`tiny("qwen3")`: a model of that architecture with random weights, every one of them (norm
+    gains and biases too) far enough from its initial value for its logits to tell tokens apart."""
+
+    def make(name: str, seed: int = 0, **changes: Any) -> Policy:
+        options = {**SHAPE, "vocab_size": len(small_tokenizer), **ARCHITECTURES[name], **changes}
+        if name == "gpt2":
+            options["n_inner"] = options.pop("intermediate_size")
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**options)).eval()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(noise if parameter.ndim > 1 else parameter + noise)
+        return Policy(name, model, small_tokenizer, {})
+
+    return make

@@ -1,0 +1,283 @@
+"""Sampling follows the model's distribution: chi-square tests that wrong samplers are seen to fail.
+
+All draws are keyed, so each test has one outcome; the thresholds say how surprising it may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from glasshouse import randomness
+from glasshouse.errors import ConfigError
+from glasshouse.generate import Sampling, TorchGenerator
+from glasshouse.generate.sampling import pick, truncate
+from glasshouse.policy import Policy
+from glasshouse.types import Request
+
+torch.set_num_threads(1)
+
+Tiny = Callable[..., Policy]
+PLAIN = Sampling(max_tokens=1)
+BELIEVABLE, ABSURD = 1e-3, 1e-9
+"""A right sampler's p-value is above the first, a wrong one's below the second."""
+
+
+def p_value(tokens: np.ndarray, probabilities: np.ndarray) -> float:
+    """Of drawing `tokens` from `probabilities`; rare ones share a bin, impossible ones are 0."""
+    counts = np.bincount(tokens, minlength=len(probabilities)).astype(float)
+    if counts[probabilities == 0].any():
+        return 0.0
+    expected = probabilities * len(tokens)
+    rare = expected < 10
+    observed = np.append(counts[~rare], counts[rare].sum())
+    wanted = np.append(expected[~rare], expected[rare].sum())
+    if wanted[-1] == 0:
+        observed, wanted = observed[:-1], wanted[:-1]
+    return float(stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue)
+
+
+def softmax(logits: torch.Tensor, temperature: float = 1.0) -> np.ndarray:
+    return (logits.double() / temperature).softmax(-1).numpy()
+
+
+def noise(rows: int, position: int = 0) -> torch.Tensor:
+    keys = np.array([randomness.key("noise", 0, row) for row in range(rows)], dtype=np.uint64)
+    return torch.from_numpy(randomness.uniforms(keys, position, 1)[:, 0]).float()
+
+
+def draw(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> np.ndarray:
+    return pick(logits.expand(len(uniform), -1), uniform, sampling)[0].numpy()
+
+
+LOGITS = 1.5 * torch.randn(30, generator=torch.Generator().manual_seed(3))
+ROWS = 20_000
+
+# ── pick ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+def test_pick_follows_the_distribution(temperature: float) -> None:
+    got = draw(LOGITS, replace(PLAIN, temperature=temperature), noise(ROWS))
+    assert p_value(got, softmax(LOGITS, temperature)) > BELIEVABLE
+
+
+@pytest.mark.parametrize("position", [1, 17, 500])
+def test_the_noise_of_every_position_serves(position: int) -> None:
+    assert p_value(draw(LOGITS, PLAIN, noise(ROWS, position)), softmax(LOGITS)) > BELIEVABLE
+
+
+def wrong_temperature_ignored() -> np.ndarray:
+    return draw(LOGITS, PLAIN, noise(ROWS))
+
+
+def wrong_noise_reused() -> np.ndarray:
+    return draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS // 20).repeat(20))
+
+
+def wrong_noise_skewed() -> np.ndarray:
+    return draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS) ** 1.2)
+
+
+def wrong_next_token() -> np.ndarray:
+    return (draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS)) + 1) % len(LOGITS)
+
+
+def wrong_truncation() -> np.ndarray:
+    return draw(LOGITS, replace(PLAIN, temperature=0.8, top_p=0.98), noise(ROWS))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        wrong_temperature_ignored,
+        wrong_noise_reused,
+        wrong_noise_skewed,
+        wrong_next_token,
+        wrong_truncation,
+    ],
+)
+def test_the_statistic_finds_wrong_samplers(sampler: Callable[[], np.ndarray]) -> None:
+    right = draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS))
+    assert p_value(right, softmax(LOGITS, 0.8)) > BELIEVABLE
+    assert p_value(sampler(), softmax(LOGITS, 0.8)) < ABSURD
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        replace(PLAIN, top_k=5),
+        replace(PLAIN, top_p=0.8),
+        replace(PLAIN, min_p=0.1),
+        replace(PLAIN, temperature=1.3, top_k=12, top_p=0.9, min_p=0.05),
+    ],
+)
+def test_truncated_sampling_follows_the_renormalised_distribution(sampling: Sampling) -> None:
+    kept = truncated_by_hand(softmax(LOGITS, sampling.temperature), sampling)
+    assert 1 < np.count_nonzero(kept) < len(LOGITS)
+    assert p_value(draw(LOGITS, sampling, noise(ROWS)), kept / kept.sum()) > BELIEVABLE
+
+
+# ── through the generator ────────────────────────────────────────────────────────────────────────
+
+PAIRS, VOCABULARY = 6000, 9
+
+
+def pairs(policy: Policy, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first two tokens of many completions as one number each, and their joint distribution as
+    transformers' forward gives it."""
+    policy.model.generation_config.eos_token_id = []
+    prompt = (3, 1, 4, 1, 5)
+    keys = tuple(randomness.key("pairs", i) for i in range(PAIRS))
+    sampling = Sampling(max_tokens=2, temperature=temperature)
+    [got] = TorchGenerator(policy).generate([Request(prompt=prompt, keys=keys)], sampling)
+    tokens = np.array([c.tokens for c in got])
+    with torch.no_grad():
+        texts = torch.tensor([[*prompt, token] for token in range(VOCABULARY)])
+        logits = policy.model(texts).logits
+    first, second = softmax(logits[0, -2], temperature), softmax(logits[:, -1], temperature)
+    return tokens[:, 0] * VOCABULARY + tokens[:, 1], (first[:, None] * second).ravel()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("name", ["llama grouped untied", "gpt2"])
+def test_the_first_two_tokens_follow_the_models_distribution(
+    tiny: Tiny, name: str, temperature: float
+) -> None:
+    got, expected = pairs(tiny(name, vocab_size=VOCABULARY), temperature)
+    assert np.count_nonzero(expected * PAIRS >= 10) > 15
+    first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
+    assert p_value(got // VOCABULARY, first) > BELIEVABLE
+    assert p_value(got, expected) > BELIEVABLE
+
+
+def test_a_generator_that_reuses_a_rows_noise_is_found_at_its_second_token(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = randomness.uniforms
+    monkeypatch.setattr(
+        randomness, "uniforms", lambda keys, start, count: right(keys, start, 1).repeat(count, 1)
+    )
+    got, expected = pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 1.0)
+    first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
+    assert p_value(got // VOCABULARY, first) > BELIEVABLE  # the first alone looks right
+    assert p_value(got, expected) < ABSURD
+
+
+def test_a_generator_that_ignores_the_temperature_is_found(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "glasshouse.generate.engine.pick",
+        lambda logits, uniform, sampling: pick(logits, uniform, replace(sampling, temperature=1.0)),
+    )
+    got, expected = pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)
+    assert p_value(got, expected) < ABSURD
+
+
+# ── truncation, greedy, extremes ─────────────────────────────────────────────────────────────────
+
+
+def truncated_by_hand(probabilities: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """Top-k, then top-p of what is left, then min-p, one token at a time."""
+    kept = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))
+    if sampling.top_k:
+        kept = kept[: sampling.top_k]
+    if sampling.top_p < 1:
+        goal = sampling.top_p * sum(probabilities[i] for i in kept)
+        reached, enough = 0.0, []
+        for i in kept:
+            enough.append(i)
+            reached += probabilities[i]
+            if reached >= goal:
+                break
+        kept = enough
+    if sampling.min_p:
+        kept = [i for i in kept if probabilities[i] >= sampling.min_p * probabilities.max()]
+    result = np.zeros_like(probabilities)
+    result[kept] = probabilities[kept]
+    return result
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 4, 100])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 1e-6])
+@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.5, 1.0])
+def test_truncation_equals_one_written_out(top_k: int, top_p: float, min_p: float) -> None:
+    sampling = replace(PLAIN, top_k=top_k, top_p=top_p, min_p=min_p)
+    logits = 2 * torch.randn(40, 25, generator=torch.Generator().manual_seed(5))
+    probabilities = logits.softmax(-1)
+    expected = [truncated_by_hand(row, sampling) for row in probabilities.double().numpy()]
+    got = truncate(probabilities, sampling) if sampling.truncates else probabilities
+    np.testing.assert_allclose(got.numpy(), np.array(expected), rtol=1e-6)
+
+
+def test_greedy_takes_the_likeliest_whatever_the_noise() -> None:
+    logits = torch.randn(50, 20, generator=torch.Generator().manual_seed(1))
+    tokens, logprobs = pick(logits, noise(50), replace(PLAIN, temperature=0))
+    assert tokens.tolist() == logits.argmax(-1).tolist()
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1).amax(-1))
+
+
+def test_logprobs_are_at_the_temperature_and_before_truncation() -> None:
+    logits = torch.randn(200, 20, generator=torch.Generator().manual_seed(1))
+    sampling = replace(PLAIN, temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
+    tokens, logprobs = pick(logits, noise(200), sampling)
+    expected = (logits / 0.7).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(logprobs, expected)
+
+
+EXTREMES = [-math.inf, -1e4, -200.0, -87.5, -1.0, 0.0, 1.0, 87.5, 1e4]
+EDGES = [2.0**-54, 1e-12, 0.25, 0.5, 1 - 2.0**-24, 1.0]  # 1.0: what float32 makes of 1 - 2^-54
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(EXTREMES), min_size=1, max_size=12).filter(lambda x: max(x) > -1e4),
+    st.sampled_from([0.0, 0.3, 1.0, 5.0]),
+    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.3}]),
+)
+def test_a_token_of_no_probability_is_never_picked(
+    logits: list[float], temperature: float, options: dict[str, Any]
+) -> None:
+    sampling = replace(PLAIN, temperature=temperature, **options)
+    row = torch.tensor(logits)
+    tokens, logprobs = pick(row.expand(len(EDGES), -1), torch.tensor(EDGES), sampling)
+    probabilities = (row / (temperature or 1.0)).softmax(-1)
+    if options and temperature:
+        probabilities = truncate(probabilities[None], sampling)[0]
+    assert (probabilities[tokens] > 0).all()
+    assert logprobs.isfinite().all()
+
+
+def test_noise_is_inside_the_open_interval() -> None:
+    keys = np.array([0, 1, 2**64 - 1], dtype=np.uint64)
+    got = randomness.uniforms(keys, 0, 10_000)
+    assert 0 < got.min() < 1e-3
+    assert 1 - 1e-3 < got.max() < 1
+    assert stats.kstest(got.ravel(), "uniform").pvalue > BELIEVABLE
+    assert (randomness.uniforms(keys, 40, 5) == got[:, 40:45]).all()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"top_k": -1},
+        {"top_p": 0},
+        {"top_p": 2},
+        {"min_p": 2},
+    ],
+)
+def test_impossible_settings_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Sampling needs"):
+        Sampling(**{"max_tokens": 1, **bad})
