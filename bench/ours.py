@@ -1,0 +1,89 @@
+"""Glasshouse's side: the real loop, a step at a time.
+
+What is timed is `Run`'s own step: drawing, asking, generating, grading, learning, handing the
+weights over, recording every rollout to disk.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from worker import Port, Reply
+from workload import Work
+
+from glasshouse import randomness
+from glasshouse.learn import learner
+from glasshouse.run.loop import Run
+from glasshouse.store import RunDirectory
+from glasshouse.types import Request
+
+
+class Ours:
+    """A run that takes a step when told."""
+
+    def __init__(self, work: Work, threads: int, skip: bool, **changed: Any) -> None:
+        self.work, self.room = work, tempfile.TemporaryDirectory(prefix="glasshouse-bench-")
+        out = str(Path(self.room.name) / "run")
+        self.run = run = Run(work.config(threads, out=out, **changed))
+        if not work.spec.ends:
+            run.policy.model.generation_config.eos_token_id = []
+        if not skip:  # rows without a signal go through forward and backward like all others
+            learner.skippable = lambda settings: False
+        ask = work.asking(run.task)
+        run.task.messages = ask  # type: ignore[method-assign]
+        self.directory = RunDirectory.create(run.config)
+        problems = work.stream(run.config).take(work.problems)
+        prompts = [run.policy.prompt(ask(p, run.config.task.style))[1] for p in problems]
+        self.requests = [
+            Request(
+                prompt=prompt,
+                keys=tuple(randomness.key("bench", n, k) for k in range(work.samples)),
+            )
+            for n, prompt in enumerate(prompts)
+        ]
+
+    def step(self) -> Reply:
+        started, busy = time.perf_counter(), time.process_time()
+        self.run._train_step(self.directory)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+        last = (self.directory.results / "metrics.jsonl").read_text().splitlines()[-1]
+        row = json.loads(last)
+        rows = self.work.problems * self.work.samples
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu,
+            "tokens": round(row["length"] * rows),
+            "rows": rows,
+            "learned_rows": row["learned_rows"],
+            "laps": {k: v for k, v in row["timing"].items() if isinstance(v, float)},
+        }
+
+    def generate(self) -> Reply:
+        """The first step's prompts, in the run's own chunks, each time with other noise."""
+        self.requests = [
+            replace(r, keys=tuple((k * 3 + 1) % 2**64 for k in r.keys)) for r in self.requests
+        ]
+        started, tokens = time.perf_counter(), 0
+        chunk = self.run.config.generate.chunk
+        for start in range(0, len(self.requests), chunk):
+            part = self.requests[start : start + chunk]
+            for group in self.run.generator.generate(part, self.run.sampling):
+                tokens += sum(len(c.tokens) for c in group)
+        return {"seconds": time.perf_counter() - started, "tokens": tokens}
+
+
+def main() -> None:
+    port = Port()
+    settings = json.loads(sys.argv[1])
+    ours = Ours(Work(**settings.pop("work")), **settings)
+    port.serve({"step": ours.step, "generate": ours.generate})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Advantages against numbers worked out by hand and a second implementation."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glasshouse.learn.advantages import (
+    ADVANTAGES,
+    centred,
+    leave_one_out,
+    raw,
+    standardised,
+)
+
+torch.set_num_threads(1)
+
+BASELINES = [name for name in ADVANTAGES if name != "raw"]
+
+groups = st.integers(2, 6).flatmap(
+    lambda size: st.lists(
+        st.lists(st.floats(-4, 4, width=16), min_size=size, max_size=size), min_size=1, max_size=4
+    )
+)
+
+
+def test_numbers_worked_out_by_hand() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 0.0, 0.0, 0.0]])
+    # mean 1/2 and 3/4; sum of squares 1 and 27/4; sample deviations √(1/3) and √(9/4)
+    assert raw(rewards).tolist() == rewards.tolist()
+    assert centred(rewards).tolist() == [[0.5, -0.5, -0.5, 0.5], [2.25, -0.75, -0.75, -0.75]]
+    a, b, c = 0.5 / (3**-0.5 + 1e-4), 2.25 / 1.5001, -0.75 / 1.5001
+    torch.testing.assert_close(standardised(rewards), torch.tensor([[a, -a, -a, a], [b, c, c, c]]))
+    d = 2 / 3  # others' means: 1/3 beside a 1, 2/3 beside a 0
+    torch.testing.assert_close(
+        leave_one_out(rewards), torch.tensor([[d, -d, -d, d], [3, -1, -1, -1]])
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups)
+def test_advantages_equal_the_written_out_loops(
+    rewards: list[list[float]],
+) -> None:
+    tensor = torch.tensor(rewards, dtype=torch.float64)
+    for i, group in enumerate(rewards):
+        mean, deviation = statistics.fmean(group), statistics.stdev(group)
+        for j, reward in enumerate(group):
+            others = group[:j] + group[j + 1 :]
+            alone = leave_one_out(tensor)[i, j].item()
+            assert alone == pytest.approx(reward - statistics.fmean(others), abs=1e-9)
+            scaled = standardised(tensor)[i, j].item()
+            assert scaled == pytest.approx((reward - mean) / (deviation + 1e-4), abs=1e-8)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7, 8, 16])
+def test_a_group_of_equal_rewards_has_advantage_exactly_zero(name: str, size: int) -> None:
+    rewards = torch.tensor([0.1, 1 / 3, 0.7, 1.0, -2.3]).unsqueeze(1).expand(5, size)
+    assert (ADVANTAGES[name](rewards) == 0.0).all()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_ignores_a_constant_added_to_a_group(name: str) -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.5], [0.25, 0.75, 1.0]], dtype=torch.float64)
+    shifted = rewards + torch.tensor([[7.0], [-3.0]])
+    torch.testing.assert_close(ADVANTAGES[name](shifted), ADVANTAGES[name](rewards))
+
+
+@pytest.mark.parametrize("name", list(ADVANTAGES))
+def test_a_group_does_not_see_the_others(name: str) -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.5], [9.0, -9.0, 1.0]])
+    together = ADVANTAGES[name](rewards)
+    assert torch.equal(together[:1], ADVANTAGES[name](rewards[:1]))
+
+
+def test_raw_rewards_are_a_copy() -> None:
+    rewards = torch.ones(1, 2)
+    raw(rewards).zero_()
+    assert rewards.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("name", list(ADVANTAGES))
+def test_a_reward_that_is_no_number_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match="completion 1 of group 2 is nan"):
+        ADVANTAGES[name](torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, float("nan")]]))
+    with pytest.raises(ValueError, match="groups, completions"):
+        ADVANTAGES[name](torch.zeros(4))
