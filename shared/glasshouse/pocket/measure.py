@@ -1,0 +1,88 @@
+"""What a base model can do, per task and style, for its card."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from glasshouse.config import Config, EvaluateConfig, TaskConfig
+from glasshouse.generate import TorchGenerator
+from glasshouse.pocket.recipe import Ingredient
+from glasshouse.policy import Policy
+from glasshouse.run import evaluate
+from glasshouse.run.collect import Collector
+from glasshouse.statistics import wilson
+
+
+def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict[str, Any]:
+    """Held-out accuracy by sampling at temperature 1 and greedily, with intervals."""
+    config = Config(
+        task=TaskConfig(name=ingredient.task, style=ingredient.style),
+        evaluate=EvaluateConfig(problems=problems, samples=1),
+    )
+    task = ingredient.made
+    collector = Collector(policy, task, TorchGenerator(policy), config)
+    held_out = evaluate.problems(config, task)
+    found, _ = evaluate.evaluate(collector, held_out, step=0)
+    right = round(found["pass_at_1"] * len(held_out))
+    low, high = wilson(right, len(held_out))
+    return {
+        "task": ingredient.task,
+        "style": ingredient.style.value,
+        "problems": len(held_out),
+        "sampled": round(found["pass_at_1"], 4),
+        "sampled_low": round(low, 4),
+        "sampled_high": round(high, 4),
+        "greedy": round(found["accuracy"], 4),
+        "format": round(found["sampled_format"], 4),
+        "length": round(found["sampled_length"], 1),
+    }
+
+
+def readme(policy: Policy) -> str:
+    """The model's card, for people."""
+    card, model = policy.card, policy.model
+    lines = [
+        f"# The {card['recipe']} model",
+        "",
+        f"A Llama of {model.num_parameters():,} parameters (hidden {model.config.hidden_size}, "
+        f"depth {model.config.num_hidden_layers}, {model.config.vocab_size} tokens), made by "
+        f"`glasshouse pocket build --recipe {card['recipe']}` from {card['steps']:,} steps of "
+        f"demonstrations (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
+        "right in it is meant to be a minority. Validation and test problems were never shown to it.",
+        "",
+        "| task | style | range | shown | right, sampled | right, greedy | tokens |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shown, found in zip(card["shown"], card.get("measured", []), strict=False):
+        options = ", ".join(f"{k} {v}" for k, v in shown["options"].items()) or "full"
+        modes = ", ".join(f"{share:.0%} {mode}" for mode, share in shown["modes"].items())
+        lines.append(
+            f"| {shown['task']} | {shown['style']} | {options} | {modes} "
+            f"| {found['sampled']:.2f} ({found['sampled_low']:.2f}–{found['sampled_high']:.2f}) "
+            f"| {found['greedy']:.2f} | {found['length']:.0f} |"
+        )
+    lines += [
+        "",
+        f"Accuracy on up to {max((m['problems'] for m in card.get('measured', [])), default=0)} held-out "
+        "problems, sampled at temperature 1, with 95 % Wilson intervals. `steps`: right working; `direct`: "
+        "the right answer at once; `slip`: one wrong step carried through; `hasty`: a typical wrong answer. "
+        "`SHA256SUMS` holds the checksums.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def checksums(folder: Path) -> str:
+    """sha256 of every file, in the format of sha256sum."""
+    files = sorted(f for f in folder.iterdir() if f.is_file() and f.name != "SHA256SUMS")
+    return "".join(f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in files)
+
+
+def finish(policy: Policy, folder: Path, measured: list[dict[str, Any]]) -> None:
+    """Write what was measured, the card and the checksums beside the weights."""
+    policy.card["measured"] = measured  # type: ignore[index]
+    (folder / "glasshouse.json").write_text(json.dumps(policy.card, indent=2) + "\n")
+    (folder / "README.md").write_text(readme(policy))
+    (folder / "SHA256SUMS").write_text(checksums(folder))

@@ -1,0 +1,1 @@
+"""Report: what people look at. For now the learning curve; see `curves`."""

@@ -1,0 +1,32 @@
+"""Makes models/mock and datasets/mock anew: the smallest of the real kinds, for tests.
+
+python tests/mock_assets.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from glasshouse import tasks
+from glasshouse.data import Fresh, Split, files
+from glasshouse.pocket.command import build_into
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNTS = {Split.TRAIN: 24, Split.VALIDATION: 12}
+
+
+def main() -> None:
+    model = ROOT / "models" / "mock"
+    shutil.rmtree(model, ignore_errors=True)
+    build_into("mock", model)
+    folder = ROOT / "datasets" / "mock"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in tasks.TASKS:
+        for split, count in COUNTS.items():
+            problems = Fresh(tasks.make(name), split, seed=0).take(count)
+            files.write(folder / f"{name}.{split.value}.jsonl", problems)
+
+
+if __name__ == "__main__":
+    main()
