@@ -1,0 +1,94 @@
+# Glasshouse. `make` alone prints what there is.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV   := .venv
+BENCH  := .venv-bench
+BIN    := $(VENV)/bin
+# One torch thread a process, several processes: two threads lose as soon as anything else runs.
+export OMP_NUM_THREADS := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+##@ The two commands
+.PHONY: demo
+demo: $(VENV)/.ready ## a language model learns digit sums by RL, in about two minutes
+	@$(BIN)/python training/example.rl/train.py $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.ready ## all checks and tests; EXP=example.rl: one experiment on mock assets
+ifdef EXP
+	@$(BIN)/python tests/run_test.py $(EXP)
+else
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	@for exp in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py $$exp || exit 1; done
+	@$(BIN)/python -m pytest
+endif
+
+##@ Working on it
+.PHONY: check
+check: $(VENV)/.ready ## format, lint and type-check
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/mypy
+
+.PHONY: new
+new: $(VENV)/.ready ## EXP=my.rl: a new experiment, copied from training/example.rl
+	@$(BIN)/python tests/new_experiment.py "$(EXP)"
+
+.PHONY: setup
+setup: $(VENV)/.ready ## only install; the other targets do it by themselves
+
+##@ Slow proofs (each says how long)
+.PHONY: demo-seeds
+demo-seeds: $(VENV)/.ready ## 5 seeds of the demo: 0.50 or less to 0.90 or more in each (10 min)
+	@$(BIN)/python tests/proofs.py demo
+
+.PHONY: learn-all
+learn-all: $(VENV)/.ready ## REINFORCE over 5 seeds, GRPO on every task and style (30 min)
+	@$(BIN)/python tests/proofs.py reinforce tasks
+
+.PHONY: control
+control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
+	@$(BIN)/glasshouse control --config training/example.rl/config.yaml $(ARGS)
+
+.PHONY: data-million
+data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)
+	@$(BIN)/python tests/million.py $(ARGS)
+
+.PHONY: data-scaling
+data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets against fresh (hours)
+	@$(BIN)/glasshouse data scaling --config training/example.rl/config.yaml $(ARGS)
+
+.PHONY: compare-trl
+compare-trl: $(BENCH)/.ready ## every loss that TRL has: equal values and gradients (1 min)
+	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)
+
+.PHONY: bench
+bench: $(BENCH)/.ready ## seconds a step, tokens/s and memory beside TRL and transformers (10 min)
+	@$(BENCH)/bin/python bench/bench.py $(ARGS)
+
+.PHONY: pocket
+pocket: $(VENV)/.ready ## build the embedded model anew into build/pocket (under an hour)
+	@$(BIN)/glasshouse pocket build --out build/pocket
+
+# --- set-up ------------------------------------------------------------------------------------
+EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
+
+$(VENV)/.ready: shared/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
+	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,lora,parquet,report]"
+	@touch $@
+
+$(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
+	@echo "Setting up $(BENCH) (once) …"
+	@$(PYTHON) -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt -e shared
+	@touch $@
+
+.PHONY: help
+help:
+	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
