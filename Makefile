@@ -72,13 +72,13 @@ pocket: $(VENV)/.ready ## build the embedded model anew into build/pocket (under
 # --- set-up ------------------------------------------------------------------------------------
 EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
 
-$(VENV)/.ready: shared/pyproject.toml
+$(VENV)/.ready: shared/pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,lora,parquet,report]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,parquet,report]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml

@@ -1,0 +1,324 @@
+"""The whole run as one typed tree: a YAML file, then dotted overrides (`learn.lr=1e-4`).
+
+Every field carries its description under it; `describe()` prints them. Unknown keys and wrong
+types are errors that name where the key stands and the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from glasshouse.errors import ConfigError
+from glasshouse.types import Style
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`steps: yes` is no number of steps."""
+        wanted = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if isinstance(value, bool) and wanted is not bool:
+            raise ValueError("true and false are not among its values")
+        return value
+
+
+class TaskConfig(Section):
+    name: str = "sum_digits"
+    """Which task; `glasshouse tasks` lists them. Swapping tasks is this one line."""
+    style: Style = Style.COT
+    """`cot` asks for steps, `direct` forbids them."""
+    options: dict[str, Any] = {}
+    """Difficulty, by the task's own option names; empty: the range the model was shown, if its
+    folder says one (the pocket model's does), else the task's full range."""
+    schedule: dict[int, dict[str, Any]] = {}
+    """A curriculum: from which step on training draws at which options, laid over task.options,
+    as in {0: {count: [2, 2]}, 30: {}}. Evaluation is always at task.options."""
+
+
+class DataConfig(Section):
+    problems: int = Field(32, ge=1)
+    """Problems (groups) a step."""
+    source: Literal["fresh", "fixed"] = "fresh"
+    """`fresh`: no problem twice in a run; `fixed`: the same set over and over, reshuffled."""
+    size: int = Field(2500, ge=1)
+    """With `fixed` and no file: how many problems the set has."""
+    file: str = ""
+    """With `fixed`: a JSONL or Parquet file of problems instead of drawn ones; {task} stands for
+    the task's name."""
+    when_used_up: Literal["restart", "stop"] = "restart"
+    """With `fresh`, when every problem has been asked: start over and say so, or end the run."""
+
+
+class GenerateConfig(Section):
+    samples: int = Field(8, ge=1)
+    """Completions a problem (the group's size)."""
+    max_tokens: int = Field(128, ge=1)
+    """Longest completion, in tokens."""
+    temperature: float = Field(1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    top_k: int = Field(0, ge=0)
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Keep the likeliest tokens that together reach this probability."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    """Drop tokens less likely than this share of the likeliest."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion."""
+    chunk: int = Field(32, ge=1)
+    """Problems generated in one call: the unit of work, and of bitwise reproducibility."""
+    cache_mb: int = Field(2048, ge=1)
+    """Memory for keys and values; larger chunks are divided."""
+
+
+class RewardConfig(Section):
+    terms: dict[str, float] = {"exact": 1.0}
+    """Reward terms and their weights: exact, closeness, alignment, format."""
+    combine: Literal["weights", "min"] = "weights"
+    """`weights`: weighted mean of the terms; `min`: the smallest."""
+    reading: Literal["lenient", "strict"] = "lenient"
+    """How answers are read: the whole extraction chain, or one unambiguous tag only."""
+    shuffle: bool = False
+    """Negative control: rewards are dealt out anew among the step's rollouts."""
+
+
+class LearnConfig(Section):
+    algorithm: str = "grpo"
+    """reinforce, rloo, grpo, dr_grpo, dapo, gspo or cispo."""
+    lr: float = Field(3e-4, gt=0)
+    """Learning rate."""
+    warmup: int = Field(0, ge=0)
+    """Steps over which the rate rises from zero; 0: none."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate goes on after that."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's."""
+    grad_clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0: no clipping."""
+    passes: int = Field(1, ge=1)
+    """Updates taken on each step's rollouts."""
+    clip_low: float | None = Field(None, ge=0)
+    """How far a ratio may fall below 1; empty: the algorithm's own (0.2 for most)."""
+    clip_high: float | None = Field(None, ge=0)
+    """How far a ratio may rise above 1; empty: the algorithm's own (0.2; 0.28 for dapo)."""
+    kl: float = Field(0.0, ge=0)
+    """Weight of the KL divergence from the starting policy."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    importance_cap: float | None = Field(None, ge=0)
+    """Largest importance weight; 0: off; empty: the algorithm's own."""
+    refills: int = Field(2, ge=0)
+    """dapo: how often a step draws again to replace groups whose rewards are all alike."""
+    micro_tokens: int = Field(1024, ge=1)
+    """Tokens in one forward and backward pass. Small models are fastest when a pass fits into a
+    core's cache; raise it for large ones."""
+    lora_rank: int = Field(0, ge=0)
+    """Train low-rank adapters of this rank instead of the weights (extra `lora`); 0: off."""
+
+
+class EvaluateConfig(Section):
+    problems: int = Field(200, ge=0)
+    """Held-out problems; 0: no evaluation."""
+    samples: int = Field(4, ge=0)
+    """Sampled completions a problem, for pass@1 and pass@k; 0: greedy only."""
+    every: int = Field(0, ge=0)
+    """Evaluate every so many steps as well as before and after; 0: not between."""
+    seed: int = 0
+    """Which held-out problems; the same for all runs that are to be compared."""
+    file: str = ""
+    """A JSONL or Parquet file of problems instead of drawn ones; {task} stands for the name."""
+    oversize: float = Field(1.2, ge=1)
+    """So many times the held-out problems are made ready, so that enough remain when some turn out
+    to have been trained on. If none was, the first ones are taken, whatever this is."""
+
+
+class WatchConfig(Section):
+    stuck_steps: int = Field(10, ge=1)
+    """Say so when no group has had any variance for this many steps."""
+    largest_gap: float = Field(0.05, gt=0)
+    """Say so when sampler and learner disagree on log-probabilities by more than this."""
+
+
+class Config(Section):
+    seed: int = Field(0, ge=0)
+    """Everything random in a run follows from it."""
+    steps: int = Field(60, ge=0)
+    """Training steps."""
+    model: str = "pocket"
+    """`pocket`, a folder in the Hugging Face layout, or a hub name."""
+    out: str = ""
+    """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
+    threads: int = Field(1, ge=1)
+    """Torch threads of a process. More than one is slower as soon as anything else runs."""
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    generate: GenerateConfig = GenerateConfig()
+    reward: RewardConfig = RewardConfig()
+    learn: LearnConfig = LearnConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    watch: WatchConfig = WatchConfig()
+
+
+FREE = {"options", "terms", "schedule"}
+"""Sections whose keys are not fixed by this tree."""
+
+
+def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
+    """Defaults, then each file laid over what is there, then the overrides.
+
+    Example: `load(["training/example.rl/config.yaml"], ["learn.lr=1e-4", "seed=3"])`
+    """
+    tree: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for file in files:
+        read = _read(Path(file))
+        _lay_over(tree, read)
+        origin |= {path: str(file) for path, _ in _leaves(read)}
+    for override in overrides:
+        path, value = _parse(override)
+        _assign(tree, path, value)
+        origin[path] = "the command line"
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        fallback = str(files[-1]) if files else "the command line"
+        problems = [_sentence(dict(e), origin, fallback) for e in error.errors()]
+        raise ConfigError("\n".join(problems)) from None
+
+
+def dump(config: Config) -> str:
+    """The resolved tree as YAML, in the order of declaration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def describe() -> list[tuple[str, str, str, str]]:
+    """(key, type, default, description) of every field, for help pages."""
+    return list(_fields(Config, ""))
+
+
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _fields(kind, f"{prefix}{name}.")
+            continue
+        default = yaml.safe_dump(_plain(field.get_default()), default_flow_style=True)
+        default = default.removesuffix("...\n").strip()
+        yield f"{prefix}{name}", _type(kind), default, " ".join((field.description or "").split())
+
+
+def _type(kind: Any) -> str:
+    """A type as people say it: `int`, `fresh | fixed`, `float or empty`."""
+    if get_origin(kind) is Literal:
+        return " | ".join(str(choice) for choice in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " | ".join(str(member.value) for member in kind)
+    if get_origin(kind) in (Union, UnionType):
+        options = [_type(k) for k in get_args(kind) if k is not NoneType]
+        return " | ".join(options) + (" or empty" if NoneType in get_args(kind) else "")
+    return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")
+
+
+def _plain(value: Any) -> Any:
+    """A default as YAML would hold it."""
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"The config file {file} does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The config file {file} could not be read: {error}.") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" line {where.line + 1}" if where else ""
+        raise ConfigError(
+            f"{file}{line} is not valid YAML: {getattr(error, 'problem', error)}."
+        ) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file} holds {type(tree).__name__}, not a mapping of keys to values.")
+    return tree
+
+
+def _parse(override: str) -> tuple[str, Any]:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ConfigError(
+            f'"{override}" is not an override; write key=value, for example learn.lr=1e-4.'
+        )
+    try:
+        return path.strip(), yaml.safe_load(text) if text else ""
+    except yaml.YAMLError:
+        return path.strip(), text
+
+
+def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        below = tree.setdefault(parent, {})
+        if not isinstance(below, dict):
+            below = tree[parent] = {}
+        tree = below
+    tree[last] = value
+
+
+def _lay_over(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Sections are merged key by key, everything else replaced. A section that names its entries
+    freely (task.options, reward.terms) is replaced whole: half of another's would make no sense."""
+    for name, value in over.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(name), dict) and name not in FREE:
+            _lay_over(tree[name], value)
+        else:
+            tree[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        yield f"{prefix}{name}", value
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+
+
+def _sentence(error: dict[str, Any], origin: Mapping[str, str], fallback: str) -> str:
+    """One pydantic error as: where, what, and what to do."""
+    path = ".".join(str(part) for part in error["loc"])
+    known = [p for p in origin if path == p or path.startswith(p + ".")]
+    where = origin[max(known, key=len)] if known else fallback
+    if error["type"] == "extra_forbidden":
+        keys = [key for key, *_ in describe()]
+        sections = sorted({key.rpartition(".")[0] for key in keys} - {""})
+        parent = path.rpartition(".")[0]
+        here = [k for k in keys + sections if k.rpartition(".")[0] == parent]
+        return f'{where}: there is no key "{path}".{_suggest(path, here, keys)}'
+    return f'{where}: "{path}" is {error["input"]!r}: {error["msg"]}.'
+
+
+def _suggest(path: str, here: list[str], everywhere: list[str]) -> str:
+    """A key of that very name elsewhere, or the nearest one beside it."""
+    name = path.rpartition(".")[2]
+    same = [k for k in everywhere if k.rpartition(".")[2] == name]
+    if same:
+        return f' Did you mean "{same[0]}"?'
+    beside = {k.rpartition(".")[2]: k for k in here}
+    close = difflib.get_close_matches(name, sorted(beside), n=1)
+    return (
+        f' Did you mean "{beside[close[0]]}"?' if close else f" Known: {', '.join(sorted(here))}."
+    )

@@ -1,0 +1,118 @@
+"""Problems in, graded rollouts out: ask, generate, read, grade.
+
+problems ──► chat ──► requests ──► generator (chunk by chunk) ──► texts ──► grades ──► groups
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glasshouse import randomness
+from glasshouse.config import Config
+from glasshouse.generate import Generator, Sampling
+from glasshouse.grading import grade
+from glasshouse.policy import Policy
+from glasshouse.tasks import Task
+from glasshouse.types import Problem, Request, Rollout, Style
+
+Group = list[Rollout]
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Asks problems of a generator and grades what comes back.
+
+    Example: `collector.collect(problems, step=3, split="train", samples=8, sampling=sampling)`
+    """
+
+    policy: Policy
+    task: Task[Any]
+    generator: Generator
+    config: Config
+
+    def collect(
+        self,
+        problems: Sequence[Problem],
+        *,
+        step: int,
+        split: str,
+        samples: int,
+        sampling: Sampling,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[Group]:
+        """One group a problem. Noise is keyed by seed, split, step, problem and sample, so that a
+        group does not depend on its neighbours. `between` is called after each chunk."""
+        seed, style = self.config.seed, Style(self.config.task.style)
+        chats = [self.task.messages(problem, style) for problem in problems]
+        prompts = [self.policy.prompt(chat) for chat in chats]
+        requests = [
+            Request(
+                prompt=tokens,
+                keys=tuple(
+                    randomness.key("noise", seed, split, step, problem.task, problem.key, sample)
+                    for sample in range(samples)
+                ),
+            )
+            for problem, (_, tokens) in zip(problems, prompts, strict=True)
+        ]
+        completions = []
+        for start in range(0, len(requests), self.config.generate.chunk):
+            chunk = requests[start : start + self.config.generate.chunk]
+            completions += self.generator.generate(chunk, sampling)
+            between()
+        reward, clock = self.config.reward, time.time()
+        groups = []
+        for number, problem in enumerate(problems):
+            texts = self.policy.texts([c.tokens for c in completions[number]])
+            groups.append(
+                [
+                    Rollout(
+                        step=step,
+                        split=split,
+                        group=number,
+                        sample=sample,
+                        problem=problem,
+                        messages=chats[number],
+                        prompt_text=prompts[number][0],
+                        prompt_tokens=prompts[number][1],
+                        text=text,
+                        completion=completion,
+                        grade=grade(
+                            problem,
+                            text,
+                            terms=reward.terms,
+                            how=reward.combine,
+                            strict=reward.reading == "strict",
+                        ),
+                        advantage=0.0,
+                        time=clock,
+                    )
+                    for sample, (completion, text) in enumerate(
+                        zip(completions[number], texts, strict=True)
+                    )
+                ]
+            )
+        return groups
+
+
+def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
+    """The negative control: the step's rewards dealt out anew among all its rollouts. What a
+    rollout truly earned stays in its parts, under `earned`."""
+    rewards = [r.grade.reward for group in groups for r in group]
+    randomness.stream("shuffle", seed, step).shuffle(rewards)
+    dealt = iter(rewards)
+    return [
+        [
+            replace(
+                r,
+                grade=replace(
+                    r.grade, parts={**r.grade.parts, "earned": r.grade.reward}, reward=next(dealt)
+                ),
+            )
+            for r in group
+        ]
+        for group in groups
+    ]
