@@ -53,7 +53,8 @@ def test_what_the_card_says_of_sum_digits_is_what_one_measures(shared_pocket: Po
 
 
 def test_the_same_recipe_gives_the_same_bits() -> None:
-    first, second = (build(replace(MOCK, steps=3)) for _ in range(2))
+    short = replace(MOCK, phases=(replace(MOCK.phases[0], steps=3),))
+    first, second = (build(short) for _ in range(2))
     assert first.tokenizer.get_vocab() == second.tokenizer.get_vocab()
     for name, tensor in first.weights().items():
         assert torch.equal(tensor, second.weights()[name]), name
