@@ -151,12 +151,9 @@ class Learner:
         if self.settings.kl:
             with torch.no_grad():
                 reference, _ = logprobs(self.reference, batch, self.temperature)
-        sampler = torch.zeros(batch.mask.shape)
-        for row, sample in enumerate(part):
-            sampler[row, : len(sample.logprobs)] = torch.tensor(sample.logprobs)
         return LossInputs(
             logprobs=current,
-            sampler_logprobs=sampler,
+            sampler_logprobs=padded(batch, part),
             mask=batch.mask,
             advantages=torch.tensor([s.advantage for s in part]),
             reference_logprobs=reference,
@@ -169,17 +166,24 @@ class Learner:
 
     @torch.no_grad()
     def _divergence(self, samples: Sequence[Sample]) -> float:
-        """KL from the start, estimated (k3) on evenly spaced rows before the update."""
+        """KL of the sampler from the start, estimated (k3) on evenly spaced rows."""
         rows = [s for s in samples if s.tokens]
         rows = rows[:: max(1, math.ceil(len(rows) / WATCHED_ROWS))]
         total = 0.0
         for part in pack(rows, self.config.micro_tokens):
             batch = Batch.of([(s.prompt, s.tokens) for s in part])
-            now, _ = logprobs(self.policy.model, batch, self.temperature)
             start, _ = logprobs(self.reference, batch, self.temperature)
-            distance = start - now  # 0 on padding, and so is its k3
+            distance = start - padded(batch, part)  # 0 on padding, and so is its k3
             total += (distance.exp() - distance - 1).sum().item()
         return total / max(1, sum(len(s.tokens) for s in rows))
+
+
+def padded(batch: Batch, part: Sequence[Sample]) -> torch.Tensor:
+    """The sampler's log-probabilities, (R, T)."""
+    values = torch.zeros(batch.mask.shape)
+    for row, sample in enumerate(part):
+        values[row, : len(sample.logprobs)] = torch.tensor(sample.logprobs)
+    return values
 
 
 def settings(config: LearnConfig) -> LossSettings:

@@ -16,7 +16,7 @@ from glasshouse.generate import Generator, Sampling
 from glasshouse.grading import grade
 from glasshouse.policy import Policy
 from glasshouse.tasks import Task
-from glasshouse.types import Problem, Request, Rollout, Style
+from glasshouse.types import Grade, Problem, Request, Rollout, Style
 
 Group = list[Rollout]
 
@@ -63,10 +63,12 @@ class Collector:
             chunk = requests[start : start + self.config.generate.chunk]
             completions += self.generator.generate(chunk, sampling)
             between()
-        reward, clock = self.config.reward, time.time()
+        clock = time.time()
         groups = []
         for number, problem in enumerate(problems):
             texts = self.policy.texts([c.tokens for c in completions[number]])
+            # a group repeats itself: each distinct text is read and graded once
+            grades = {text: self._grade(problem, text) for text in dict.fromkeys(texts)}
             groups.append(
                 [
                     Rollout(
@@ -80,13 +82,7 @@ class Collector:
                         prompt_tokens=prompts[number][1],
                         text=text,
                         completion=completion,
-                        grade=grade(
-                            problem,
-                            text,
-                            terms=reward.terms,
-                            how=reward.combine,
-                            strict=reward.reading == "strict",
-                        ),
+                        grade=grades[text],
                         advantage=0.0,
                         time=clock,
                     )
@@ -96,6 +92,11 @@ class Collector:
                 ]
             )
         return groups
+
+    def _grade(self, problem: Problem, text: str) -> Grade:
+        reward = self.config.reward
+        strict = reward.reading == "strict"
+        return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)
 
 
 def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
