@@ -76,11 +76,15 @@ class LlamaDecoder:
         w, t = self.w, self.length
         cos, sin = self.cos[self.positions][:, None], self.sin[self.positions][:, None]
         x = F.embedding(tokens, w.embed)
-        for layer, prompt, own in zip(w.layers, self.prompt_cache, self.cache, strict=True):
+        for number, (layer, own) in enumerate(zip(w.layers, self.cache, strict=True)):
             q, k, v = llama.attention_inputs(w, layer, x, cos, sin)
             own[0][:, :, t] = k
             own[1][:, :, t] = v
-            x = llama.after_attention(w, layer, x, self._attend(q, prompt, own, t + 1))
+            if self.prompt_cache:
+                attended = self._attend(q, self.prompt_cache[number], own, t + 1)
+            else:
+                attended = self._attend_alone(q, own, t + 1)
+            x = llama.after_attention(w, layer, x, attended)
         self.length += 1
         self.positions = self.positions + 1
         return F.linear(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head)
@@ -104,7 +108,19 @@ class LlamaDecoder:
         from_own = torch.bmm(scores[..., p:], own[1].flatten(0, 1)[:, :t]).view(s, j, r, d)
         return (from_prompt.transpose(1, 2).reshape(s, j, r, d) + from_own).reshape(s, -1)
 
+    def _attend_alone(self, q: Tensor, own: tuple[Tensor, Tensor], t: int) -> Tensor:
+        """The same where each slot has its prompt in front of its own keys."""
+        s, j = len(q), self.w.key_heads
+        grouped = q.reshape(s * j, self.w.heads // j, self.w.head_dim)
+        scores = torch.bmm(grouped, own[0].flatten(0, 1)[:, :t].mT).view(s, -1, t)
+        scores = (scores + self.padding[:, None, :t]).softmax(-1).view(s * j, -1, t)
+        return torch.bmm(scores, own[1].flatten(0, 1)[:, :t]).reshape(s, -1)
+
     def compact(self, live: Tensor) -> Tensor:
+        if not self.prompt_cache:
+            kept = live.nonzero()[:, 0]
+            self._keep(kept, kept)
+            return kept
         grid = live.view(self.groups, self.samples)
         counts = grid.sum(1)
         groups = counts.nonzero()[:, 0]
@@ -114,17 +130,31 @@ class LlamaDecoder:
             # live samples first, in order; `widest` a group, a few of them dead
             order = grid[groups].to(torch.int8).argsort(dim=1, descending=True, stable=True)
             kept = (groups[:, None] * self.samples + order[:, :widest]).flatten()
-            self.samples = widest
-        else:  # one slot a "group", each with a prompt cache of its own
+            self.prompt_cache = [(k[groups], v[groups]) for k, v in self.prompt_cache]
+            self.groups, self.samples = len(groups), widest
+            self._keep(kept, groups)
+        else:  # too few share a prompt: it moves in front of each slot's own keys
             kept = live.nonzero()[:, 0]
             groups = kept // self.samples
-            self.samples = 1
-        self.groups = len(groups)
-        self.padding = self.padding[groups]
-        self.positions = self.positions[kept]
-        self.prompt_cache = [(k[groups], v[groups]) for k, v in self.prompt_cache]
-        self.cache = [(self._move(k, kept), self._move(v, kept)) for k, v in self.cache]
+            self.cache = [
+                (self._join(pk[groups], k[kept]), self._join(pv[groups], v[kept]))
+                for (pk, pv), (k, v) in zip(self.prompt_cache, self.cache, strict=True)
+            ]
+            self.prompt_cache = []
+            self.groups, self.samples = len(kept), 1
+            self.padding = F.pad(self.padding[groups], (0, self.cache[0][0].shape[2] - prompt))
+            self.positions = self.positions[kept]
+            self.length += prompt
         return kept
+
+    def _keep(self, slots: Tensor, paddings: Tensor) -> None:
+        self.padding, self.positions = self.padding[paddings], self.positions[slots]
+        self.cache = [(self._move(k, slots), self._move(v, slots)) for k, v in self.cache]
+
+    def _join(self, prompt: Tensor, own: Tensor) -> Tensor:
+        """`(S, J, P + room, d)`: the prompt's keys, what is filled of the own, and the room left."""
+        room = own.new_empty(*own.shape[:2], own.shape[2] - self.length, own.shape[3])
+        return torch.cat([prompt, own[:, :, : self.length], room], dim=2)
 
     def release(self) -> None:
         self.cache, self.prompt_cache = [], []
