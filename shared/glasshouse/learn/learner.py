@@ -13,7 +13,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +45,17 @@ class Sample:
     advantage: float
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one micro-batch gave."""
+
+    loss: float
+    gap: float
+    """Largest difference between the sampler's and the learner's log-probabilities."""
+    sums: dict[str, float]
+    gradients: Sequence[torch.Tensor | None]
+
+
 class Learner:
     """Holds the optimizer; changes the policy's weights in place.
 
@@ -63,6 +76,11 @@ class Learner:
         self.settings = settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
+        self.pool = (
+            ThreadPoolExecutor(config.workers, initializer=partial(torch.set_num_threads, 1))
+            if config.workers > 1
+            else None
+        )
         self.reference = copy.deepcopy(policy.model).requires_grad_(False)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -89,22 +107,11 @@ class Learner:
         loss_sum, gap = 0.0, 0.0
         for parameter in self.parameters:  # zeros, not None: without a signal AdamW coasts on
             parameter.grad = torch.zeros_like(parameter)
-        for part, prefixes in self._parts(samples):
-            inputs = self._inputs(part, prefixes, rows, tokens)
-            loss, sums = self.algorithm.loss(inputs)
-            if not math.isfinite(loss.item()):
-                raise RunError(
-                    f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
-                    "not made. The likeliest reasons are a learning rate that is too high "
-                    f"(learn.lr is {self.config.lr}) and no gradient clipping "
-                    f"(learn.grad_clip is {self.config.grad_clip})."
-                )
-            loss.backward()
-            loss_sum += loss.item()
-            apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
-            gap = max(gap, apart.max().item())
-            for name, value in sums.items():
-                totals[name] = totals.get(name, 0.0) + value.item()
+        for outcome in self._outcomes(samples, rows, tokens):
+            loss_sum += outcome.loss
+            gap = max(gap, outcome.gap)
+            for name, value in outcome.sums.items():
+                totals[name] = totals.get(name, 0.0) + value
         limit = self.config.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
         if not math.isfinite(norm):
@@ -117,23 +124,63 @@ class Learner:
         means = {name: value / count for name, value in totals.items()}
         return {"loss": loss_sum, "grad_norm": norm, **means, "gap_max": gap}
 
-    def _parts(self, samples: list[Sample]) -> Iterator[tuple[list[Sample], Prefixes | None]]:
+    def _outcomes(self, samples: list[Sample], rows: int, tokens: int) -> Iterator[Outcome]:
+        """Every micro-batch differentiated, `workers` of them side by side, and its gradients added in
+        fixed order: the sum does not depend on who was first."""
+        workers = self.config.workers
+        for prefixes, parts in self._parts(samples):
+            targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
+            differentiate = partial(self._differentiate, prefixes, targets, rows, tokens)
+            for start in range(0, len(parts), workers):
+                abreast = parts[start : start + workers]
+                run = self.pool.map if self.pool and len(abreast) > 1 else map
+                for outcome in run(differentiate, abreast):
+                    for tensor, gradient in zip(targets, outcome.gradients, strict=True):
+                        if gradient is not None:
+                            tensor.grad = (
+                                gradient if tensor.grad is None else tensor.grad + gradient
+                            )
+                    yield outcome
+            if prefixes:
+                prefixes.backward()
+
+    def _parts(self, samples: list[Sample]) -> Iterator[tuple[Prefixes | None, list[list[Sample]]]]:
         """Micro-batches in fixed order, with their prompts where these are computed once for several
-        samples; the prompts' own backward pass follows the last micro-batch that used them."""
+        samples."""
         shared = (
             len({s.prompt for s in samples}) < len(samples)
             and not self.settings.entropy
             and llama.supported(self.policy.model)
         )
         if not shared:
-            for part in pack(samples, self.config.micro_tokens):
-                yield part, None
+            yield None, pack(samples, self.config.micro_tokens)
             return
         for block in blocks(samples, PROMPT_PASSES * self.config.micro_tokens):
             prefixes = Prefixes(self.policy.model, [s.prompt for s in block])
-            for part in pack(block, self.config.micro_tokens, prompts=False):
-                yield part, prefixes
-            prefixes.backward()
+            yield prefixes, pack(block, self.config.micro_tokens, prompts=False)
+
+    def _differentiate(
+        self,
+        prefixes: Prefixes | None,
+        targets: list[torch.Tensor],
+        rows: int,
+        tokens: int,
+        part: list[Sample],
+    ) -> Outcome:
+        inputs = self._inputs(part, prefixes, rows, tokens)
+        loss, sums = self.algorithm.loss(inputs)
+        if not math.isfinite(loss.item()):
+            raise RunError(
+                f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
+                "not made. The likeliest reasons are a learning rate that is too high "
+                f"(learn.lr is {self.config.lr}) and no gradient clipping "
+                f"(learn.grad_clip is {self.config.grad_clip})."
+            )
+        gradients = torch.autograd.grad(loss, targets, allow_unused=True)
+        apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
+        return Outcome(
+            loss.item(), apart.max().item(), {k: v.item() for k, v in sums.items()}, gradients
+        )
 
     def _inputs(
         self, part: list[Sample], prefixes: Prefixes | None, rows: int, tokens: int
