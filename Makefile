@@ -11,7 +11,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 
 ##@ The two commands
 .PHONY: demo
-demo: $(VENV)/.ready ## a language model learns digit sums by RL, in about two minutes
+demo: $(VENV)/.ready ## a language model learns digit sums by RL, in a minute or two
 	@$(BIN)/python training/example.rl/train.py $(ARGS)
 
 .PHONY: test
