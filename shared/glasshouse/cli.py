@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,15 @@ def guarded(command: Any) -> int:
     except BrokenPipeError:  # the reader of a pipe has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(
+            "error: The disk is full, and the run stopped. What was written before is whole; "
+            "free some space, or choose another directory with out=….",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -276,7 +286,7 @@ def _run_figure(args: argparse.Namespace) -> None:
 
 
 def _data(commands: Any) -> None:
-    from glasshouse.data.commands import add
+    from glasshouse.cli_data import add
 
     add(commands)
 
