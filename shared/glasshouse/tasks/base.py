@@ -185,6 +185,14 @@ class Task(ABC, Generic[SomeOptions]):
                 return wrong
         raise TaskError(f"{self.name}: no wrong answer could be made up for {problem.key}.")
 
+    def describe(self) -> dict[str, Any]:
+        """Name, options and size, for provenance."""
+        return {
+            "task": self.name,
+            "options": self.options.model_dump(mode="json"),
+            "size": self.size(),
+        }
+
 
 def finish(lines: list[str], answer: str) -> str:
     """Working, then the tag that every task asks for."""
