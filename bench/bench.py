@@ -35,16 +35,14 @@ from workload import REGIMES, Work
 
 Contender = dict[str, Any]
 HEADLINE = "glasshouse"
-"""As it comes (two learner workers of one thread each), nothing skipped: the work that TRL does."""
+"""As it comes, nothing skipped: the work that TRL does."""
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Contender]:
     """Everyone who takes part, by name."""
-    one_core = {"learn": {"algorithm": "grpo", "lr": 3e-4, "workers": 1}}
     found: dict[str, Contender] = {
         HEADLINE: {"script": "ours.py", "threads": 1, "skip": False},
         "glasshouse, skipping": {"script": "ours.py", "threads": 1, "skip": True},
-        "glasshouse, one core": {"script": "ours.py", "threads": 1, "skip": False, **one_core},
     }
     for threads in options.threads:
         for cache in options.caches:

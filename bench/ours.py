@@ -73,7 +73,7 @@ class Ours:
         chunk = self.run.config.generate.chunk
         for start in range(0, len(self.requests), chunk):
             part = self.requests[start : start + chunk]
-            for group in self.run.generator.generate(part, self.run.sampling):
+            for group in self.run.placement.generator.generate(part, self.run.sampling):
                 tokens += sum(len(c.tokens) for c in group)
         return {"seconds": time.perf_counter() - started, "tokens": tokens}
 

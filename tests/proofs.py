@@ -107,7 +107,6 @@ def run(arm: Arm) -> dict[str, Any]:
             str(SCRIPT),
             "--quiet",
             f"out={out}",
-            "learn.workers=1",
             *overrides,
         ]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -124,8 +124,6 @@ class LearnConfig(Section):
     micro_tokens: int = Field(1024, ge=1)
     """Tokens in one forward and backward pass. Small models are fastest when a pass fits into a
     core's cache; raise it for large ones."""
-    workers: int = Field(2, ge=1)
-    """Micro-batches computed side by side, a thread each. The result does not depend on it."""
     lora_rank: int = Field(0, ge=0)
     """Train low-rank adapters of this rank instead of the weights (extra `lora`); 0: off."""
 

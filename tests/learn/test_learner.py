@@ -498,29 +498,3 @@ def test_nothing_to_learn_from_is_no_failure(tiny: Tiny) -> None:
     empty = Sample(prompt=(5,), tokens=(), logprobs=(), advantage=1.0)
     assert learner(policy).update([empty])["learned_rows"] == 0
     assert same_bits(policy, start)
-
-
-def test_the_number_of_workers_changes_no_bit(tiny: Tiny) -> None:
-    after = []
-    for workers in (1, 2, 3):
-        policy = tiny("llama")
-        config = LearnConfig(workers=workers, micro_tokens=24, lr=1e-3)
-        learner = Learner(policy, config, max_tokens=16, steps=10)
-        generator = torch.Generator().manual_seed(3)
-        for _ in range(3):
-            learner.update(
-                [
-                    Sample(
-                        prompt=(5, 6, 7 + group),
-                        tokens=torch.randint(8, 200, (2 + sample,), generator=generator).tolist(),
-                        logprobs=[-2.0] * (2 + sample),
-                        advantage=(-1.0) ** sample,
-                    )
-                    for group in range(3)
-                    for sample in range(4)
-                ]
-            )
-        after.append(policy.weights())
-    for name, tensor in after[0].items():
-        assert torch.equal(tensor, after[1][name]), name
-        assert torch.equal(tensor, after[2][name]), name

@@ -4,7 +4,7 @@
 the configuration names, without knowing which it is.
 """
 
-from glasshouse.learn.learner import Learner, Sample
+from glasshouse.learn.learner import Learner, LearnerState, Sample
 from glasshouse.learn.losses import ALGORITHMS, Algorithm, algorithm
 
-__all__ = ["ALGORITHMS", "Algorithm", "Learner", "Sample", "algorithm"]
+__all__ = ["ALGORITHMS", "Algorithm", "Learner", "LearnerState", "Sample", "algorithm"]

@@ -11,16 +11,15 @@ where leaving them out changes nothing.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from glasshouse.config import LearnConfig
+from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.learn.losses import LossInputs, LossSettings, algorithm, skippable
 from glasshouse.policy import llama
@@ -28,8 +27,6 @@ from glasshouse.policy.logprobs import Batch, logprobs
 from glasshouse.policy.models import Policy
 from glasshouse.policy.prefix import Prefixes
 
-PROMPT_PASSES = 16
-"""Prompts that several samples share are computed in blocks of so many passes' tokens."""
 WATCHED_ROWS = 16
 """Rows a step on which the KL divergence from the start is measured when no loss term needs it."""
 
@@ -46,14 +43,27 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnerState:
+    """Where a learner stands, beside the weights."""
+
+    version: int
+    tensors: dict[str, torch.Tensor]
+    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>`, `step/<parameter>`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one micro-batch gave."""
+    """What one unit of work gave."""
 
     loss: float
     gap: float
     """Largest difference between the sampler's and the learner's log-probabilities."""
     sums: dict[str, float]
     gradients: Sequence[torch.Tensor | None]
+
+
+Unit = tuple[bool, list[list[Sample]]]
+"""Whether prompts are computed once for several samples, and the micro-batches."""
 
 
 class Learner:
@@ -76,16 +86,44 @@ class Learner:
         self.settings = settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
-        self.pool = (
-            ThreadPoolExecutor(config.workers, initializer=partial(torch.set_num_threads, 1))
-            if config.workers > 1
-            else None
-        )
         self.reference = copy.deepcopy(policy.model).requires_grad_(False)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.lr, weight_decay=config.weight_decay, foreach=True
         )
+
+    @classmethod
+    def of(cls, policy: Policy, config: Config) -> Learner:
+        """As a run's configuration says."""
+        return cls(
+            policy, config.learn, max_tokens=config.generate.max_tokens,
+            steps=config.steps, temperature=config.generate.temperature,
+        )  # fmt: skip
+
+    def state(self) -> LearnerState:
+        """What the policy's own weights do not say."""
+        tensors = {}
+        for name, parameter in self._named():
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"{key}/{name}"] = value
+        return LearnerState(self.version, tensors)
+
+    def restore(self, state: LearnerState) -> None:
+        """Go on from a state; the weights are the policy's."""
+        self.version = state.version
+        self.optimizer.state.clear()
+        for name, parameter in self._named():
+            mine = {
+                key: value.clone()
+                for path, value in state.tensors.items()
+                for key, _, owner in [path.partition("/")]
+                if owner == name
+            }
+            if mine:
+                self.optimizer.state[parameter] = mine
+
+    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(n, p) for n, p in self.policy.model.named_parameters() if p.requires_grad]
 
     def update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One step's rollouts, `config.passes` updates; returns what happened, for the log."""
@@ -112,6 +150,9 @@ class Learner:
             gap = max(gap, outcome.gap)
             for name, value in outcome.sums.items():
                 totals[name] = totals.get(name, 0.0) + value
+            for parameter, gradient in zip(self.parameters, outcome.gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad += gradient
         limit = self.config.grad_clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
         if not math.isfinite(norm):
@@ -125,62 +166,50 @@ class Learner:
         return {"loss": loss_sum, "grad_norm": norm, **means, "gap_max": gap}
 
     def _outcomes(self, samples: list[Sample], rows: int, tokens: int) -> Iterator[Outcome]:
-        """Every micro-batch differentiated, `workers` of them side by side, and its gradients added in
-        fixed order: the sum does not depend on who was first."""
-        workers = self.config.workers
-        for prefixes, parts in self._parts(samples):
-            targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
-            differentiate = partial(self._differentiate, prefixes, targets, rows, tokens)
-            for start in range(0, len(parts), workers):
-                abreast = parts[start : start + workers]
-                run = self.pool.map if self.pool and len(abreast) > 1 else map
-                for outcome in run(differentiate, abreast):
-                    for tensor, gradient in zip(targets, outcome.gradients, strict=True):
-                        if gradient is not None:
-                            tensor.grad = (
-                                gradient if tensor.grad is None else tensor.grad + gradient
-                            )
-                    yield outcome
-            if prefixes:
-                prefixes.backward()
+        """Every unit of work, differentiated in fixed order."""
+        for unit in self._units(samples):
+            yield self._differentiate(rows, tokens, unit)
 
-    def _parts(self, samples: list[Sample]) -> Iterator[tuple[Prefixes | None, list[list[Sample]]]]:
-        """Micro-batches in fixed order, with their prompts where these are computed once for several
-        samples."""
+    def _units(self, samples: list[Sample]) -> list[Unit]:
+        """The work in fixed order: blocks of samples whose prompts are computed once, where several
+        share one, else micro-batches."""
         shared = (
             len({s.prompt for s in samples}) < len(samples)
             and not self.settings.entropy
             and llama.supported(self.policy.model)
         )
-        if not shared:
-            yield None, pack(samples, self.config.micro_tokens)
-            return
-        for block in blocks(samples, PROMPT_PASSES * self.config.micro_tokens):
-            prefixes = Prefixes(self.policy.model, [s.prompt for s in block])
-            yield prefixes, pack(block, self.config.micro_tokens, prompts=False)
+        most = self.config.micro_tokens
+        if shared:
+            return [(True, pack(b, most, prompts=False)) for b in blocks(samples, most)]
+        return [(False, [part]) for part in pack(samples, most)]
 
-    def _differentiate(
-        self,
-        prefixes: Prefixes | None,
-        targets: list[torch.Tensor],
-        rows: int,
-        tokens: int,
-        part: list[Sample],
-    ) -> Outcome:
-        inputs = self._inputs(part, prefixes, rows, tokens)
-        loss, sums = self.algorithm.loss(inputs)
-        if not math.isfinite(loss.item()):
-            raise RunError(
-                f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
-                "not made. The likeliest reasons are a learning rate that is too high "
-                f"(learn.lr is {self.config.lr}) and no gradient clipping "
-                f"(learn.grad_clip is {self.config.grad_clip})."
-            )
-        gradients = torch.autograd.grad(loss, targets, allow_unused=True)
-        apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
-        return Outcome(
-            loss.item(), apart.max().item(), {k: v.item() for k, v in sums.items()}, gradients
-        )
+    def _differentiate(self, rows: int, tokens: int, unit: Unit) -> Outcome:
+        """The loss of one unit and its gradients: completions first, then the prompts they share."""
+        shared, parts = unit
+        prefixes = None
+        if shared:
+            prefixes = Prefixes(self.policy.model, [s.prompt for part in parts for s in part])
+        targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
+        found: list[torch.Tensor | None] = [None] * len(targets)
+        loss_sum, gap, totals = 0.0, 0.0, dict[str, float]()
+        for part in parts:
+            inputs = self._inputs(part, prefixes, rows, tokens)
+            loss, sums = self.algorithm.loss(inputs)
+            if not math.isfinite(loss.item()):
+                raise RunError(
+                    f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
+                    "not made. The likeliest reasons are a learning rate that is too high "
+                    f"(learn.lr is {self.config.lr}) and no gradient clipping "
+                    f"(learn.grad_clip is {self.config.grad_clip})."
+                )
+            add(found, torch.autograd.grad(loss, targets, allow_unused=True))
+            apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
+            loss_sum, gap = loss_sum + loss.item(), max(gap, apart.max().item())
+            totals = {name: totals.get(name, 0.0) + value.item() for name, value in sums.items()}
+        own = found[: len(self.parameters)]
+        if prefixes:
+            add(own, prefixes.gradients(found[len(own) :], self.parameters))
+        return Outcome(loss_sum, gap, totals, own)
 
     def _inputs(
         self, part: list[Sample], prefixes: Prefixes | None, rows: int, tokens: int
@@ -245,18 +274,23 @@ def settings(config: LearnConfig) -> LossSettings:
 
 
 def blocks(samples: Sequence[Sample], most: int) -> list[list[Sample]]:
-    """Samples by prompt, in order, in blocks whose distinct prompts hold at most `most` tokens."""
-    found: list[list[Sample]] = []
-    prompts: set[tuple[int, ...]] = set()
-    longest = 0
+    """Samples by prompt, in order, in blocks of about equally many distinct prompts; a block's
+    prompts hold about `most` tokens."""
+    grouped: dict[tuple[int, ...], list[Sample]] = {}
     for sample in samples:
-        longest = max(longest, len(sample.prompt))
-        if not found or (len(prompts | {sample.prompt}) * longest > most and prompts):
-            found.append([])
-            prompts, longest = set(), len(sample.prompt)
-        prompts.add(sample.prompt)
-        found[-1].append(sample)
-    return found
+        grouped.setdefault(sample.prompt, []).append(sample)
+    groups = list(grouped.values())
+    count = min(len(groups), math.ceil(sum(len(p) for p in grouped) / most))
+    cuts = [number * len(groups) // count for number in range(count + 1)]
+    return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(cuts)]
+
+
+def add(sums: list[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Gradients onto their sums, in place of the list; None is no gradient."""
+    for place, gradient in enumerate(gradients):
+        if gradient is not None:
+            here = sums[place]
+            sums[place] = gradient if here is None else here + gradient
 
 
 def pack(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config import Config, EvaluateConfig, TaskConfig
-from glasshouse.generate import TorchGenerator
 from glasshouse.pocket.recipe import Ingredient
 from glasshouse.policy import Policy
 from glasshouse.run import evaluate
 from glasshouse.run.collect import Collector
+from glasshouse.run.placement import Inline
 from glasshouse.statistics import wilson
 
 
@@ -23,7 +23,7 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
     task = ingredient.made
-    collector = Collector(policy, task, TorchGenerator(policy), config)
+    collector = Collector(policy, task, Inline(policy, config), config)
     held_out = evaluate.problems(config, task)
     found, _ = evaluate.evaluate(collector, held_out, step=0)
     right = round(found["pass_at_1"] * len(held_out))

@@ -1,7 +1,7 @@
 """Prompts computed once for all their completions, in learning too.
 
     prompts (G, P) ──► keys, values, last hidden ──┐  cut off from their graph: leaves
-    completions, micro-batch by micro-batch ───────┴► loss.backward() fills the leaves' gradients
+    completions, micro-batch by micro-batch ───────┴► their losses' gradients at the leaves
     in the end one backward pass through the prompts takes these in
 
 The sum is exactly the gradient of prompt and completion together; a group's prompt is just not
@@ -28,8 +28,9 @@ class Prefixes:
 
     Example:
         prefixes = Prefixes(model, prompts)
-        loss_of(prefixes.logprobs(pairs)).backward()
-        prefixes.backward()
+        loss = loss_of(prefixes.logprobs(pairs))
+        arrived = torch.autograd.grad(loss, prefixes.leaves)
+        prefixes.gradients(arrived, parameters)  # beside the gradients that completions have of their own
     """
 
     def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
@@ -85,12 +86,16 @@ class Prefixes:
             x = llama.after_attention(w, layer, x, attended.transpose(1, 2).flatten(-2))
         return F.rms_norm(x, x.shape[-1:], w.norm, w.eps)
 
-    def backward(self) -> None:
-        """Carry what the completions' losses left at the prompts on into the weights."""
+    def gradients(
+        self, arrived: Sequence[Tensor | None], parameters: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """What the completions' losses left at the leaves, carried on into the parameters."""
         reached = [
-            (tensor, leaf.grad)
-            for tensor, leaf in zip(self.computed, self.leaves, strict=True)
-            if leaf.grad is not None
+            (tensor, gradient)
+            for tensor, gradient in zip(self.computed, arrived, strict=True)
+            if gradient is not None
         ]
-        if reached:
-            torch.autograd.backward([t for t, _ in reached], [g for _, g in reached])
+        if not reached:
+            return [None] * len(parameters)
+        tensors, gradients = zip(*reached, strict=True)
+        return torch.autograd.grad(tensors, parameters, gradients, allow_unused=True)

@@ -1,6 +1,6 @@
 """Problems in, graded rollouts out: ask, generate, read, grade.
 
-problems ──► chat ──► requests ──► generator (chunk by chunk) ──► texts ──► grades ──► groups
+problems ──► chat ──► requests ──► generators (chunk by chunk) ──► texts ──► grades ──► groups
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 from glasshouse import randomness
 from glasshouse.config import Config
-from glasshouse.generate import Generator, Sampling
+from glasshouse.generate import Sampling
 from glasshouse.grading import grade
 from glasshouse.policy import Policy
+from glasshouse.run.placement import Placement
 from glasshouse.tasks import Task
 from glasshouse.types import Grade, Problem, Request, Rollout, Style
 
@@ -23,14 +24,14 @@ Group = list[Rollout]
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Asks problems of a generator and grades what comes back.
+    """Asks problems of the generators and grades what comes back.
 
     Example: `collector.collect(problems, step=3, split="train", samples=8, sampling=sampling)`
     """
 
     policy: Policy
     task: Task[Any]
-    generator: Generator
+    placement: Placement
     config: Config
 
     def collect(
@@ -44,7 +45,7 @@ class Collector:
         between: Callable[[], None] = lambda: None,
     ) -> list[Group]:
         """One group a problem. Noise is keyed by seed, split, step, problem and sample, so that a
-        group does not depend on its neighbours. `between` is called after each chunk."""
+        group does not depend on its neighbours. `between` is called where nothing is half done."""
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
         prompts = [self.policy.prompt(chat) for chat in chats]
@@ -58,11 +59,10 @@ class Collector:
             )
             for problem, (_, tokens) in zip(problems, prompts, strict=True)
         ]
-        completions = []
-        for start in range(0, len(requests), self.config.generate.chunk):
-            chunk = requests[start : start + self.config.generate.chunk]
-            completions += self.generator.generate(chunk, sampling)
-            between()
+        size = self.config.generate.chunk
+        chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
+        answered = self.placement.generate(chunks, sampling, between)
+        completions = [samples for chunk in answered for samples in chunk]
         clock = time.time()
         groups = []
         for number, problem in enumerate(problems):

@@ -148,7 +148,7 @@ def _run_one(
         command = [sys.executable, "-m", "glasshouse", "train", "--quiet"]
         for file in files:
             command += ["--config", str(file)]
-        command += ["learn.workers=1", *overrides, ARMS[arm], f"seed={seed}", f"out={out}"]
+        command += [*overrides, ARMS[arm], f"seed={seed}", f"out={out}"]
         done = subprocess.run(
             command,
             capture_output=True,

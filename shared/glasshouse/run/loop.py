@@ -1,6 +1,6 @@
 """The training loop: draw, collect, learn, sync, record. The only place that knows all rooms.
 
-    stream ──► collector ──► advantages ──► learner ──► generator.load(weights, version)
+    stream ──► collector ──► advantages ──► placement: learn, hand the weights to the generators
                    │                           │
                    └──────────► store ◄────────┘
 
@@ -22,14 +22,14 @@ from glasshouse import tasks
 from glasshouse.config import Config
 from glasshouse.data import UsedUp, files
 from glasshouse.errors import RunError
-from glasshouse.generate import TorchGenerator
-from glasshouse.learn import Learner, Sample, algorithm
+from glasshouse.learn import Sample, algorithm
 from glasshouse.policy.lora import add_adapters
 from glasshouse.run import evaluate, metrics, prepare
 from glasshouse.run.audit import Guard
 from glasshouse.run.collect import Collector, Group, shuffle_rewards
 from glasshouse.run.display import Display, Quiet
 from glasshouse.run.interrupt import Interrupted, interruptible
+from glasshouse.run.placement import Inline
 from glasshouse.run.watch import Watch
 from glasshouse.store import RunDirectory
 from glasshouse.store.rundir import now
@@ -61,12 +61,8 @@ class Run:
         self.guard = Guard(oversized, config.evaluate.problems)
         for task in (self.task, *prepare.curriculum(config).values()):
             prepare.check_context(config, self.policy, task)
-        self.generator = TorchGenerator(self.policy, config.generate.cache_mb)
-        self.collector = Collector(self.policy, self.task, self.generator, config)
-        self.learner = Learner(
-            self.policy, config.learn, max_tokens=config.generate.max_tokens,
-            steps=config.steps, temperature=config.generate.temperature,
-        )  # fmt: skip
+        self.placement = Inline(self.policy, config)
+        self.collector = Collector(self.policy, self.task, self.placement, config)
         self.sampling = prepare.sampling(config)
         self.watch = Watch(config.watch)
         self.step = 0
@@ -142,17 +138,15 @@ class Run:
         groups = with_advantages(groups, self.algorithm.advantage)
         clock.lap("grade")
         row: dict[str, Any] = metrics.of_groups(groups)
-        row |= self.learner.update([sample_of(r) for group in groups for r in group])
+        row |= self.placement.update([sample_of(r) for group in groups for r in group])
         clock.lap("learn")
-        self.generator.load(self.policy.weights(), self.learner.version)
-        clock.lap("sync")
         rollouts = [r for group in groups for r in group]
         size = directory.rollouts.append("train", self.step, rollouts)
         clock.lap("record")
         tokens = sum(len(r.completion.tokens) for r in rollouts)
         learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
         row = {"step": self.step, **row, "record_bytes": size, "timing": {
-            "time": now(), **clock.laps,
+            "time": now(), **clock.laps, **self.placement.timing(),
             "generate_tokens_per_second": round(tokens / max(clock.laps["generate"], 1e-9)),
             "learn_tokens_per_second": round(learned / max(clock.laps["learn"], 1e-9)),
         }}  # fmt: skip
