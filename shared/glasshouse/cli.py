@@ -8,10 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__
+from glasshouse import __version__, cli_data, cli_store
 from glasshouse.errors import GlasshouseError
+
+if TYPE_CHECKING:
+    from glasshouse.config import Config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,8 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"glasshouse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_train, _eval, _control, _tasks, _grade, _config, _figure, _pocket, _data):
+    for add in (_train, cli_store.add, _eval, _control, _tasks, _grade, _config, _figure, _pocket):
         add(commands)
+    cli_data.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 
@@ -57,8 +61,8 @@ def guarded(command: Any) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print(
-            "error: The disk is full, and the run stopped. What was written before is whole; "
-            "free some space, or choose another directory with out=….",
+            "error: The disk is full, and the run stopped. What was written before is whole: free some "
+            "space, and the same command goes on from the last checkpoint.",
             file=sys.stderr,
         )
         return 2
@@ -87,18 +91,24 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def train(args: argparse.Namespace, base: Sequence[Path] = ()) -> int:
-    """Resolve the configuration, then run it; 130 if it was interrupted."""
+    """Resolve the configuration, then run it. Interrupted: 130 if all whole steps are saved, 131 if
+    the last checkpoint is older than that."""
     from glasshouse import config
 
     resolved = config.load([*base, *args.config], args.overrides)
     if args.dry_run:
         print(config.dump(resolved), end="")
         return 0
+    return finish(resolved, args)
+
+
+def finish(config: Config, args: argparse.Namespace) -> int:
+    """Train to the end, or to where it is interrupted."""
     from glasshouse.run import Run
     from glasshouse.run.display import Quiet, Terminal
 
-    summary = Run(resolved, Quiet() if args.quiet else Terminal(verbose=args.verbose)).train()
-    return 130 if "interrupted_at" in summary else 0
+    summary = Run(config, Quiet() if args.quiet else Terminal(verbose=args.verbose)).train()
+    return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
 
 
 def experiment(script: str) -> None:
@@ -283,12 +293,6 @@ def _run_figure(args: argparse.Namespace) -> None:
     from glasshouse.report.curves import draw
 
     draw([Path(run) for run in args.runs], Path(args.out), args.title)
-
-
-def _data(commands: Any) -> None:
-    from glasshouse.cli_data import add
-
-    add(commands)
 
 
 def _pocket(commands: Any) -> None:

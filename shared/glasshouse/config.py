@@ -144,6 +144,34 @@ class EvaluateConfig(Section):
     to have been trained on. If none was, the first ones are taken, whatever this is."""
 
 
+class CheckpointConfig(Section):
+    every: int = Field(20, ge=0)
+    """Save every so many steps; 0: never by count. A run's end is always saved."""
+    above: float | None = 0.3
+    """Save when the mean reward rises above this; empty: never."""
+    best: bool = True
+    """Save when the mean reward is the highest so far."""
+    margin: float = Field(0.0, ge=0)
+    """By how much a new best must exceed the one before to be saved."""
+    keep: tuple[Literal["first", "previous", "last", "best"], ...] = (
+        "first",
+        "previous",
+        "last",
+        "best",
+    )
+    """What remains after each save; the newest may turn out to be damaged, so `previous` and
+    `last` must be among them."""
+
+    @field_validator("keep")
+    @classmethod
+    def _two_at_least(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
+        if not {"previous", "last"} <= set(keep):
+            raise ValueError(
+                "previous and last must be kept, so that one is left if one is damaged"
+            )
+        return keep
+
+
 class WatchConfig(Section):
     stuck_steps: int = Field(10, ge=1)
     """Say so when no group has had any variance for this many steps."""
@@ -168,6 +196,7 @@ class Config(Section):
     reward: RewardConfig = RewardConfig()
     learn: LearnConfig = LearnConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
     watch: WatchConfig = WatchConfig()
 
 

@@ -113,6 +113,6 @@ def test_drawing_costs_less_than_a_fiftieth_of_a_step(tmp_path):
     )
     lines = (tmp_path / "a" / "results" / "metrics.jsonl").read_text().splitlines()
     timings = [json.loads(line)["timing"] for line in lines]
-    phases = ("draw", "generate", "grade", "learn", "sync", "record")
+    phases = ("draw", "generate", "grade", "learn", "record")
     shares = sorted(t["draw"] / sum(t[p] for p in phases) for t in timings)
     assert shares[len(shares) // 2] < 0.02

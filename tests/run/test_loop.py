@@ -98,10 +98,11 @@ def test_every_step_logs_what_the_issue_asks_for(tmp_path: Path) -> None:
     assert timed <= row["timing"].keys()
 
 
-def test_a_run_never_writes_into_another(tmp_path: Path) -> None:
-    run(tmp_path / "a")
+def test_a_run_never_writes_into_other_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="already holds files"):
-        run(tmp_path / "a")
+        run(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_shuffling_deals_out_the_same_rewards(tmp_path: Path) -> None:

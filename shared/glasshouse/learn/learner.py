@@ -27,6 +27,8 @@ from glasshouse.policy.logprobs import Batch, logprobs
 from glasshouse.policy.models import Policy
 from glasshouse.policy.prefix import Prefixes
 
+WEIGHT = "weight"
+"""Under this key a state holds the weights that are not in the model's own file."""
 WATCHED_ROWS = 16
 """Rows a step on which the KL divergence from the start is measured when no loss term needs it."""
 
@@ -48,7 +50,8 @@ class LearnerState:
 
     version: int
     tensors: dict[str, torch.Tensor]
-    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>`, `step/<parameter>`."""
+    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>`, `step/<parameter>`, and
+    adapters as `weight/<parameter>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +104,28 @@ class Learner:
         )  # fmt: skip
 
     def state(self) -> LearnerState:
-        """What the policy's own weights do not say."""
+        """What the policy's saved weights do not say: the optimizer's memory, and adapters, since
+        they are merged into the weights that are saved."""
         tensors = {}
         for name, parameter in self._named():
+            if hasattr(self.policy.model, "peft_config"):
+                tensors[f"{WEIGHT}/{name}"] = parameter.detach()
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"{key}/{name}"] = value
         return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
-        """Go on from a state; the weights are the policy's."""
+        """Go on from a state; the weights, unless they are adapters, are the policy's."""
         self.version = state.version
         self.optimizer.state.clear()
-        for name, parameter in self._named():
-            mine = {
-                key: value.clone()
-                for path, value in state.tensors.items()
-                for key, _, owner in [path.partition("/")]
-                if owner == name
-            }
-            if mine:
-                self.optimizer.state[parameter] = mine
+        parameters = dict(self._named())
+        with torch.no_grad():
+            for path, value in state.tensors.items():
+                key, _, name = path.partition("/")
+                if key == WEIGHT:
+                    parameters[name].copy_(value)
+                else:
+                    self.optimizer.state[parameters[name]][key] = value.clone()
 
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(n, p) for n, p in self.policy.model.named_parameters() if p.requires_grad]

@@ -70,6 +70,12 @@ class Policy:
         """The trainable state by name; tied tensors appear once."""
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Put these numbers in place of the model's own."""
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(weights[name])
+
     def task_options(self, task: str, style: str) -> dict[str, Any]:
         """The difficulty at which this model was shown the task; empty: the task's own default."""
         return dict(self.card.get("ranges", {}).get(task, {}).get(style, {}))
@@ -138,7 +144,7 @@ def save(policy: Policy, folder: Path) -> None:
     model = policy.model
     if hasattr(model, "peft_config"):  # adapters go into the weights, so that any tool can open it
         model = copy.deepcopy(model).merge_and_unload()
-    model.save_pretrained(folder, safe_serialization=True)
+    model.save_pretrained(folder, max_shard_size="1TB")  # one file, whatever its size
     policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD).write_text(json.dumps(policy.card, indent=2) + "\n")

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from glasshouse import randomness
 from glasshouse.config import Config
 from glasshouse.generate import Sampling
 from glasshouse.grading import grade
+from glasshouse.learn import Sample
 from glasshouse.policy import Policy
 from glasshouse.run.placement import Placement
 from glasshouse.tasks import Task
@@ -117,3 +120,24 @@ def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
         ]
         for group in groups
     ]
+
+
+def with_advantages(
+    groups: list[Group], advantage: Callable[[torch.Tensor], torch.Tensor]
+) -> list[Group]:
+    """Each rollout with its advantage among its group."""
+    rewards = torch.tensor([[r.grade.reward for r in group] for group in groups])
+    values = advantage(rewards).tolist()
+    return [
+        [replace(r, advantage=a) for r, a in zip(group, row, strict=True)]
+        for group, row in zip(groups, values, strict=True)
+    ]
+
+
+def sample_of(rollout: Rollout) -> Sample:
+    return Sample(
+        prompt=tuple(rollout.prompt_tokens),
+        tokens=rollout.completion.tokens,
+        logprobs=rollout.completion.logprobs,
+        advantage=rollout.advantage,
+    )

@@ -31,6 +31,11 @@ class Display:
     def evaluated(self, step: int, found: dict[str, Any]) -> None: ...
     def step(self, row: dict[str, Any], groups: list[Group]) -> None: ...
     def warn(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None: ...
+    def resumed(self, step: int, path: Path) -> None: ...
+    def finished_before(self, summary: dict[str, Any]) -> None: ...
+    def stopping(self) -> None: ...
+    def too_late(self, saved: int) -> None: ...
     def end(self, summary: dict[str, Any]) -> None: ...
 
 
@@ -102,13 +107,39 @@ class Terminal(Display):
     def warn(self, sentence: str) -> None:
         self.progress.console.print(f"[yellow]{escape(sentence)}[/]")
 
+    def say(self, sentence: str) -> None:
+        self.progress.console.print(f"[dim]{escape(sentence)}[/]")
+
+    def resumed(self, step: int, path: Path) -> None:
+        self.console.print(
+            f"Going on after step {step}, from {path.parent.name}/{path.name}; "
+            "the record is cut back to that step."
+        )
+        self.progress.update(self.bar, completed=step)
+
+    def finished_before(self, summary: dict[str, Any]) -> None:
+        self.console.print(f"{summary['run']} has come to its end already; this is what it found.")
+        self.end(summary)
+
+    def stopping(self) -> None:
+        self.warn("Stopping: saving what is done. Once more to stop at once.")
+
+    def too_late(self, saved: int) -> None:
+        what = (
+            f"the checkpoint of step {saved} stands"
+            if saved >= 0
+            else "there was no checkpoint yet"
+        )
+        self.warn(f"Stopped at once: {what}. The same command goes on from there.")
+
     def end(self, summary: dict[str, Any]) -> None:
         before, after = summary.get("before"), summary.get("after")
         if before and after:
             self.console.print(comparison(before, after))
         elif "interrupted_at" in summary:
             self.console.print(
-                f"Interrupted after step {summary['interrupted_at']}; nothing is lost."
+                f"Interrupted after step {summary['interrupted_at']}, which is saved; the same command, or "
+                f"glasshouse resume {summary['run']}, goes on from there."
             )
         minutes, seconds = divmod(round(summary["seconds"]), 60)
         self.console.print(f"{summary['steps_done']} steps in {minutes}:{seconds:02d} min")

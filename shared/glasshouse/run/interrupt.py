@@ -1,4 +1,9 @@
-"""Ctrl-C and SIGTERM: a run stops at the next point where nothing is half done."""
+"""Ctrl-C and SIGTERM: a run ends where nothing is half done, or, if that takes too long, at once.
+
+the first signal ──► while generating or evaluating: ends there and then
+                └──► while learning or recording: at the end of the step, within GRACE seconds
+the second, or too long ──► ends at once; the last checkpoint stands
+"""
 
 from __future__ import annotations
 
@@ -7,30 +12,76 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+GRACE = 2.0
+"""Seconds that a signalled run has for its last checkpoint."""
+
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM, at a point where nothing is half done."""
+    """Asked to end, at a point where nothing is half done: the last step can be saved."""
 
 
-@contextmanager
-def interruptible(ask: Callable[[], None]) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks for a stop at the next safe point; the second ends at once."""
-    asked = False
+class TooLate(BaseException):
+    """Asked to end, and there is no time to save: the last checkpoint stands."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        ask()
 
-    try:
-        before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: the caller owns the signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+class Interruption:
+    """Listens to SIGINT and SIGTERM while it is entered.
+
+    Example:
+        with Interruption(say) as interruption:
+            with interruption.welcome():  # may end anywhere in here
+                generate()
+            learn()                       # is finished first
+            interruption.here()           # or here
+    """
+
+    def __init__(self, say: Callable[[], None] = lambda: None) -> None:
+        self.say, self.asked, self.open = say, False, False
+        self.before: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        wanted = {
+            signal.SIGINT: self._asked,
+            signal.SIGTERM: self._asked,
+            signal.SIGALRM: self._too_late,
+        }
+        for number, handler in wanted.items():
+            try:
+                self.before[number] = signal.signal(number, handler)
+            except ValueError:  # not the main thread: the caller owns the signals
+                break
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @contextmanager
+    def welcome(self) -> Iterator[None]:
+        """In here a signal may end the run anywhere."""
+        self.here()
+        self.open = True
+        try:
+            yield
+        finally:
+            self.open = False
+
+    def here(self) -> None:
+        """End here, if that has been asked."""
+        if self.asked:
+            self.open = False
+            raise Interrupted
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise TooLate
+        self.asked = True
+        signal.setitimer(signal.ITIMER_REAL, GRACE)
+        self.say()
+        if self.open:
+            self.here()
+
+    def _too_late(self, number: int, frame: FrameType | None) -> None:
+        raise TooLate

@@ -2,16 +2,15 @@
 
     stream ──► collector ──► advantages ──► placement: learn, hand the weights to the generators
                    │                           │
-                   └──────────► store ◄────────┘
+                   └──────────► store ◄────────┘ ──► checkpoints
 
 A run is a function of its configuration, the starting weights and the software: twice the same
-command gives the same bits.
+command gives the same bits, and so does a run that was interrupted and went on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,18 +21,19 @@ from glasshouse import tasks
 from glasshouse.config import Config
 from glasshouse.data import UsedUp, files
 from glasshouse.errors import RunError
-from glasshouse.learn import Sample, algorithm
+from glasshouse.learn import LearnerState, algorithm
 from glasshouse.policy.lora import add_adapters
-from glasshouse.run import evaluate, metrics, prepare
+from glasshouse.run import evaluate, keeping, metrics, prepare, resuming
 from glasshouse.run.audit import Guard
-from glasshouse.run.collect import Collector, Group, shuffle_rewards
+from glasshouse.run.collect import Collector, Group, sample_of, shuffle_rewards, with_advantages
 from glasshouse.run.display import Display, Quiet
-from glasshouse.run.interrupt import Interrupted, interruptible
+from glasshouse.run.interrupt import Interrupted, Interruption, TooLate
+from glasshouse.run.keeping import Keeper, Progress
+from glasshouse.run.metrics import Clock
 from glasshouse.run.placement import Inline
 from glasshouse.run.watch import Watch
-from glasshouse.store import RunDirectory
+from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.rundir import now
-from glasshouse.types import Rollout
 
 
 class Run:
@@ -65,19 +65,39 @@ class Run:
         self.collector = Collector(self.policy, self.task, self.placement, config)
         self.sampling = prepare.sampling(config)
         self.watch = Watch(config.watch)
-        self.step = 0
-        self.stopping = False
+        self.progress = Progress(data=self.stream.state())
+        self.interruption = Interruption(self.display.stopping)
 
     def train(self) -> dict[str, Any]:
-        """All steps, evaluation before and after; returns the summary that it also writes."""
-        directory = RunDirectory.create(self.config)
-        started, config = time.perf_counter(), self.config
-        directory.event("start", seed=config.seed, model=config.model)
-        if self.held_out:
-            (directory.path / "data").mkdir(exist_ok=True)
-            files.write(directory.path / "data" / "evaluation.jsonl", self.held_out)
-        self.stream.keep(directory.path / "data")
-        self.display.start(config, directory.path, self.policy, self.task)
+        """All steps, evaluation before and after; returns the summary that it also writes. In the
+        directory of a run that was interrupted, it goes on from the newest valid checkpoint."""
+        path = resuming.place(self.config)
+        if resuming.holds_run(path):
+            resuming.check_same(path, self.config)
+            if summary := resuming.finished(path, self.config):
+                self.display.finished_before(summary)
+                return summary
+        with RunDirectory.open(path, self.config) as directory:
+            self.display.start(self.config, directory.path, self.policy, self.task)
+            facts = {
+                "config": self.config.model_dump(mode="json"),
+                "versions": keeping.versions(),
+                "start": keeping.fingerprint(self.policy),
+            }
+            saved = self._enter(directory, facts)
+            keeper = Keeper(
+                self.config.checkpoints, directory, self.policy, facts, self.display.say, saved
+            )
+            with self.display, self.interruption:
+                try:
+                    return self._train_in(directory, keeper)
+                except TooLate:
+                    directory.event("stopped", step=self.progress.step, saved=keeper.saved)
+                    self.display.too_late(keeper.saved)
+                    return {"run": str(directory.path), "stopped_after": keeper.saved}
+
+    def _train_in(self, directory: RunDirectory, keeper: Keeper) -> dict[str, Any]:
+        config, progress = self.config, self.progress
         summary: dict[str, Any] = {
             "task": config.task.name,
             "style": config.task.style.value,
@@ -87,91 +107,141 @@ class Run:
             "seed": config.seed,
             "run": str(directory.path),
         }
-        with self.display, interruptible(self._ask_to_stop):
-            try:
-                summary["before"] = self._evaluate(directory)
-                while self.step < config.steps:
-                    try:
-                        self._train_step(directory)
-                    except UsedUp as error:
-                        summary["used_up_at"] = self.step
-                        directory.event("used_up", step=self.step, text=str(error))
-                        self.display.warn(f"The run ends after step {self.step}: {error}")
-                        break
-                    if (
-                        config.evaluate.every
-                        and self.step % config.evaluate.every == 0
-                        and self.step < config.steps
-                    ):
-                        self._evaluate(directory)
-                summary["after"] = self._evaluate(directory)
-            except Interrupted:
-                summary["interrupted_at"] = self.step
-                directory.event("interrupted", step=self.step)
-            except RunError as error:  # what was learned is kept
-                directory.event("failed", step=self.step, text=str(error))
-                if self.step:
-                    directory.checkpoint(self.policy, self.step)
-                raise
-        summary["steps_done"] = self.step
-        summary["checkpoint"] = str(directory.checkpoint(self.policy, self.step))
+        started = time.perf_counter() - progress.seconds
+        try:
+            after = self._steps(directory, keeper, started, summary)
+            summary |= {"before": progress.before, "after": after}
+        except Interrupted:
+            self._save_last(keeper, "interrupted")
+            summary |= {"before": progress.before, "interrupted_at": progress.step}
+            directory.event("interrupted", step=progress.step)
+        except RunError as error:  # what was learned is kept
+            directory.event("failed", step=progress.step, text=str(error))
+            self._save_last(keeper, "the run failed")
+            raise
+        summary["steps_done"] = progress.step
+        summary["checkpoint"] = str(directory.checkpoints / f"step-{progress.step:06d}")
         summary["seconds"] = round(time.perf_counter() - started, 3)
         directory.summary(summary)
-        directory.event("end", step=self.step)
+        directory.event("end", step=progress.step)
         self.display.end(summary)
         return summary
+
+    def _steps(
+        self, directory: RunDirectory, keeper: Keeper, started: float, summary: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Train until the end; returns the last evaluation."""
+        config, progress, after = self.config, self.progress, None
+        steps, every = config.steps, config.evaluate.every
+        while True:
+            last = progress.step >= steps
+            if last:
+                self._save_last(keeper, "the end")
+            due = last or progress.step == 0 or (every and progress.step % every == 0)
+            if due and progress.evaluated != progress.step:
+                after = self._evaluate(directory)
+            if last:
+                return after
+            try:
+                row = self._train_step(directory)
+            except UsedUp as error:
+                steps = summary["used_up_at"] = progress.step
+                directory.event("used_up", step=progress.step, text=str(error))
+                self.display.warn(f"The run ends after step {progress.step}: {error}")
+                continue
+            progress.seconds = time.perf_counter() - started
+            if why := keeper.step(progress, row["reward"], end=progress.step == steps):
+                keeper.save(progress, why, self.placement.state())
+            self.interruption.here()
+
+    def _save_last(self, keeper: Keeper, why: str) -> None:
+        """A checkpoint of the last whole step, unless there is one."""
+        if keeper.saved != self.progress.step:
+            keeper.save(self.progress, [why], self.placement.state())
+
+    def _enter(self, directory: RunDirectory, facts: dict[str, Any]) -> int:
+        """Begin, or go on from the newest valid checkpoint with the record cut back to it; returns
+        that checkpoint's step, or -1."""
+        (directory.path / "data").mkdir(exist_ok=True)
+        if self.held_out:
+            files.write(directory.path / "data" / "evaluation.jsonl", self.held_out)
+        self.stream.keep(directory.path / "data")
+        found, sentences = resuming.newest(directory)
+        for sentence in sentences:
+            directory.event("damaged", text=sentence)
+            self.display.warn(sentence)
+        if found is None:
+            if directory.begun:
+                self.display.warn(
+                    "The run was interrupted before its first checkpoint: it starts over."
+                )
+                directory.rewind({})
+            directory.event("start", seed=self.config.seed, model=self.config.model)
+            return -1
+        state, weights, learner = checkpoints.read(found.path)
+        for sentence in resuming.check_facts(directory.path, state, facts):
+            directory.event("warning", text=sentence)
+            self.display.warn(sentence)
+        if not self.config.learn.lora_rank:
+            self.policy.take(weights)
+        self.placement.restore(LearnerState(state["version"], learner))
+        self.progress = keeping.restored(state)
+        self.stream.restore(self.progress.data)
+        kept = directory.rewind(state["record"])
+        for row in kept:
+            self.watch.look(row)
+        directory.event("resume", step=found.step, path=found.path.name)
+        self.display.resumed(found.step, found.path)
+        return found.step
 
     def evaluate_only(self) -> dict[str, Any]:
         """The model as it is, on held-out problems; writes nothing."""
         return evaluate.evaluate(self.collector, self.held_out, step=0)[0]
 
-    def _train_step(self, directory: RunDirectory) -> None:
-        clock, laps = Clock(), self.stream.laps
-        self.step += 1
-        try:
-            groups = self._groups(clock)
-        except (Interrupted, UsedUp):
-            self.step -= 1
-            raise
+    def _train_step(self, directory: RunDirectory) -> dict[str, Any]:
+        """One step; until all of it is done the progress stays where it was."""
+        clock, laps, step = Clock(), self.stream.laps, self.progress.step + 1
+        with self.interruption.welcome():
+            groups = self._groups(step, clock)
         if self.stream.laps > laps:
-            self._say_started_over(directory)
+            self._say_started_over(directory, step)
         groups = with_advantages(groups, self.algorithm.advantage)
         clock.lap("grade")
         row: dict[str, Any] = metrics.of_groups(groups)
         row |= self.placement.update([sample_of(r) for group in groups for r in group])
         clock.lap("learn")
         rollouts = [r for group in groups for r in group]
-        size = directory.rollouts.append("train", self.step, rollouts)
+        size = directory.rollouts.append("train", step, rollouts)
         clock.lap("record")
         tokens = sum(len(r.completion.tokens) for r in rollouts)
         learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
-        row = {"step": self.step, **row, "record_bytes": size, "timing": {
+        row = {"step": step, **row, "record_bytes": size, "timing": {
             "time": now(), **clock.laps, **self.placement.timing(),
             "generate_tokens_per_second": round(tokens / max(clock.laps["generate"], 1e-9)),
             "learn_tokens_per_second": round(learned / max(clock.laps["learn"], 1e-9)),
         }}  # fmt: skip
         directory.metrics(row)
+        self.progress.step, self.progress.data = step, self.stream.state()
         for sentence in self.watch.look(row):
-            directory.event("warning", step=self.step, text=sentence)
+            directory.event("warning", step=step, text=sentence)
             self.display.warn(sentence)
         self.display.step(row, groups)
+        return row
 
-    def _groups(self, clock: Clock) -> list[Group]:
+    def _groups(self, step: int, clock: Clock) -> list[Group]:
         """The step's groups; with dynamic sampling, those without variance are drawn again."""
         config = self.config
         wanted, groups = config.data.problems, list[Group]()
-        self.stream.reach(self.step)
+        self.stream.reach(step)
         for _ in range(1 + (config.learn.refills if self.algorithm.dynamic_sampling else 0)):
             problems = self.stream.take(wanted - len(groups))
             clock.lap("draw")
             drawn = self.collector.collect(
-                problems, step=self.step, split="train", samples=config.generate.samples,
-                sampling=self.sampling, between=self._stop_here,
+                problems, step=step, split="train", samples=config.generate.samples,
+                sampling=self.sampling, between=self.interruption.here,
             )  # fmt: skip
             clock.lap("generate")
-            groups += (
-                shuffle_rewards(drawn, config.seed, self.step) if config.reward.shuffle else drawn
-            )
+            groups += shuffle_rewards(drawn, config.seed, step) if config.reward.shuffle else drawn
             if not self.algorithm.dynamic_sampling:
                 break
             varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
@@ -182,70 +252,36 @@ class Run:
         return [[replace(r, group=number) for r in group] for number, group in enumerate(groups)]
 
     def _evaluate(self, directory: RunDirectory) -> dict[str, Any] | None:
+        progress = self.progress
         if not self.held_out:
+            progress.evaluated = progress.step
             return None
-        self.display.evaluating(self.step)
+        self.display.evaluating(progress.step)
         held_out, audit = self.guard.check(directory.rollouts.folder)
-        directory.event("audit", step=self.step, **audit)
+        directory.event("audit", step=progress.step, **audit)
         if audit["removed"]:
             self.display.warn(
                 f"{audit['removed']} of {audit['checked']} evaluation problems have been trained on; "
                 f"they are left out, others take their places, and {audit['left']} are left."
             )
-        found, rollouts = evaluate.evaluate(self.collector, held_out, self.step, self._stop_here)
+        with self.interruption.welcome():
+            found, rollouts = evaluate.evaluate(
+                self.collector, held_out, progress.step, self.interruption.here
+            )
         found["removed"] = audit["removed"]
-        directory.rollouts.append("validation", self.step, rollouts)
-        directory.event("evaluation", step=self.step, **found)
-        self.display.evaluated(self.step, found)
+        directory.rollouts.append("validation", progress.step, rollouts)
+        directory.event("evaluation", step=progress.step, **found)
+        progress.evaluated = progress.step
+        if progress.step == 0:
+            progress.before = found
+        self.display.evaluated(progress.step, found)
         return found
 
-    def _say_started_over(self, directory: RunDirectory) -> None:
+    def _say_started_over(self, directory: RunDirectory, step: int) -> None:
         """Fresh problems are used up: from here on they come again."""
-        directory.event("started_over", step=self.step, laps=self.stream.laps)
+        directory.event("started_over", step=step, laps=self.stream.laps)
         if self.stream.laps == 1:
             self.display.warn(
                 f"Every training problem of {self.task.name} at these options has been asked: from step "
-                f"{self.step} on they come again. data.when_used_up=stop would end the run here."
+                f"{step} on they come again. data.when_used_up=stop would end the run here."
             )
-
-    def _ask_to_stop(self) -> None:
-        self.stopping = True
-        self.display.warn("Stopping at the next safe point; once more to stop at once.")
-
-    def _stop_here(self) -> None:
-        if self.stopping:
-            raise Interrupted
-
-
-class Clock:
-    """Seconds by phase; phases may come more than once."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        here = time.perf_counter()
-        self.laps[name] = round(self.laps.get(name, 0.0) + here - self.last, 6)
-        self.last = here
-
-
-def with_advantages(
-    groups: list[Group], advantage: Callable[[torch.Tensor], torch.Tensor]
-) -> list[Group]:
-    """Each rollout with its advantage among its group."""
-    rewards = torch.tensor([[r.grade.reward for r in group] for group in groups])
-    values = advantage(rewards).tolist()
-    return [
-        [replace(r, advantage=a) for r, a in zip(group, row, strict=True)]
-        for group, row in zip(groups, values, strict=True)
-    ]
-
-
-def sample_of(rollout: Rollout) -> Sample:
-    return Sample(
-        prompt=tuple(rollout.prompt_tokens),
-        tokens=rollout.completion.tokens,
-        logprobs=rollout.completion.logprobs,
-        advantage=rollout.advantage,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 
 from glasshouse.run.collect import Group
@@ -42,3 +43,16 @@ def share(values: object) -> float:
     """The share of true ones."""
     listed = [bool(v) for v in values]  # type: ignore[attr-defined]
     return sum(listed) / len(listed) if listed else 0.0
+
+
+class Clock:
+    """Seconds by phase; phases may come more than once."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        here = time.perf_counter()
+        self.laps[name] = round(self.laps.get(name, 0.0) + here - self.last, 6)
+        self.last = here

@@ -51,6 +51,20 @@ class RolloutLog:
         _append(self.folder / "manifest.jsonl", (json.dumps(entry) + "\n").encode())
         return len(frame)
 
+    def position(self) -> dict[str, Any]:
+        manifest = self.folder / "manifest.jsonl"
+        lines = manifest.read_text().splitlines() if manifest.exists() else []
+        sizes = {p.name.split(".")[0]: p.stat().st_size for p in self.folder.glob("*.jsonl.zst")}
+        return {"lines": len(lines), "bytes": sizes}
+
+    def rewind(self, position: dict[str, Any]) -> None:
+        manifest = self.folder / "manifest.jsonl"
+        if manifest.exists():
+            lines = manifest.read_text().splitlines(keepends=True)[: position.get("lines", 0)]
+            manifest.write_text("".join(lines))
+        for path in self.folder.glob("*.jsonl.zst"):
+            os.truncate(path, position.get("bytes", {}).get(path.name.split(".")[0], 0))
+
 
 def read(folder: Path, kind: str, after: int = -1) -> Iterator[dict[str, Any]]:
     """The rows of one kind, in order, as the manifest promises them; only steps after `after`."""

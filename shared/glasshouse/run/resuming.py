@@ -1,0 +1,153 @@
+"""Where a configuration's run is, and whether it may go on from there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glasshouse.config import Config, dump
+from glasshouse.errors import RunError
+from glasshouse.store import checkpoints
+from glasshouse.store.checkpoints import Checkpoint
+from glasshouse.store.files import write_text
+from glasshouse.store.rundir import (
+    CONFIG,
+    LOCK,
+    RunDirectory,
+    config_of,
+    holds_run,
+    next_free,
+    numbered,
+    summary_of,
+)  # fmt: skip
+
+UNBOUND = {"out", "steps", "checkpoints", "watch", "placement", "monarch", "hosts"}
+"""Keys that change nothing of what a step computes: a run may go on under others."""
+
+
+def place(config: Config) -> Path:
+    """`out`, or the last numbered run of this very configuration if it has not come to its end, or
+    a new one."""
+    if config.out:
+        return Path(config.out)
+    for path in numbered(config)[-1:]:
+        unfinished = holds_run(path) and not _held(path) and not finished(path, config)
+        if unfinished and not set(changes(config_of(path), config)) - {"out"}:
+            return path
+    return next_free(config)
+
+
+def finished(path: Path, config: Config) -> dict[str, Any] | None:
+    """The summary of a run that has done all steps which the configuration asks for."""
+    summary = summary_of(path)
+    if summary is None or "interrupted_at" in summary:
+        return None
+    done = summary["steps_done"] == config.steps or "used_up_at" in summary
+    return summary if done else None
+
+
+def check_same(path: Path, config: Config) -> None:
+    """Refuse to go on with a configuration that would give other numbers."""
+    before = config_of(path)
+    unbound = UNBOUND - ({"steps"} if config.learn.decay != "constant" else set())
+    broken = [key for key in changes(before, config) if key.split(".")[0] not in unbound]
+    if broken:
+        old, new = dict(leaves(before)), dict(leaves(config))
+        listed = ", ".join(f"{k} ({old.get(k)!r} → {new.get(k)!r})" for k in broken)
+        raise RunError(
+            f"{path} holds a run with another configuration: {listed}. Going on would not be the same "
+            f"run. Give another out=…, or branch off with: glasshouse resume {path} --fork NEW "
+            + " ".join(f"{key}=…" for key in broken)
+        )
+    summary = summary_of(path)
+    if summary and config.steps < summary["steps_done"]:
+        raise RunError(
+            f"{path} has done {summary['steps_done']} steps already, and steps={config.steps} asks for "
+            "fewer. Give another out=…, or raise steps."
+        )
+
+
+def check_facts(path: Path, state: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    """Refuse another starting model; sentences about software that may give other bits."""
+    if state["start"] != facts["start"]:
+        raise RunError(
+            f"The model {facts['config']['model']} is not the one that {path} was started from: its "
+            "weights differ. Bring that model back, or start a new run with another out=…."
+        )
+    then, here = state["versions"], facts["versions"]
+    return [
+        f"This run was started with {name} {then.get(name)}, and goes on with {here[name]}: from here on "
+        "it may differ in its last bits from a run without an interruption."
+        for name in here
+        if here[name] != then.get(name)
+    ]
+
+
+def changes(before: Config, after: Config) -> list[str]:
+    """The keys whose values differ."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
+
+
+def leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of the whole tree."""
+
+    def walk(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
+    return walk(config.model_dump(mode="json"), "")
+
+
+def fork(source: Path, target: Path, config: Config) -> None:
+    """A new run that begins with the record and the newest valid checkpoint of another."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(f"{target} already holds files; --fork needs a directory that is new.")
+    found, _ = checkpoints.newest(source / "checkpoints")
+    if found is None:
+        raise RunError(f"{source} has no valid checkpoint to branch off from.")
+    aside = target.with_name(f".{target.name}.forking")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(
+        source, aside, ignore=shutil.ignore_patterns("checkpoints", LOCK, "summary.json")
+    )
+    shutil.copytree(found.path, aside / "checkpoints" / found.path.name)
+    write_text(aside / CONFIG, dump(config))
+    if target.exists():
+        target.rmdir()
+    os.replace(aside, target)
+
+
+def newest(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to go on from, and sentences about damaged ones that were passed over."""
+    checkpoints.tidy(directory.checkpoints)
+    found, damaged = checkpoints.newest(directory.checkpoints)
+    if damaged and not found:
+        raise RunError(
+            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].faults[0]}), "
+            "so the run cannot go on. Bring a copy back, or remove its checkpoints folder to start over."
+        )
+    sentences = [
+        f"The checkpoint {bad.path.name} is damaged and was passed over: {'; '.join(bad.faults)}."
+        for bad in damaged
+    ]
+    return found, sentences
+
+
+def _held(path: Path) -> bool:
+    """Is another process writing into it?"""
+    try:
+        with open(path / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
