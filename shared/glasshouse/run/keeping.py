@@ -6,6 +6,7 @@ import hashlib
 import math
 import platform
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,8 +69,8 @@ class Keeper:
             reasons.append(f"reward {reward:.3f} above {limit:g}")
         if best is None or reward > best:
             if config.best and reward > (-math.inf if best is None else best + config.margin):
-                since = "none" if best is None else f"{best:.3f} at step {progress.best_step}"
-                reasons.append(f"reward {reward:.3f} is a new best (before: {since})")
+                since = "the first" if best is None else f"{best:.3f} at step {progress.best_step}"
+                reasons.append(f"reward {reward:.3f} is a new best ({since})")
             progress.best, progress.best_step = reward, progress.step
         if end:
             reasons.append("the end")
@@ -96,13 +97,14 @@ class Keeper:
         adapted = hasattr(self.policy.model, "peft_config")
         weights = {} if adapted else self.policy.weights()
         snapshot = Snapshot(state, weights, learner.tensors, partial(save, self.policy))
+        started = time.perf_counter()
         made = checkpoints.write(self.directory.checkpoints, snapshot)
         self.saved = progress.step
-        self._tell_saved(made, reasons)
+        self._tell_saved(made, reasons, time.perf_counter() - started)
         self._prune()
         return made
 
-    def _tell_saved(self, made: Checkpoint, reasons: list[str]) -> None:
+    def _tell_saved(self, made: Checkpoint, reasons: list[str], seconds: float) -> None:
         where = made.path.relative_to(self.directory.path)
         self.directory.event(
             "save",
@@ -111,15 +113,16 @@ class Keeper:
             why=made.why,
             reward=made.reward,
             bytes=made.bytes,
+            seconds=round(seconds, 4),
         )
         if any(reason.startswith("reward") for reason in reasons):
-            self.say(f"step {made.step:>4}  saved {where}: {made.why}")
+            self.say(f"step {made.step:>4}  saved {where.name}: {made.why}")
 
     def _prune(self) -> None:
         for gone in checkpoints.prune(self.directory.checkpoints, self.config.keep):
             where = gone.path.relative_to(self.directory.path)
             self.directory.event("prune", path=str(where), why=gone.why, bytes=gone.bytes)
-            self.say(f"           removed {where}: {gone.why}; {gone.bytes / 1e6:.1f} MB freed")
+            self.say(f"           pruned {where.name}, {gone.bytes / 1e6:.1f} MB freed: {gone.why}")
 
 
 def restored(state: dict[str, Any]) -> Progress:

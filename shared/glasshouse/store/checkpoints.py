@@ -11,11 +11,13 @@ is ever unpickled: tensors are safetensors, the rest is JSON.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,13 +80,14 @@ def write(folder: Path, snapshot: Snapshot) -> Checkpoint:
     _remove(aside)
     try:
         aside.mkdir(parents=True)
-        snapshot.save_model(aside)
-        save_file(snapshot.learner, aside / LEARNER)
+        with _disk_errors():
+            snapshot.save_model(aside)
+            save_file(snapshot.learner, aside / LEARNER)
         (aside / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
         for file in aside.iterdir():
             _flush(file)
         sums = {file.name: _sum(file) for file in sorted(aside.iterdir())}
-        (aside / SUMS).write_text(json.dumps(sums, indent=1) + "\n")
+        (aside / SUMS).write_text(_listing(sums))
         _flush(aside / SUMS)
         sync_folder(aside)
         _compare(aside, snapshot)
@@ -97,6 +100,17 @@ def write(folder: Path, snapshot: Snapshot) -> Checkpoint:
     sync_folder(folder)
     tidy(folder)
     return look(final, thorough=False)
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """safetensors wraps the system's errors; a full disk is to be seen as one."""
+    try:
+        yield
+    except SafetensorError as error:
+        if f"os error {errno.ENOSPC}" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        raise RunError(f"A checkpoint could not be written: {error}.") from None
 
 
 def _compare(aside: Path, snapshot: Snapshot) -> None:
@@ -124,7 +138,10 @@ def _compare(aside: Path, snapshot: Snapshot) -> None:
 def check(path: Path) -> tuple[str, ...]:
     """What is wrong with a checkpoint, as short sentences; nothing: it is valid."""
     try:
-        sums = json.loads((path / SUMS).read_text())
+        text = (path / SUMS).read_text()
+        sums = json.loads(text)
+        if text != _listing(sums):
+            return (f"{SUMS} is not as it was written",)
         expected = {str(name): (int(s["bytes"]), str(s["sha256"])) for name, s in sums.items()}
     except FileNotFoundError:
         return (f"{SUMS} is missing",)
@@ -189,7 +206,7 @@ def prune(folder: Path, keep: Sequence[str]) -> list[Removed]:
     for checkpoint in found:
         if checkpoint.path in kept:
             continue
-        why = "it is damaged" if checkpoint.faults else f"it is not {_or(keep)}"
+        why = "damaged" if checkpoint.faults else f"not {_or(keep)}"
         os.replace(checkpoint.path, _free_name(folder / f"{checkpoint.path.name}{GONE}"))
         removed.append(Removed(checkpoint.path, why, checkpoint.bytes))
     if removed:
@@ -242,6 +259,11 @@ def _free_name(path: Path) -> Path:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _listing(sums: dict[str, Any]) -> str:
+    """The text of sums.json: this very one, so that any change to it shows."""
+    return json.dumps(sums, indent=1) + "\n"
 
 
 def _flush(file: Path) -> None:
