@@ -49,6 +49,11 @@ learn-all: $(VENV)/.ready ## REINFORCE over 5 seeds, GRPO on every task and styl
 control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
 	@$(BIN)/glasshouse control --config training/example.rl/config.yaml $(ARGS)
 
+.PHONY: resume-proof
+resume-proof: $(VENV)/.ready ## killed at every step and 200 times at random: goes on, bit for bit (15 min)
+	@$(BIN)/python tests/resume_proof.py steps
+	@$(BIN)/python tests/resume_proof.py kills $(ARGS)
+
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)
 	@$(BIN)/python tests/million.py $(ARGS)

@@ -73,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return result(out)
 
 
-@pytest.mark.parametrize("what", [["steps", "--at", "1,6,12"], ["kills", "--count", "10"]])
+@pytest.mark.parametrize("what", [["steps", "--small"], ["kills", "--count", "8"]])
 def test_really_killed_runs_go_on_bit_for_bit(what: list[str]) -> None:
     """A small part of `make resume-proof`."""
     script = ROOT / "tests" / "resume_proof.py"

@@ -104,13 +104,13 @@ def write(folder: Path, snapshot: Snapshot) -> Checkpoint:
 
 @contextmanager
 def _disk_errors() -> Iterator[None]:
-    """safetensors wraps the system's errors; a full disk is to be seen as one."""
+    """safetensors and tokenizers wrap the system's errors; a full disk is to be seen as one."""
     try:
         yield
-    except SafetensorError as error:
+    except Exception as error:
         if f"os error {errno.ENOSPC}" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
-        raise RunError(f"A checkpoint could not be written: {error}.") from None
+        raise
 
 
 def _compare(aside: Path, snapshot: Snapshot) -> None:
