@@ -14,8 +14,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from glasshouse import policy as policies
 from glasshouse import tasks
 from glasshouse.config import Config
@@ -30,7 +28,7 @@ from glasshouse.run.display import Display, Quiet
 from glasshouse.run.interrupt import Interrupted, Interruption, TooLate
 from glasshouse.run.keeping import Keeper, Progress
 from glasshouse.run.metrics import Clock
-from glasshouse.run.placement import Inline
+from glasshouse.run.placement import place
 from glasshouse.run.watch import Watch
 from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.rundir import now
@@ -43,10 +41,7 @@ class Run:
     """
 
     def __init__(self, config: Config, display: Display | None = None) -> None:
-        torch.set_num_threads(config.threads)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        # Empty tensors need no filling, since nothing reads them before they are written: 6 % of a step.
-        setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+        prepare.settle(config.threads)
         self.display = display or Quiet()
         self.policy = policies.load(config.model)
         self.config = config = prepare.with_ranges(config, self.policy)
@@ -61,16 +56,23 @@ class Run:
         self.guard = Guard(oversized, config.evaluate.problems)
         for task in (self.task, *prepare.curriculum(config).values()):
             prepare.check_context(config, self.policy, task)
-        self.placement = Inline(self.policy, config)
+        self.placement = place(self.policy, config, self._event)
         self.collector = Collector(self.policy, self.task, self.placement, config)
         self.sampling = prepare.sampling(config)
         self.watch = Watch(config.watch)
         self.progress = Progress(data=self.stream.state())
         self.interruption = Interruption(self.display.stopping)
+        self.directory: RunDirectory | None = None
 
     def train(self) -> dict[str, Any]:
         """All steps, evaluation before and after; returns the summary that it also writes. In the
         directory of a run that was interrupted, it goes on from the newest valid checkpoint."""
+        try:
+            return self._train()
+        finally:
+            self.placement.close()
+
+    def _train(self) -> dict[str, Any]:
         path = resuming.place(self.config)
         if resuming.holds_run(path):
             resuming.check_same(path, self.config)
@@ -78,6 +80,7 @@ class Run:
                 self.display.finished_before(summary)
                 return summary
         with RunDirectory.open(path, self.config) as directory:
+            self.directory = directory
             self.display.start(self.config, directory.path, self.policy, self.task)
             facts = {
                 "config": self.config.model_dump(mode="json"),
@@ -276,6 +279,13 @@ class Run:
             progress.before = found
         self.display.evaluated(progress.step, found)
         return found
+
+    def _event(self, kind: str, **what: Any) -> None:
+        """What the placement tells: into the log, and on the screen if it has words."""
+        if self.directory:
+            self.directory.event(kind, step=self.progress.step, **what)
+        if "text" in what:
+            self.display.warn(what["text"])
 
     def _say_started_over(self, directory: RunDirectory, step: int) -> None:
         """Fresh problems are used up: from here on they come again."""
