@@ -18,9 +18,9 @@ from glasshouse.generate import Sampling
 from glasshouse.grading import grade
 from glasshouse.learn import Sample
 from glasshouse.policy import Policy
-from glasshouse.run.placement import Placement
+from glasshouse.run.placement import Pending, Placement
 from glasshouse.tasks import Task
-from glasshouse.types import Grade, Problem, Request, Rollout, Style
+from glasshouse.types import Grade, Message, Problem, Request, Rollout, Style
 
 Group = list[Rollout]
 
@@ -37,7 +37,7 @@ class Collector:
     placement: Placement
     config: Config
 
-    def collect(
+    def ask(
         self,
         problems: Sequence[Problem],
         *,
@@ -46,9 +46,10 @@ class Collector:
         samples: int,
         sampling: Sampling,
         between: Callable[[], None] = lambda: None,
-    ) -> list[Group]:
-        """One group a problem. Noise is keyed by seed, split, step, problem and sample, so that a
-        group does not depend on its neighbours. `between` is called where nothing is half done."""
+    ) -> Asked:
+        """Begin to generate one group a problem. Noise is keyed by seed, split, step, problem and
+        sample, so that a group does not depend on its neighbours. `between` is called where nothing
+        is half done."""
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
         prompts = [self.policy.prompt(chat) for chat in chats]
@@ -64,25 +65,44 @@ class Collector:
         ]
         size = self.config.generate.chunk
         chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
-        answered = self.placement.generate(chunks, sampling, between)
-        completions = [samples for chunk in answered for samples in chunk]
+        pending = self.placement.start(chunks, sampling, between)
+        return Asked(self, step, split, problems, chats, prompts, pending)
+
+    def collect(
+        self,
+        problems: Sequence[Problem],
+        *,
+        step: int,
+        split: str,
+        samples: int,
+        sampling: Sampling,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[Group]:
+        """One group a problem, once they are all there."""
+        return self.ask(
+            problems, step=step, split=split, samples=samples, sampling=sampling, between=between
+        ).groups()
+
+    def graded(self, asked: Asked) -> list[Group]:
+        """What was asked for, with its grades."""
+        completions = [samples for chunk in asked.pending.result() for samples in chunk]
         clock = time.time()
         groups = []
-        for number, problem in enumerate(problems):
+        for number, problem in enumerate(asked.problems):
             texts = self.policy.texts([c.tokens for c in completions[number]])
             # a group repeats itself: each distinct text is read and graded once
             grades = {text: self._grade(problem, text) for text in dict.fromkeys(texts)}
             groups.append(
                 [
                     Rollout(
-                        step=step,
-                        split=split,
+                        step=asked.step,
+                        split=asked.split,
                         group=number,
                         sample=sample,
                         problem=problem,
-                        messages=chats[number],
-                        prompt_text=prompts[number][0],
-                        prompt_tokens=prompts[number][1],
+                        messages=asked.chats[number],
+                        prompt_text=asked.prompts[number][0],
+                        prompt_tokens=asked.prompts[number][1],
                         text=text,
                         completion=completion,
                         grade=grades[text],
@@ -100,6 +120,26 @@ class Collector:
         reward = self.config.reward
         strict = reward.reading == "strict"
         return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)
+
+
+@dataclass(slots=True)
+class Asked:
+    """Problems whose completions are being generated."""
+
+    collector: Collector
+    step: int
+    split: str
+    problems: Sequence[Problem]
+    chats: list[list[Message]]
+    prompts: list[tuple[str, tuple[int, ...]]]
+    pending: Pending
+    found: list[Group] | None = None
+
+    def groups(self) -> list[Group]:
+        """The graded groups, as soon as they are all there; the same ones if asked again."""
+        if self.found is None:
+            self.found = self.collector.graded(self)
+        return self.found
 
 
 def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:

@@ -19,6 +19,7 @@ from glasshouse import __version__
 from glasshouse.config import CheckpointConfig
 from glasshouse.learn import LearnerState
 from glasshouse.policy import Policy, save
+from glasshouse.run.collect import Asked
 from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.checkpoints import Checkpoint, Snapshot
 from glasshouse.store.rundir import now
@@ -40,6 +41,8 @@ class Progress:
     data: dict[str, Any] = field(default_factory=dict)
     """Where the stream of problems stands. Noise needs no counter of its own: it is keyed by step."""
     seconds: float = 0.0
+    ahead: Asked | None = None
+    """With a lag, the next step's completions; already drawn from the data."""
 
 
 @dataclass(slots=True)

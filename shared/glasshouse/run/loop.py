@@ -11,6 +11,7 @@ command gives the same bits, and so does a run that was interrupted and went on.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,14 @@ from glasshouse.learn import LearnerState, algorithm
 from glasshouse.policy.lora import add_adapters
 from glasshouse.run import evaluate, keeping, metrics, prepare, resuming
 from glasshouse.run.audit import Guard
-from glasshouse.run.collect import Collector, Group, sample_of, shuffle_rewards, with_advantages
+from glasshouse.run.collect import (
+    Asked,
+    Collector,
+    Group,
+    sample_of,
+    shuffle_rewards,
+    with_advantages,
+)  # fmt: skip
 from glasshouse.run.display import Display, Quiet
 from glasshouse.run.interrupt import Interrupted, Interruption, TooLate
 from glasshouse.run.keeping import Keeper, Progress
@@ -206,6 +214,7 @@ class Run:
         clock, laps, step = Clock(), self.stream.laps, self.progress.step + 1
         with self.interruption.welcome():
             groups = self._groups(step, clock)
+            ahead = self._ask_ahead(step + 1, clock)
         if self.stream.laps > laps:
             self._say_started_over(directory, step)
         groups = with_advantages(groups, self.algorithm.advantage)
@@ -224,7 +233,8 @@ class Run:
             "learn_tokens_per_second": round(learned / max(clock.laps["learn"], 1e-9)),
         }}  # fmt: skip
         directory.metrics(row)
-        self.progress.step, self.progress.data = step, self.stream.state()
+        progress = self.progress
+        progress.step, progress.data, progress.ahead = step, self.stream.state(), ahead
         for sentence in self.watch.look(row):
             directory.event("warning", step=step, text=sentence)
             self.display.warn(sentence)
@@ -235,24 +245,39 @@ class Run:
         """The step's groups; with dynamic sampling, those without variance are drawn again."""
         config = self.config
         wanted, groups = config.data.problems, list[Group]()
-        self.stream.reach(step)
-        for _ in range(1 + (config.learn.refills if self.algorithm.dynamic_sampling else 0)):
-            problems = self.stream.take(wanted - len(groups))
-            clock.lap("draw")
-            drawn = self.collector.collect(
-                problems, step=step, split="train", samples=config.generate.samples,
-                sampling=self.sampling, between=self.interruption.here,
-            )  # fmt: skip
+        asked = self.progress.ahead or self._ask(step, wanted, clock)
+        for refills in range(config.learn.refills, -1, -1):
+            drawn = asked.groups()
             clock.lap("generate")
             groups += shuffle_rewards(drawn, config.seed, step) if config.reward.shuffle else drawn
             if not self.algorithm.dynamic_sampling:
                 break
             varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
-            if len(varied) == wanted or not varied:
-                groups = varied or groups
+            groups = varied or groups
+            if len(varied) in (0, wanted) or not refills:
                 break
-            groups = varied
+            asked = self._ask(step, wanted - len(groups), clock)
         return [[replace(r, group=number) for r in group] for number, group in enumerate(groups)]
+
+    def _ask(self, step: int, count: int, clock: Clock) -> Asked:
+        """Draw problems for a step and begin to generate, with the weights of this moment."""
+        self.stream.reach(step)
+        problems = self.stream.take(count)
+        clock.lap("draw")
+        asked = self.collector.ask(
+            problems, step=step, split="train", samples=self.config.generate.samples,
+            sampling=self.sampling, between=self.interruption.here,
+        )  # fmt: skip
+        clock.lap("generate")
+        return asked
+
+    def _ask_ahead(self, step: int, clock: Clock) -> Asked | None:
+        """With a lag: the next step's completions, generated while this one is learned from."""
+        if not self.config.lag or step > self.config.steps:
+            return None
+        with suppress(UsedUp):  # the next step will find that out by itself
+            return self._ask(step, self.config.data.problems, clock)
+        return None
 
     def _evaluate(self, directory: RunDirectory) -> dict[str, Any] | None:
         progress = self.progress

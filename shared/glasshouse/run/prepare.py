@@ -41,6 +41,16 @@ def check(config: Config) -> None:
             f"{config.learn.algorithm} compares completions of one problem: "
             f"generate.samples must be at least {least}, not {config.generate.samples}."
         )
+    if config.lag and algorithm(config.learn.algorithm).dynamic_sampling and config.learn.refills:
+        raise ConfigError(
+            f"lag: 1 generates a step ahead, and {config.learn.algorithm} would refill it with newer "
+            "weights' completions; set learn.refills=0, or lag=0."
+        )
+    if config.lag and config.learn.importance_cap == 0:
+        raise ConfigError(
+            "lag: 1 learns from completions of older weights, which learn.importance_cap=0 would not "
+            "correct for; leave it empty, or set lag=0."
+        )
     if config.generate.temperature == 0 and config.steps:
         raise ConfigError(
             "generate.temperature is 0: greedy completions are all alike and teach nothing."
