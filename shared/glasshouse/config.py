@@ -144,6 +144,14 @@ class EvaluateConfig(Section):
     to have been trained on. If none was, the first ones are taken, whatever this is."""
 
 
+class RecordConfig(Section):
+    tokens_every: int = Field(1, ge=0)
+    """Record tokens and log-probabilities of every so many steps; 0: never. The texts are always
+    recorded, whole."""
+    level: int = Field(3, ge=1, le=19)
+    """How hard the record is compressed (zstd's level)."""
+
+
 class WatchConfig(Section):
     stuck_steps: int = Field(10, ge=1)
     """Say so when no group has had any variance for this many steps."""
@@ -168,6 +176,7 @@ class Config(Section):
     reward: RewardConfig = RewardConfig()
     learn: LearnConfig = LearnConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    record: RecordConfig = RecordConfig()
     watch: WatchConfig = WatchConfig()
 
 

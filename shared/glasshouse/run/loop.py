@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -115,6 +115,7 @@ class Run:
                 raise
         summary["steps_done"] = self.step
         summary["checkpoint"] = str(directory.checkpoint(self.policy, self.step))
+        summary["record"] = asdict(directory.rollouts.storage)
         summary["seconds"] = round(time.perf_counter() - started, 3)
         directory.summary(summary)
         directory.event("end", step=self.step)
@@ -129,7 +130,7 @@ class Run:
         clock, laps = Clock(), self.stream.laps
         self.step += 1
         try:
-            groups = self._groups(clock)
+            groups, replaced = self._groups(clock)
         except (Interrupted, UsedUp):
             self.step -= 1
             raise
@@ -141,7 +142,11 @@ class Run:
         row |= self.placement.update([sample_of(r) for group in groups for r in group])
         clock.lap("learn")
         rollouts = [r for group in groups for r in group]
-        size = directory.rollouts.append("train", self.step, rollouts)
+        size = 0
+        if replaced:
+            unlearned = [r for group in replaced for r in group]
+            size = directory.rollouts.append("replaced", self.step, unlearned)
+        size += directory.rollouts.append("train", self.step, rollouts)
         clock.lap("record")
         tokens = sum(len(r.completion.tokens) for r in rollouts)
         learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
@@ -156,10 +161,11 @@ class Run:
             self.display.warn(sentence)
         self.display.step(row, groups)
 
-    def _groups(self, clock: Clock) -> list[Group]:
-        """The step's groups; with dynamic sampling, those without variance are drawn again."""
+    def _groups(self, clock: Clock) -> tuple[list[Group], list[Group]]:
+        """The step's groups, and those that they replace: with dynamic sampling, groups without
+        variance are drawn again."""
         config = self.config
-        wanted, groups = config.data.problems, list[Group]()
+        wanted, groups, replaced = config.data.problems, list[Group](), list[Group]()
         self.stream.reach(self.step)
         for _ in range(1 + (config.learn.refills if self.algorithm.dynamic_sampling else 0)):
             problems = self.stream.take(wanted - len(groups))
@@ -175,11 +181,17 @@ class Run:
             if not self.algorithm.dynamic_sampling:
                 break
             varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
-            if len(varied) == wanted or not varied:
-                groups = varied or groups
+            if not varied:
                 break
+            replaced += [g for g in groups if len({r.grade.reward for r in g}) == 1]
             groups = varied
-        return [[replace(r, group=number) for r in group] for number, group in enumerate(groups)]
+            if len(varied) == wanted:
+                break
+        numbered = [
+            [replace(r, group=number) for r in group]
+            for number, group in enumerate(groups + replaced)
+        ]
+        return numbered[: len(groups)], numbered[len(groups) :]
 
     def _evaluate(self, directory: RunDirectory) -> dict[str, Any] | None:
         if not self.held_out:

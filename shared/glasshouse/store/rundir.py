@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, dump
+from glasshouse.config import Config, RecordConfig, dump
 from glasshouse.errors import RunError
 from glasshouse.policy.models import Policy, save
 from glasshouse.store.files import sync_folder, write_json, write_text
@@ -30,10 +30,11 @@ class RunDirectory:
     Example: `RunDirectory.create(config)`; then `run.metrics(row)`, `run.event("save", …)`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, record: RecordConfig | None = None) -> None:
         self.path = path
         self.results = path / "results"
-        self.rollouts = RolloutLog(self.results / "rollouts")
+        record = record or RecordConfig()
+        self.rollouts = RolloutLog(self.results / "rollouts", record.level, record.tokens_every)
 
     @classmethod
     def create(cls, config: Config) -> RunDirectory:
@@ -51,7 +52,7 @@ class RunDirectory:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
-        return cls(path)
+        return cls(path, config.record)
 
     def metrics(self, row: dict[str, Any]) -> None:
         self._line("metrics.jsonl", row)
