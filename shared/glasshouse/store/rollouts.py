@@ -126,7 +126,7 @@ class RolloutLog:
         self._refuse_to_lose(ends)
         if kept != lines[: len(kept)]:  # a line in the middle goes: its frame is not there
             write_bytes(self.folder / MANIFEST, b"".join(line.text for line in kept))
-        self._cut({MANIFEST: sum(len(line.text) for line in kept), **ends})
+        self._cut({MANIFEST: sum(len(line.text) for line in kept), **ends}, say=True)
         self.lines, self.digest, self.storage = 0, hashlib.sha256(), Storage()
         self.sizes: dict[str, int] = {}
         for line in kept:
@@ -137,7 +137,6 @@ class RolloutLog:
         """The lines to keep: no torn ones at the end, and each kind back to its last whole frame."""
         kept = list(lines)
         while kept and kept[-1].entry is None:
-            self.repairs.append("the last line of the manifest was torn, and was cut off")
             kept.pop()
         for kind in sorted({line.entry.kind for line in kept if line.entry}):
             ours = [line for line in kept if line.entry and line.entry.kind == kind]
@@ -211,15 +210,16 @@ class RolloutLog:
                 "the record is another run's, or was changed. Put the file back."
             )
 
-    def _cut(self, sizes: dict[str, int]) -> None:
+    def _cut(self, sizes: dict[str, int], say: bool = False) -> None:
         """Shorten files to these sizes; those not named go. The manifest first, so that at no
         moment it promises what is gone. Shortening needs no space, and is done or not done."""
-        files = sorted(self.folder.glob(f"*{SUFFIX}"))
-        for path in [self.folder / MANIFEST, *files]:
-            wanted = sizes.get(path.name, 0)
+        for path in [self.folder / MANIFEST, *sorted(self.folder.glob(f"*{SUFFIX}"))]:
+            wanted, here = sizes.get(path.name, 0), path.stat().st_size if path.exists() else 0
+            if say and here > wanted:
+                self.repairs.append(f"{size(here - wanted)} at the end of {path.name} were cut off")
             if not wanted:
                 path.unlink(missing_ok=True)
-            elif path.stat().st_size > wanted:
+            elif here > wanted:
                 with open(path, "r+b") as file:
                     file.truncate(wanted)
                     os.fsync(file.fileno())
