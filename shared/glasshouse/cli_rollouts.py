@@ -54,9 +54,11 @@ def add(commands: Any) -> None:
     how = parser.add_argument_group("how to show them").add_mutually_exclusive_group()
     how.add_argument("--show", action="store_true", help="one after another, in full")
     how.add_argument("--group", metavar="STEP:GROUP", help="one group, side by side")
-    how.add_argument("--json", action="store_true", help="JSON lines, for programs")
     how.add_argument("--sql", metavar="QUERY", help="a query over the table rollouts (DuckDB)")
     how.add_argument("--export", metavar="FILE", help="a new .parquet, .jsonl or .csv file")
+    parser.add_argument(
+        "--json", action="store_true", help="JSON lines, for programs; of --sql's answer too"
+    )
     parser.add_argument("--prompt", action="store_true", help="with --show: the whole prompt")
     parser.set_defaults(run=run)
 
@@ -113,7 +115,7 @@ def _show(args: argparse.Namespace, rows: Iterator[dict[str, Any]]) -> int:
         counted = Counted(rows)
         names, answers = tables.sql(counted, args.sql)
         if counted.count:
-            _print_answers(console, names, answers, sys.stdout.isatty())
+            _print_answers(console, names, answers, not args.json)
         return counted.count
     if args.group:
         listed = list(rows)
@@ -160,7 +162,7 @@ def _overview(console: Any, run: str, rows: Iterator[dict[str, Any]]) -> int:
 def _print_answers(
     console: Any, names: list[str], answers: list[tuple[Any, ...]], pretty: bool
 ) -> None:
-    """A table on a terminal, JSON lines in a pipe."""
+    """What a query gave: a table, or JSON lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -196,11 +198,8 @@ def _say_damage(run: Path, reader: Any) -> bool:
     found = [*reader.damage, *lost_steps(run, reader)]
     for damage in found:
         print(f"damage: {damage}", file=sys.stderr)
-    if reader.unfinished:
-        print(
-            f"note: {reader.unfinished}: a step that is being written, or the tail of a crash.",
-            file=sys.stderr,
-        )
+    for what in reader.unfinished:
+        print(f"note: {what}: a step being written, or the tail of a crash.", file=sys.stderr)
     return bool(found)
 
 

@@ -12,7 +12,9 @@ from glasshouse.data import Fresh, Split, files
 from glasshouse.data.audit import Audit, words
 from glasshouse.errors import RunError
 from glasshouse.run import Run
+from glasshouse.run.audit import Guard
 from glasshouse.store import reading
+from glasshouse.store.rows import problem_of
 from glasshouse.tasks import TASKS, make
 from glasshouse.types import Problem
 
@@ -217,6 +219,20 @@ def test_any_problem_file_can_be_checked_against_any_run(tmp_path, capsys):
     assert main(["data", "audit", str(tmp_path)]) == 2
     assert "not a run directory" in capsys.readouterr().err
     assert main([*audit, str(tmp_path / "none.jsonl")]) == 2
+
+
+def test_what_was_asked_and_then_replaced_counts_as_asked(tmp_path):
+    """Dynamic sampling did not learn from it, but training has seen its answers."""
+    alike = "reward.terms={format: 1}"  # now and then, for the mock model
+    run(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
+    record = tmp_path / "a" / "results" / "rollouts"
+    kinds = {kind: {r["key"] for r in reading.read(record, kind)} for kind in ("train", "replaced")}
+    (only_replaced,) = list(kinds["replaced"] - kinds["train"])[:1]
+    asked_once = next(r for r in reading.read(record, "replaced") if r["key"] == only_replaced)
+    files.write(tmp_path / "one.jsonl", [problem_of(asked_once)])
+    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
+    held_out = Guard([problem_of(asked_once)], wanted=0)
+    assert held_out.check(record)[1]["removed"] == 1
 
 
 def test_only_new_steps_of_the_record_are_read(tmp_path):

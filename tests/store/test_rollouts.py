@@ -139,14 +139,15 @@ def test_a_position_that_is_not_there_is_a_sentence_and_changes_nothing(
 
 @pytest.mark.parametrize("kind", ["train", "validation"])
 def test_an_append_cut_anywhere_is_undone_on_opening(tmp_path: Path, kind: str) -> None:
-    """Every byte that a crash can leave of a frame, and of its line."""
+    """What a crash can leave of a frame, and of its line."""
     log = RolloutLog(tmp_path / "a")
     appends(log, range(1, 3))
     before = files(tmp_path / "a")
     log.append(kind, 3, rollouts(3, split=kind))
     after, data = files(tmp_path / "a"), f"{kind}.jsonl.zst"
     for name, others in ((data, before), ("manifest.jsonl", after)):
-        for end in range(len(before[name]), len(after[name])):
+        first, last = len(before[name]), len(after[name])
+        for end in sorted({*range(first, last, 17), first + 1, last - 2, last - 1}):
             for file, content_of in others.items():
                 (tmp_path / "a" / file).write_bytes(content_of)
             (tmp_path / "a" / name).write_bytes(after[name][:end])

@@ -81,11 +81,17 @@ def overview(found: dict[tuple[str, int], Tally], entries: Iterable[Entry]) -> T
                 f"{total.rows:,}",
                 f"{total.right / total.rows:.1%}",
                 f"{total.reward / total.rows:.3f}",
-                ", ".join(f"{rule} {n / total.rows:.0%}" for rule, n in total.rules.most_common()),
+                ", ".join(f"{r} {share(n, total.rows)}" for r, n in total.rules.most_common()),
                 size(sum(f.bytes for f in frames) / len(frames)),
                 size(sum(f.raw for f in frames) / len(frames)),
             )
     return table
+
+
+def share(some: int, of: int) -> str:
+    """A share that is never rounded to none or all."""
+    rounded = f"{some / of:.0%}"
+    return "<1%" if rounded == "0%" else ">99%" if rounded == "100%" and some < of else rounded
 
 
 def single(row: Row, prompt: bool = False) -> RenderableType:

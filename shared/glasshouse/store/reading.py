@@ -94,20 +94,20 @@ class Reader:
 
     folder: Path
     damage: list[Damage] = field(default_factory=list)
-    unfinished: str = ""
+    unfinished: list[str] = field(default_factory=list)
     """What follows the last promised frame: a step being written, or the tail of a crash."""
 
     def rows(self, query: Query = Query()) -> Iterator[Row]:  # noqa: B008  # frozen
         """Matching rows, in the order in which they were recorded, each with its `kind`. What can
         be read of a damaged record is yielded too; the rest is in `damage`."""
-        self.damage, self.unfinished = [], ""
+        self.damage, self.unfinished = [], []
         if not self.folder.is_dir():
             raise RunError(f"{self.folder} does not exist: there is no record to read.")
         # sizes before the manifest: whatever is appended meanwhile is then no business of ours
         sizes = {path: path.stat().st_size for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
         lines = read_manifest(self.folder)
         if lines and lines[-1].torn:
-            self.unfinished = f"{MANIFEST} ends within a line"
+            self.unfinished.append(f"{MANIFEST} ends within a line")
             lines.pop()
         for number, line in enumerate(lines, 1):
             if line.entry is None:
@@ -154,7 +154,8 @@ class Reader:
     def _gap(self, name: str, at: int, data: bytes, last: bool, query: Query) -> Iterator[Row]:
         frames, rest = whole_frames(data)
         if last and (not frames or (len(frames) == 1 and not rest)):  # as a crash may leave it
-            self.unfinished = f"{name} ends with {size(len(data))} that {MANIFEST} does not promise"
+            more = size(len(data))
+            self.unfinished.append(f"{name} ends with {more} that {MANIFEST} does not promise")
             return
         kind = name.removesuffix(SUFFIX)
         self.damage.append(

@@ -98,9 +98,9 @@ def sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...
 def said(error: str) -> str:
     """DuckDB's message as one line, with the way out of its commonest trap."""
     first = " ".join(error.split("\n\n")[0].split())
-    if "syntax error" in first and '"group"' in first:
-        return f'{first} A column that is called like a word of SQL stands in quotes: "group".'
-    return f"{first} Its one table is rollouts; its columns: {', '.join(COLUMNS)}."
+    if "syntax error" in first:
+        return f'{first}. (A column that is called like a word of SQL needs quotes: "group".)'
+    return f"{first}. The table is rollouts; its columns: {', '.join(COLUMNS)}."
 
 
 def export(rows: Iterable[Row], file: Path) -> int:
