@@ -27,7 +27,7 @@ from pathlib import Path
 from glasshouse import config
 from glasshouse.run import Run
 from glasshouse.run.display import Display
-from glasshouse.store import checkpoints, rollouts
+from glasshouse.store import checkpoints, reading
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
@@ -128,7 +128,7 @@ def result(out: Path) -> dict[str, object]:
             for line in lines
         ],
         **{
-            kind: [{**row, "time": 0} for row in rollouts.read(record, kind)]
+            kind: [{**row, "time": 0} for row in reading.read(record, kind)]
             for kind in ("train", "validation")
         },
     }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__, cli_data, cli_store
+from glasshouse import __version__, cli_data, cli_rollouts, cli_store
 from glasshouse.errors import GlasshouseError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_train, cli_store.add, _eval, _control, _tasks, _grade, _config, _figure, _pocket):
         add(commands)
+    cli_rollouts.add(commands)
     cli_data.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))

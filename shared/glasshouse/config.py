@@ -172,6 +172,14 @@ class CheckpointConfig(Section):
         return keep
 
 
+class RecordConfig(Section):
+    tokens_every: int = Field(1, ge=0)
+    """Record tokens and log-probabilities of every so many steps; 0: never. The texts are always
+    recorded, whole."""
+    level: int = Field(3, ge=1, le=19)
+    """How hard the record is compressed (zstd's level)."""
+
+
 class WatchConfig(Section):
     stuck_steps: int = Field(10, ge=1)
     """Say so when no group has had any variance for this many steps."""
@@ -221,6 +229,7 @@ class Config(Section):
     learn: LearnConfig = LearnConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    record: RecordConfig = RecordConfig()
     watch: WatchConfig = WatchConfig()
     monarch: MonarchConfig = MonarchConfig()
 

@@ -35,6 +35,10 @@ class RunError(GlasshouseError, RuntimeError):
     """A run cannot start or go on."""
 
 
+class RecordError(GlasshouseError, ValueError):
+    """A run's record is damaged, or cannot do what was asked of it."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 

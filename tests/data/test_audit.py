@@ -12,7 +12,9 @@ from glasshouse.data import Fresh, Split, files
 from glasshouse.data.audit import Audit, words
 from glasshouse.errors import RunError
 from glasshouse.run import Run
-from glasshouse.store import rollouts
+from glasshouse.run.audit import Guard
+from glasshouse.store import reading
+from glasshouse.store.rows import problem_of
 from glasshouse.tasks import TASKS, make
 from glasshouse.types import Problem
 
@@ -128,7 +130,7 @@ def events(out, kind):
 
 
 def evaluated(out, step):
-    rows = rollouts.read(out / "results" / "rollouts", "validation")
+    rows = reading.read(out / "results" / "rollouts", "validation")
     return [r["key"] for r in rows if r["step"] == step]
 
 
@@ -177,7 +179,7 @@ def test_oversizing_changes_nothing_when_nothing_leaks(tmp_path):
     one, other = (
         [
             {k: v for k, v in row.items() if k != "time"}
-            for row in rollouts.read(tmp_path / name / "results" / "rollouts", "validation")
+            for row in reading.read(tmp_path / name / "results" / "rollouts", "validation")
         ]
         for name in ("a", "b")
     )
@@ -204,7 +206,7 @@ def test_an_audit_after_the_fact_proves_a_planted_leak(tmp_path, leaky, monkeypa
 
 def test_any_problem_file_can_be_checked_against_any_run(tmp_path, capsys):
     run(tmp_path / "a")
-    first = next(rollouts.read(tmp_path / "a" / "results" / "rollouts", "train"))
+    first = next(reading.read(tmp_path / "a" / "results" / "rollouts", "train"))
     clean = Fresh(make("multiplication"), Split.VALIDATION, 5).take(3)
     files.write(tmp_path / "clean.jsonl", clean)
     foreign = {"question": first["question"].upper(), "answer": first["gold"], "source": "the web"}
@@ -219,19 +221,33 @@ def test_any_problem_file_can_be_checked_against_any_run(tmp_path, capsys):
     assert main([*audit, str(tmp_path / "none.jsonl")]) == 2
 
 
+def test_what_was_asked_and_then_replaced_counts_as_asked(tmp_path):
+    """Dynamic sampling did not learn from it, but training has seen its answers."""
+    alike = "reward.terms={format: 1}"  # now and then, for the mock model
+    run(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
+    record = tmp_path / "a" / "results" / "rollouts"
+    kinds = {kind: {r["key"] for r in reading.read(record, kind)} for kind in ("train", "replaced")}
+    (only_replaced,) = list(kinds["replaced"] - kinds["train"])[:1]
+    asked_once = next(r for r in reading.read(record, "replaced") if r["key"] == only_replaced)
+    files.write(tmp_path / "one.jsonl", [problem_of(asked_once)])
+    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
+    held_out = Guard([problem_of(asked_once)], wanted=0)
+    assert held_out.check(record)[1]["removed"] == 1
+
+
 def test_only_new_steps_of_the_record_are_read(tmp_path):
     run(tmp_path / "a")
     record = tmp_path / "a" / "results" / "rollouts"
-    assert {r["step"] for r in rollouts.read(record, "train")} == {1, 2}
-    assert {r["step"] for r in rollouts.read(record, "train", after=1)} == {2}
-    assert list(rollouts.read(record, "train", after=2)) == []
+    assert {r["step"] for r in reading.read(record, "train")} == {1, 2}
+    assert {r["step"] for r in reading.read(record, "train", after=1)} == {2}
+    assert list(reading.read(record, "train", after=2)) == []
 
 
 def test_what_was_trained_on_only_after_its_last_evaluation_is_no_leak(tmp_path, leaky):
     """Evaluated at step 0, trained on at step 1, removed at step 2: nothing to report."""
     overrides, planted = leaky
     run(tmp_path / "a", *overrides, "evaluate.oversize=2")
-    keys = {r["key"] for r in rollouts.read(tmp_path / "a" / "results" / "rollouts", "train")}
+    keys = {r["key"] for r in reading.read(tmp_path / "a" / "results" / "rollouts", "train")}
     assert {p.key for p in planted} <= keys
     assert main(["data", "audit", str(tmp_path / "a")]) == 0
     whole = replace(planted[0], meta={})

@@ -18,7 +18,7 @@ from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.grading import REWARDS, RewardInputs, reward
 from glasshouse.run import Run
 from glasshouse.run.collect import shuffle_rewards
-from glasshouse.store import rollouts
+from glasshouse.store import reading
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -37,7 +37,7 @@ def run(out: Path, *overrides: str) -> dict:
 
 
 def rows(out: Path, kind: str = "train") -> list[dict]:
-    listed = list(rollouts.read(out / "results" / "rollouts", kind))
+    listed = list(reading.read(out / "results" / "rollouts", kind))
     return [{k: v for k, v in row.items() if k != "time"} for row in listed]
 
 

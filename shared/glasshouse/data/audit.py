@@ -42,7 +42,7 @@ class Audit:
 
     Example:
         audit = Audit(held_out)
-        audit.read(rollouts.read(folder, "train"))
+        audit.read(reading.read(folder, "train"))
         clean = audit.clean(200)
     """
 

@@ -14,8 +14,13 @@ from typing import Any
 from glasshouse.data import files
 from glasshouse.data.audit import Audit, Leak
 from glasshouse.errors import RunError
-from glasshouse.store import rollouts
+from glasshouse.store import reading
+from glasshouse.store.rows import problem_of
 from glasshouse.types import Problem
+
+TRAINING = ("train", "replaced")
+"""What training asked: a group that dynamic sampling replaced was not learned from, but it was
+asked, and it decided what was; an evaluation keeps away from it too."""
 
 
 class Guard:
@@ -30,8 +35,7 @@ class Guard:
 
     def check(self, record: Path) -> tuple[list[Problem], dict[str, Any]]:
         """The problems to evaluate on, and what was found. Reads only the steps that are new."""
-        if (record / "train.jsonl.zst").exists():
-            self.audit.read(rollouts.read(record, "train", after=self.audit.last_step))
+        self.audit.read(reading.read(record, *TRAINING, after=self.audit.last_step))
         clean = self.audit.clean(self.wanted)
         found = {
             "checked": len(self.audit.problems),
@@ -69,9 +73,7 @@ def audit_run(run: Path, file: Path | None = None) -> Report:
     if not problems:
         raise RunError(f"{run} has evaluated nothing; name the problems to check with --file.")
     audit = Audit(problems)
-    trained = 0
-    if (record / "train.jsonl.zst").exists():
-        trained = audit.read(rollouts.read(record, "train"))
+    trained = audit.read(reading.read(record, *TRAINING))
     leaks = [leak for _, leak in sorted(audit.leaks.items())]
     if not file:  # trained on only after its last evaluation: no leak
         leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
@@ -81,10 +83,6 @@ def audit_run(run: Path, file: Path | None = None) -> Report:
 def _evaluated(record: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
     """Every problem that the record says was evaluated, with the last step at which it was."""
     found: dict[tuple[str, str], tuple[Problem, int]] = {}
-    if (record / "validation.jsonl.zst").exists():
-        for row in rollouts.read(record, "validation"):
-            problem = Problem(
-                task=row["task"], key=row["key"], question=row["question"], answer=row["gold"]
-            )
-            found[row["task"], row["key"]] = problem, row["step"]
+    for row in reading.read(record, "validation"):
+        found[row["task"], row["key"]] = problem_of(row), row["step"]
     return found

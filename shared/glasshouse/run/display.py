@@ -16,6 +16,7 @@ from rich.table import Table
 from glasshouse.config import Config
 from glasshouse.policy import Policy
 from glasshouse.run.collect import Group
+from glasshouse.store import Storage
 from glasshouse.tasks import Task
 
 
@@ -145,6 +146,9 @@ class Terminal(Display):
         self.console.print(f"{summary['steps_done']} steps in {minutes}:{seconds:02d} min")
         self.console.print(
             f"files   {summary['run']}  (results/summary.json, metrics.jsonl, rollouts/)"
+        )
+        self.console.print(
+            f"record  {Storage(**summary['record'])}; glasshouse rollouts {summary['run']}"
         )
         self.console.print(f"model   {summary['checkpoint']}")
         self.console.print(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from glasshouse import policy as policies
@@ -132,6 +132,7 @@ class Run:
             raise
         summary["steps_done"] = progress.step
         summary["checkpoint"] = str(directory.checkpoints / f"step-{progress.step:06d}")
+        summary["record"] = asdict(directory.rollouts.storage)
         summary["seconds"] = round(time.perf_counter() - started, 3)
         directory.summary(summary)
         directory.event("end", step=progress.step)
@@ -213,7 +214,7 @@ class Run:
         """One step; until all of it is done the progress stays where it was."""
         clock, laps, step = Clock(), self.stream.laps, self.progress.step + 1
         with self.interruption.welcome():
-            groups = self._groups(step, clock)
+            groups, replaced = self._groups(step, clock)
             ahead = self._ask_ahead(step + 1, clock)
         if self.stream.laps > laps:
             self._say_started_over(directory, step)
@@ -223,7 +224,11 @@ class Run:
         row |= self.placement.update([sample_of(r) for group in groups for r in group])
         clock.lap("learn")
         rollouts = [r for group in groups for r in group]
-        size = directory.rollouts.append("train", step, rollouts)
+        size = 0
+        if replaced:
+            unlearned = [r for group in replaced for r in group]
+            size = directory.rollouts.append("replaced", step, unlearned)
+        size += directory.rollouts.append("train", step, rollouts)
         clock.lap("record")
         tokens = sum(len(r.completion.tokens) for r in rollouts)
         learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
@@ -241,10 +246,11 @@ class Run:
         self.display.step(row, groups)
         return row
 
-    def _groups(self, step: int, clock: Clock) -> list[Group]:
-        """The step's groups; with dynamic sampling, those without variance are drawn again."""
+    def _groups(self, step: int, clock: Clock) -> tuple[list[Group], list[Group]]:
+        """The step's groups, and those that they replace: with dynamic sampling, groups without
+        variance are drawn again."""
         config = self.config
-        wanted, groups = config.data.problems, list[Group]()
+        wanted, groups, replaced = config.data.problems, list[Group](), list[Group]()
         asked = self.progress.ahead or self._ask(step, wanted, clock)
         for refills in range(config.learn.refills, -1, -1):
             drawn = asked.groups()
@@ -253,11 +259,17 @@ class Run:
             if not self.algorithm.dynamic_sampling:
                 break
             varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
-            groups = varied or groups
+            if varied:
+                replaced += [g for g in groups if len({r.grade.reward for r in g}) == 1]
+                groups = varied
             if len(varied) in (0, wanted) or not refills:
                 break
             asked = self._ask(step, wanted - len(groups), clock)
-        return [[replace(r, group=number) for r in group] for number, group in enumerate(groups)]
+        numbered = [
+            [replace(r, group=number) for r in group]
+            for number, group in enumerate(groups + replaced)
+        ]
+        return numbered[: len(groups)], numbered[len(groups) :]
 
     def _ask(self, step: int, count: int, clock: Clock) -> Asked:
         """Draw problems for a step and begin to generate, with the weights of this moment."""

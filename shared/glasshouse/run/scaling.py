@@ -26,7 +26,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.report.curves import read_metrics
 from glasshouse.report.scaling import draw
 from glasshouse.statistics import mean_interval
-from glasshouse.store import rollouts
+from glasshouse.store import reading
 from glasshouse.store.files import write_json
 
 FRESH = "fresh"
@@ -119,7 +119,7 @@ def measure(out: Path, seed: int) -> dict[str, Any]:
         "training": training,
         "gap": training - (greedy if sampled is None else sampled),
         "seconds": summary["seconds"],
-        "distinct_problems": len({row["key"] for row in rollouts.read(record, "train")}),
+        "distinct_problems": len({row["key"] for row in reading.read(record, "train")}),
     }
 
 

@@ -1,6 +1,17 @@
 """The store: what lasts of a run. The run directory is the truth; everything else reads it."""
 
+from glasshouse.store.manifest import Storage, storage
+from glasshouse.store.reading import Damage, Query, Reader, read
 from glasshouse.store.rollouts import RolloutLog
 from glasshouse.store.rundir import RunDirectory
 
-__all__ = ["RolloutLog", "RunDirectory"]
+__all__ = [
+    "Damage",
+    "Query",
+    "Reader",
+    "RolloutLog",
+    "RunDirectory",
+    "Storage",
+    "read",
+    "storage",
+]

@@ -9,11 +9,15 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one step; a crash leaves the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
-    with open(aside, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(aside, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config import Config, dump
+from glasshouse.config import Config, RecordConfig, dump
 from glasshouse.config import load as load_config
 from glasshouse.errors import RunError
 from glasshouse.store.files import write_json, write_text
-from glasshouse.store.rollouts import RolloutLog
+from glasshouse.store.rollouts import START, RolloutLog
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
@@ -34,11 +34,11 @@ class RunDirectory:
     Example: `with RunDirectory.open(Path("runs/a"), config) as run: run.metrics(row)`
     """
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: IO[str], record: RecordConfig) -> None:
         self.path, self.lock = path, lock
         self.results = path / "results"
         self.checkpoints = path / "checkpoints"
-        self.rollouts = RolloutLog(self.results / "rollouts")
+        self.rollouts = RolloutLog(self.results / "rollouts", record.level, record.tokens_every)
 
     @classmethod
     def open(cls, path: Path, config: Config) -> RunDirectory:
@@ -58,7 +58,7 @@ class RunDirectory:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
-        return cls(path, lock)
+        return cls(path, lock, config.record)
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -99,7 +99,7 @@ class RunDirectory:
         """Cut the record back to a position, an empty one to its beginning; returns the rows of metrics
         that are left. Events stay: they tell what happened, the interruption too."""
         (self.results / "summary.json").unlink(missing_ok=True)
-        self.rollouts.rewind(position.get("rollouts", {}))
+        self.rollouts.rewind(position.get("rollouts", START))
         file, size = self.results / "metrics.jsonl", int(position.get("metrics", 0))
         text = file.read_bytes() if file.exists() else b""
         if len(text) < size:

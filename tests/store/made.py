@@ -1,0 +1,65 @@
+"""Rollouts made up for tests of the record: small, every field in use, a function of their place."""
+
+from __future__ import annotations
+
+from glasshouse.types import (
+    AnswerKind,
+    Completion,
+    Extracted,
+    Grade,
+    Problem,
+    Rollout,
+    Rule,
+    StopReason,
+)
+
+
+def rollout(step: int, group: int = 0, sample: int = 0, split: str = "train") -> Rollout:
+    right = (step + group + sample) % 3 != 0
+    text = f"First {step}, then {group}.\n[ANSWER] {sample}" if right else f"Maybe {sample}?"
+    return Rollout(
+        step=step,
+        split=split,
+        group=group,
+        sample=sample,
+        problem=Problem(
+            task="sum_digits" if group % 2 == 0 else "multiplication",
+            key=f"{step}+{group}",
+            question=f"What is {step} + {group}?",
+            answer=str(sample),
+            kind=AnswerKind.NUMBER,
+            level=f"{group} numbers",
+            meta={"numbers": [step, group]},
+        ),
+        messages=[{"role": "user", "content": f"What is {step} + {group}?"}],
+        prompt_text=f"<|user|>What is {step} + {group}?<|assistant|>",
+        prompt_tokens=(1, 2, step),
+        text=text,
+        completion=Completion(
+            tokens=(4, step, group, sample),
+            logprobs=(-0.5, -0.25, -1.0, 0.0),
+            stop=StopReason.END,
+            version=step - 1,
+        ),
+        grade=Grade(
+            reward=1.0 if right else 0.25 * sample,
+            parts={"exact": float(right), "closeness": 0.25 * sample},
+            correct=right,
+            lenient=right,
+            strict=right,
+            tagged=right,
+            extracted=Extracted(
+                value=str(sample),
+                rule=Rule.TAG if right else Rule.LAST,
+                span=(text.rindex(str(sample)), text.rindex(str(sample)) + 1),
+                ambiguous=False,
+                reason="it is tagged" if right else "it is the last number",
+            ),
+        ),
+        advantage=0.5 - sample,
+        time=1.7e9 + step,
+    )
+
+
+def rollouts(step: int, groups: int = 2, samples: int = 2, split: str = "train") -> list[Rollout]:
+    return [rollout(step, g, s, split) for g in range(groups) for s in range(samples)]
