@@ -206,3 +206,19 @@ def test_an_interrupted_run_ends_cleanly(tmp_path: Path, sent: signal.Signals) -
     summary = json.loads((tmp_path / "a" / "results" / "summary.json").read_text())
     assert summary["interrupted_at"] == len(metrics(tmp_path / "a"))
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
+
+
+def test_a_lag_of_one_learns_from_exactly_one_version_before(tmp_path: Path) -> None:
+    run(tmp_path / "a", "steps=4", "lag=1", "reward.terms={closeness: 1}")
+    versions = {r["step"]: r["version"] for r in rows(tmp_path / "a")}
+    assert versions == {1: 0, 2: 0, 3: 1, 4: 2}
+    gaps = [m["gap_max"] for m in metrics(tmp_path / "a")]
+    assert gaps[0] < 1e-4 < min(gaps[1:])  # and the loss sees by how much they differ
+
+
+def test_a_lag_is_refused_where_it_could_not_be_corrected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learn\.refills=0"):
+        run(tmp_path / "a", "lag=1", "learn.algorithm=dapo")
+    with pytest.raises(ConfigError, match="importance_cap"):
+        run(tmp_path / "a", "lag=1", "learn.importance_cap=0")
+    assert not (tmp_path / "a").exists()

@@ -94,6 +94,7 @@ def test_the_comparison_would_see_a_difference(tmp_path: Path, whole: dict[str, 
     [
         ("learn.algorithm=dapo",),
         ("learn.lora_rank=2",),
+        ("lag=1", "evaluate.every=2"),
         ("data.source=fixed", "data.size=6"),
         ("task.name=gym.chain_sum", "generate.max_tokens=8"),
         ("learn.passes=2", "learn.decay=linear", "learn.kl=0.1"),

@@ -19,9 +19,10 @@ from glasshouse import __version__
 from glasshouse.config import CheckpointConfig
 from glasshouse.learn import LearnerState
 from glasshouse.policy import Policy, save
-from glasshouse.run.collect import Asked
+from glasshouse.run.collect import Group
 from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.checkpoints import Checkpoint, Snapshot
+from glasshouse.store.rows import decode, encode, rollout_of, row
 from glasshouse.store.rundir import now
 
 
@@ -41,8 +42,8 @@ class Progress:
     data: dict[str, Any] = field(default_factory=dict)
     """Where the stream of problems stands. Noise needs no counter of its own: it is keyed by step."""
     seconds: float = 0.0
-    ahead: Asked | None = None
-    """With a lag, the next step's completions; already drawn from the data."""
+    ahead: Callable[[], list[Group]] | None = None
+    """With a lag: waits for the next step's groups. Their problems are drawn already."""
 
 
 @dataclass(slots=True)
@@ -99,7 +100,10 @@ class Keeper:
         }
         adapted = hasattr(self.policy.model, "peft_config")
         weights = {} if adapted else self.policy.weights()
-        snapshot = Snapshot(state, weights, learner.tensors, partial(save, self.policy))
+        ahead = [r for group in progress.ahead() for r in group] if progress.ahead else []
+        snapshot = Snapshot(
+            state, weights, learner.tensors, partial(save, self.policy), encode(map(row, ahead))
+        )
         started = time.perf_counter()
         made = checkpoints.write(self.directory.checkpoints, snapshot)
         self.saved = progress.step
@@ -128,10 +132,16 @@ class Keeper:
             self.say(f"           pruned {where.name}, {gone.bytes / 1e6:.1f} MB freed: {gone.why}")
 
 
-def restored(state: dict[str, Any]) -> Progress:
+def restored(state: dict[str, Any], ahead: bytes) -> Progress:
     """The progress that a checkpoint tells of."""
     names = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "seconds")
-    return Progress(**{name: state[name] for name in names})
+    progress = Progress(**{name: state[name] for name in names})
+    if ahead:
+        groups: dict[int, Group] = {}
+        for rollout in map(rollout_of, decode(ahead)):
+            groups.setdefault(rollout.group, []).append(rollout)
+        progress.ahead = partial(list, groups.values())
+    return progress
 
 
 def versions() -> dict[str, str]:

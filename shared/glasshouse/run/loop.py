@@ -11,6 +11,7 @@ command gives the same bits, and so does a run that was interrupted and went on.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,7 +26,6 @@ from glasshouse.policy.lora import add_adapters
 from glasshouse.run import evaluate, keeping, metrics, prepare, resuming
 from glasshouse.run.audit import Guard
 from glasshouse.run.collect import (
-    Asked,
     Collector,
     Group,
     sample_of,
@@ -197,7 +197,7 @@ class Run:
         if not self.config.learn.lora_rank:
             self.policy.take(weights)
         self.placement.restore(LearnerState(state["version"], learner))
-        self.progress = keeping.restored(state)
+        self.progress = keeping.restored(state, checkpoints.read_ahead(found.path))
         self.stream.restore(self.progress.data)
         kept = directory.rewind(state["record"])
         for row in kept:
@@ -251,9 +251,9 @@ class Run:
         variance are drawn again."""
         config = self.config
         wanted, groups, replaced = config.data.problems, list[Group](), list[Group]()
-        asked = self.progress.ahead or self._ask(step, wanted, clock)
+        groups_of = self.progress.ahead or self._ask(step, wanted, clock)
         for refills in range(config.learn.refills, -1, -1):
-            drawn = asked.groups()
+            drawn = groups_of()
             clock.lap("generate")
             groups += shuffle_rewards(drawn, config.seed, step) if config.reward.shuffle else drawn
             if not self.algorithm.dynamic_sampling:
@@ -264,15 +264,16 @@ class Run:
                 groups = varied
             if len(varied) in (0, wanted) or not refills:
                 break
-            asked = self._ask(step, wanted - len(groups), clock)
+            groups_of = self._ask(step, wanted - len(groups), clock)
         numbered = [
             [replace(r, group=number) for r in group]
             for number, group in enumerate(groups + replaced)
         ]
         return numbered[: len(groups)], numbered[len(groups) :]
 
-    def _ask(self, step: int, count: int, clock: Clock) -> Asked:
-        """Draw problems for a step and begin to generate, with the weights of this moment."""
+    def _ask(self, step: int, count: int, clock: Clock) -> Callable[[], list[Group]]:
+        """Draw problems for a step and begin to generate, with the weights of this moment; what is
+        returned waits for the groups."""
         self.stream.reach(step)
         problems = self.stream.take(count)
         clock.lap("draw")
@@ -281,9 +282,9 @@ class Run:
             sampling=self.sampling, between=self.interruption.here,
         )  # fmt: skip
         clock.lap("generate")
-        return asked
+        return asked.groups
 
-    def _ask_ahead(self, step: int, clock: Clock) -> Asked | None:
+    def _ask_ahead(self, step: int, clock: Clock) -> Callable[[], list[Group]] | None:
         """With a lag: the next step's completions, generated while this one is learned from."""
         if not self.config.lag or step > self.config.steps:
             return None
@@ -305,6 +306,8 @@ class Run:
                 f"they are left out, others take their places, and {audit['left']} are left."
             )
         with self.interruption.welcome():
+            if progress.ahead:
+                progress.ahead()  # of older weights than those that are evaluated
             found, rollouts = evaluate.evaluate(
                 self.collector, held_out, progress.step, self.interruption.here
             )

@@ -3,6 +3,7 @@
     step-000020/   config.json, model.safetensors, tokenizer …   opens with plain transformers
                    learner.safetensors                           the optimizer's tensors
                    state.json                                    step, counters, best, config, versions
+                   ahead.jsonl                                   with a lag: the next step's rollouts
                    sums.json                                     size and sha256 of every other file
 
 A folder is written aside, flushed, read back and compared, and only then gets its name. Nothing
@@ -31,6 +32,7 @@ from glasshouse.errors import RunError
 from glasshouse.store.files import sync_folder
 
 MODEL, LEARNER, STATE, SUMS = "model.safetensors", "learner.safetensors", "state.json", "sums.json"
+AHEAD = "ahead.jsonl"
 ASIDE, GONE = ".writing", ".removing"
 """Ends of the names that half-written and half-removed folders have."""
 
@@ -45,6 +47,8 @@ class Snapshot:
     learner: dict[str, Tensor]
     save_model: Callable[[Path], None]
     """Writes the model in the Hugging Face layout into a folder."""
+    ahead: bytes = b""
+    """Rollouts that were generated ahead, as JSON lines; empty: none."""
 
     @property
     def step(self) -> int:
@@ -84,6 +88,8 @@ def write(folder: Path, snapshot: Snapshot) -> Checkpoint:
             snapshot.save_model(aside)
             save_file(snapshot.learner, aside / LEARNER)
         (aside / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
+        if snapshot.ahead:
+            (aside / AHEAD).write_bytes(snapshot.ahead)
         for file in aside.iterdir():
             _flush(file)
         sums = {file.name: _sum(file) for file in sorted(aside.iterdir())}
@@ -195,6 +201,12 @@ def read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str,
         return state, load_file(checkpoint / MODEL), load_file(checkpoint / LEARNER)
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {checkpoint} cannot be read: {error}.") from None
+
+
+def read_ahead(checkpoint: Path) -> bytes:
+    """The rollouts that were generated ahead, as JSON lines."""
+    file = checkpoint / AHEAD
+    return file.read_bytes() if file.exists() else b""
 
 
 def prune(folder: Path, keep: Sequence[str]) -> list[Removed]:
