@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from glasshouse import config
@@ -185,6 +186,25 @@ def test_another_starting_model_is_refused(tmp_path: Path) -> None:
     policy.model.save_pretrained(tmp_path / "model")
     with pytest.raises(RunError, match=r"not the one that .* was started from"):
         go_on(tmp_path / "a", f"model={tmp_path / 'model'}")
+
+
+def test_a_checkpoint_opens_with_plain_transformers_and_answers_the_same(tmp_path: Path) -> None:
+    train(tmp_path / "a", None, (*FEW, "evaluate.problems=8"))
+    last = tmp_path / "a" / "checkpoints" / "step-000005"
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(last),
+        AutoTokenizer.from_pretrained(last),
+    )
+    rows = [r for r in result(tmp_path / "a")["validation"] if r["step"] == 5]
+    greedy = [r for r in rows if r["split"] == "validation/greedy"]
+    assert len(greedy) == 8
+    for row in greedy:
+        chat = list(row["messages"])
+        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        given = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        assert given[0].tolist() == row["prompt_tokens"]
+        answer = model.generate(given, do_sample=False, max_new_tokens=24, pad_token_id=0)
+        assert answer[0, given.shape[1] :].tolist() == row["tokens"]
 
 
 # --- signals ---------------------------------------------------------------------------------
