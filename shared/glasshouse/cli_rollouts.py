@@ -146,17 +146,19 @@ def _overview(console: Any, run: str, rows: Iterator[dict[str, Any]]) -> int:
     entries = [line.entry for line in read_manifest(folder) if line.entry]
     total = storage(folder)
     console.print(view.overview(found, entries))
+    shown = sum(t.rows for t in found.values())
+    these = "" if shown == total.rows else f"These are {shown:,} of "
     console.print(
-        f"\n{total.rows:,} rollouts in {total.frames} frames: {total} "
+        f"\n{these}{total.rows:,} rollouts in {total.frames} frames: {total} "
         f"({total.raw / max(1, total.bytes):.1f} to 1, {size(total.bytes / max(1, total.rows))} a rollout)"
     )
     last = max(step for _, step in found)
     console.print("[dim]Go on with:[/]")
-    for more in (f"--step {last} --wrong --show", f"--group {last}:0", "--text carry --json",
+    for more in (f"--step {last} --wrong --show", f"--group {last}:0", "--correct --reward 0.3..1 --json",
                  "--sql \"select rule, count(*), avg(reward) from rollouts group by rule\"",
                  "--export rollouts.parquet"):  # fmt: skip
         console.print(f"  glasshouse rollouts {run} {more}", markup=False, soft_wrap=True)
-    return sum(t.rows for t in found.values())
+    return shown
 
 
 def _print_answers(
@@ -176,7 +178,8 @@ def _print_answers(
         return
     table = Table(*names)
     for answer in answers:
-        table.add_row(*(Text(printable(str(value))) for value in answer))
+        shown = (f"{v:.6g}" if isinstance(v, float) else printable(str(v)) for v in answer)
+        table.add_row(*map(Text, shown))
     console.print(table)
 
 
@@ -196,8 +199,10 @@ def _say_damage(run: Path, reader: Any) -> bool:
     from glasshouse.store.reading import lost_steps
 
     found = [*reader.damage, *lost_steps(run, reader)]
-    for damage in found:
+    for damage in found[:20]:
         print(f"damage: {damage}", file=sys.stderr)
+    if len(found) > 20:
+        print(f"damage: … and {len(found) - 20:,} more", file=sys.stderr)
     for what in reader.unfinished:
         print(f"note: {what}: a step being written, or the tail of a crash.", file=sys.stderr)
     return bool(found)

@@ -110,7 +110,10 @@ def test_a_flipped_bit_anywhere_is_reported_and_costs_at_most_its_frame(
         (folder / name).write_bytes(damaged)
         frames, reader = seen(folder)
         assert reader.damage or reader.unfinished, at
-        assert len(frames) >= len(ALL) - 1, at
+        if name == "manifest.jsonl":  # the frame is found without its line, but for a torn last one
+            assert len(frames) == len(ALL) - bool(reader.unfinished), at
+        else:
+            assert len(frames) == len(ALL) - 1, at
         if reader.damage:  # else the last line has lost its end, as if it were still being written
             with pytest.raises(RecordError, match="damaged"):
                 list(read(folder))
@@ -157,15 +160,17 @@ def test_steps_that_only_the_metrics_know_are_damage(folder: Path, tmp_path: Pat
 
 def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
     """Whole steps, never damage, and more each time."""
-    _, say = os.pipe()
     child = os.fork()
     if not child:
-        log = RolloutLog(tmp_path)
-        for step in range(1, 10**6):
-            log.append("train", step, rollouts(step))
+        try:
+            log = RolloutLog(tmp_path)
+            for step in range(1, 10**6):
+                log.append("train", step, rollouts(step))
+        finally:
+            os._exit(1)
     try:
         counts = [0]
-        while len(counts) < 40:
+        while len(counts) < 25:
             reader = Reader(tmp_path)
             rows = [row["step"] for row in reader.rows()]
             assert not reader.damage, reader.damage
@@ -175,7 +180,6 @@ def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(say)
 
 
 def test_memory_is_that_of_one_step(tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from appending import kill_once
-from made import rollouts
+from made import rollout, rollouts
 
 from glasshouse.errors import RecordError
 from glasshouse.store import Reader, RolloutLog, read, storage
@@ -243,25 +245,25 @@ def test_a_full_disk_leaves_all_earlier_frames_and_space_lets_it_go_on(small_dis
 
 
 def test_a_disk_that_fills_within_a_manifest_line(small_disk: Path) -> None:
-    """The frame fits into its file's last page; the line needs a new one."""
-    folder = small_disk / "record"
+    """Page by page, until frame and line fit; at one page less the line is torn."""
+    folder, filler, page = small_disk / "record", small_disk / "filler", 4096
     log = RolloutLog(folder)
-    while log.sizes.get("manifest.jsonl", 0) < 4096 - 300:
+    while log.sizes.get("manifest.jsonl", 0) < page - 250:
         log.append("train", log.lines, rollouts(log.lines, 1, 1))
-    filler = small_disk / "filler"
-    with suppress(OSError), open(filler, "wb", buffering=0) as file:
-        while file.write(bytes(4096)):
+    before, failures = log.position(), 0
+    far = 10**250  # its line goes over the page's end
+    with open(filler, "wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(page)):
             pass
-    torn = 0
-    for _ in range(20):  # until the line no longer fits, if the frame does
-        before, data = log.position(), (folder / "train.jsonl.zst").stat().st_size
-        room = -data % 4096
+    while log.position() == before:
         try:
-            log.append("train", log.lines, rollouts(log.lines, 1, 1))
+            log.append("train", far, [replace(rollout(1), step=far)])
         except OSError:
-            torn += room > 700  # the frame, of about 500 bytes, went in
+            failures += 1
             assert log.position() == before
             assert RolloutLog(folder).position() == before
-            filler.unlink(missing_ok=True)
-    assert torn
-    assert [s for _, s in content(folder)] == list(range(log.lines))
+            assert len(content(folder)) == before["lines"]
+            os.truncate(filler, filler.stat().st_size - page)
+    assert failures
+    assert any("manifest.jsonl" in repair for repair in log.repairs)
+    assert content(folder)[-1] == ("train", far)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +110,16 @@ def test_an_export_overwrites_nothing_and_leaves_nothing_half_done(
     assert sorted(tmp_path.iterdir()) == before
     assert tables.export([], tmp_path / "z.csv") == 0
     assert not (tmp_path / "z.csv").exists()
+
+
+def test_without_duckdb_the_sentence_says_what_to_install(
+    rows: list[dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(RunError, match=r"--sql needs DuckDB .* pip install \"glasshouse\[sql\]\""):
+        tables.sql(rows, "select 1")
+    assert tables.export(rows, tmp_path / "x.jsonl") == 9
+    assert tables.export(rows, tmp_path / "x.parquet") == 9
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(RunError, match=r"y\.parquet needs pyarrow"):
+        tables.export(rows, tmp_path / "y.parquet")

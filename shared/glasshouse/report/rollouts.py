@@ -125,7 +125,9 @@ def side_by_side(rows: Sequence[Row], width: int) -> RenderableType:
     panels = [
         Panel(
             Text(printable(row["completion"])),
-            title=Text(f"{row['sample']} {mark(row)} {row['reward']:.2f}, {row['advantage']:+.2f}"),
+            title=Text(
+                f"{row['sample']} {mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
+            ),
             subtitle=Text(f"{printable(str(row['answer']))}, {row['rule']}"),
             border_style=colour(row),
             width=width // across - 1,

@@ -148,7 +148,7 @@ class Terminal(Display):
             f"files   {summary['run']}  (results/summary.json, metrics.jsonl, rollouts/)"
         )
         self.console.print(
-            f"record  {Storage(**summary['record'])}; glasshouse rollouts {summary['run']}"
+            f"record  {Storage(**summary['record'])}  (glasshouse rollouts reads it)"
         )
         self.console.print(f"model   {summary['checkpoint']}")
         self.console.print(

@@ -153,7 +153,8 @@ class Reader:
 
     def _gap(self, name: str, at: int, data: bytes, last: bool, query: Query) -> Iterator[Row]:
         frames, rest = whole_frames(data)
-        if last and (not frames or (len(frames) == 1 and not rest)):  # as a crash may leave it
+        known = any(d.kind == "manifest" for d in self.damage)  # then it may be that line's frame
+        if last and not known and (not frames or (len(frames) == 1 and not rest)):
             more = size(len(data))
             self.unfinished.append(f"{name} ends with {more} that {MANIFEST} does not promise")
             return

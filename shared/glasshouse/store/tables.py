@@ -8,6 +8,7 @@ its escape (`\\udc80`).
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import tempfile
@@ -33,18 +34,16 @@ COLUMNS = {
 """Every field of the record with its Arrow type; `meta` is JSON text, `parts` a map."""
 
 
-def needed(what: str) -> tuple[Any, Any, Any]:
-    """pyarrow, its Parquet module and duckdb, or a sentence that says what needs them."""
+def needed(what: str, *names: str) -> list[Any]:
+    """Modules of the extra `sql`, or a sentence that says what needs them."""
     try:
-        import duckdb
-        import pyarrow
-        from pyarrow import parquet
+        return [importlib.import_module(name) for name in names]
     except ImportError:
+        packages = "DuckDB and pyarrow" if "duckdb" in names else "pyarrow"
         raise RunError(
-            f'{what} needs DuckDB and pyarrow: pip install "glasshouse[sql]". '
+            f'{what} needs {packages}: pip install "glasshouse[sql]". '
             "--json and .jsonl files need nothing."
         ) from None
-    return pyarrow, parquet, duckdb
 
 
 def schema(arrow: Any) -> Any:
@@ -76,7 +75,7 @@ def batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[Any]:
 def sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The names and rows that a query over the table `rollouts` gives. The table lies in a file
     that goes afterwards, so that a record larger than memory can be asked too."""
-    arrow, _, duckdb = needed("--sql")
+    arrow, duckdb = needed("--sql", "pyarrow", "duckdb")
     with tempfile.TemporaryDirectory() as folder:
         database = duckdb.connect(str(Path(folder) / "rollouts.duckdb"))
         try:
@@ -140,7 +139,8 @@ def export(rows: Iterable[Row], file: Path) -> int:
 
 
 def _parquet(rows: Iterator[Row], file: Path) -> None:
-    arrow, parquet, _ = needed(f"{file.name.removeprefix('.').removesuffix('.tmp')}")
+    name = file.name.removeprefix(".").removesuffix(".tmp")
+    arrow, parquet = needed(name, "pyarrow", "pyarrow.parquet")
     with parquet.ParquetWriter(str(file), schema(arrow), compression="zstd") as writer:
         for batch in batches(arrow, rows, 4096):
             writer.write_batch(batch)
