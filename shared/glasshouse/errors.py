@@ -35,6 +35,10 @@ class RunError(GlasshouseError, RuntimeError):
     """A run cannot start or go on."""
 
 
+class MonitorError(GlasshouseError, ValueError):
+    """A monitor cannot be built or used as asked, or a measure was given rows that do not fit."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 
