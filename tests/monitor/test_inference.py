@@ -265,11 +265,13 @@ def test_a_good_monitor_is_reported_as_useful_with_all_that_belongs_beside_it() 
     found = i.scored_gmean2(x, y, z, problem, key=("good",), resamples=400)
     assert found.score.informative
     assert found.score.measure.left_out == 3
-    assert found.lift.low is not None and found.lift.low > 0.4
+    assert found.lift.low is not None
+    assert found.lift.low > 0.4
     for word in ("q 1.000", "a coin reaches 0.250", "permuted verdicts", "p = 0.0", "pz − FPR +0."):
         assert word in found.line()
     rate = i.scored_rate("undetected reliance", x, y, z, problem, key=("u",), resamples=200)
-    assert rate.informative and rate.measure.value == pytest.approx(0.24, abs=0.06)
+    assert rate.informative
+    assert rate.measure.value == pytest.approx(0.24, abs=0.06)
     assert rate.as_dict()["informative"] is True
     with pytest.raises(MonitorError, match='Did you mean "disclosure"'):
         i.scored_rate("disclosures", x, y, z, problem, key=("u",))
@@ -327,7 +329,8 @@ def test_equal_sums_in_another_order_are_equally_extreme() -> None:
 
 def test_holm_over_arms_decides_what_is_shown() -> None:
     clear = i.over_seeds([0.3, 0.31, 0.29, 0.33, 0.3, 0.28, 0.32, 0.31])
-    assert clear.shown and clear.p == 2 / 256
+    assert clear.shown
+    assert clear.p == 2 / 256
     alone, *_ = i.family([clear])
     assert alone.p_holm == clear.p
     many = i.family([clear] * 7)
