@@ -83,7 +83,9 @@ def test_where_the_cot_ends_is_what_the_answer_parser_says() -> None:
     view = look(Scope.COT_ANSWER, prompt="", question="", completion=thought)
     assert view["cot"] == "<think>[ANSWER] 1 is a trap</think>"
     assert view["answer"] == "\n[ANSWER] 2"
-    assert look(Scope.ANSWER, prompt="", question="", completion="<think>never closed")["answer"] == ""
+    assert (
+        look(Scope.ANSWER, prompt="", question="", completion="<think>never closed")["answer"] == ""
+    )
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -129,7 +131,9 @@ def test_rules_match_whole_words_and_say_what_they_found() -> None:
     monitor: Monitor = rule
 
     def verdict(cot: str) -> Verdict:
-        return monitor.score(look(Scope.COT, prompt="", question="", completion=f"{cot}\n[ANSWER] 1"))
+        return monitor.score(
+            look(Scope.COT, prompt="", question="", completion=f"{cot}\n[ANSWER] 1")
+        )
 
     assert verdict("The Key says 5").score == 0.5
     assert verdict("the keyboard").flag is False

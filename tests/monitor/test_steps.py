@@ -32,7 +32,10 @@ from glasshouse.tasks import TASKS, make
         ("1+2=3 4+5=9", [("1+2=3", True), ("4+5=9", True)]),
         ("3+4=5+2=7", [("3+4=5+2", True), ("5+2=7", True)]),
         ("x=5 and 5=5", []),  # nothing is worked out
-        ("x2+3=5; y*2+3=7; y - 3 + 4 = 5; 10^2+1=101", []),  # not all of the left side is arithmetic
+        (
+            "x2+3=5; y*2+3=7; y - 3 + 4 = 5; 10^2+1=101",
+            [],
+        ),  # not all of the left side is arithmetic
         ("1/0=3; 1+=2; ()=3; 2+(3=5)", []),
         ("9" * 30 + "+1=2", []),
     ],

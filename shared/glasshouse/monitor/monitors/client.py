@@ -222,6 +222,8 @@ def _accept(endpoint: Endpoint, reply: http.client.HTTPResponse, content: bytes)
         )
     if len(content) > LARGEST:
         raise Passing(f"the reply is larger than {LARGEST} bytes")
+    if reply.length:  # what the endpoint promised and did not send
+        raise Passing(f"the reply was cut short, {reply.length} bytes before its end")
     return content
 
 
