@@ -22,6 +22,7 @@ from glasshouse.monitor.monitors.base import (
 from glasshouse.monitor.monitors.client import Endpoint
 from glasshouse.monitor.monitors.judge import JudgeMonitor
 from glasshouse.monitor.monitors.ngrams import NgramMonitor
+from glasshouse.monitor.monitors.probe import ProbeMonitor
 from glasshouse.monitor.monitors.rule import RuleMonitor
 from glasshouse.monitor.monitors.steps import StepVerifier
 from glasshouse.monitor.monitors.trained import Split
@@ -31,6 +32,7 @@ __all__ = [
     "JudgeMonitor",
     "Monitor",
     "NgramMonitor",
+    "ProbeMonitor",
     "RuleMonitor",
     "Split",
     "StepVerifier",
