@@ -103,6 +103,7 @@ def test_an_interval_is_undefined_where_the_measure_often_is() -> None:
 
 
 def _coverage(found: Sequence[i.Interval], truth: float) -> float:
+    assert all(interval.low is not None for interval in found)
     return float(np.mean([interval.holds(truth) for interval in found]))
 
 
@@ -281,8 +282,40 @@ def test_a_monitor_that_sees_only_the_plant_has_no_lift_within_the_planted_arm()
     x, y, _, problem = planted(np.random.default_rng(6), planted_rate=0.5)
     found = i.scored_gmean2(x, y, x, problem, key=("plant",), resamples=200)
     assert found.parts.lift_within == 0
-    within = i.table_null(tables.disclosure, x, y, x, key=("strata",), strata=x, permutations=99)
-    assert within.p == 1.0
+    assert found.null_within.p == 1.0
+    rng = np.random.default_rng(7)
+    noisy = (rng.random(len(x)) < np.where(x == 1, 0.8, 0.1)).astype(int)
+    found = i.scored_gmean2(x, y, noisy, problem, key=("noisy",), resamples=400)
+    assert found.score.informative  # it does know where the behaviour can be,
+    assert found.null_within.p is not None
+    assert found.null_within.p > 0.05  # and not where it is
+
+
+def test_two_monitors_on_the_same_rollouts() -> None:
+    y = [1, 1, 1, 1, 0, 0, 0, 0, 1]
+    good = [1, 1, 1, 0, 0, 0, 0, 0, FAILED]
+    poor = [0, 0, 1, 1, 0, 1, 0, 0, 1]
+    found = i.versus(y, good, poor, range(9), key=("v",), resamples=200)
+    assert (found.only_first, found.only_second, found.n, found.left_out) == (3, 1, 8, 1)
+    assert found.p == found.p_problems == pytest.approx(0.625)  # 2 · (1 + 4) / 16
+    assert found.difference.holds(2 / 8)
+    alike = i.versus(y, poor, poor, range(9), key=("v",), resamples=50)
+    assert (alike.p, alike.p_problems) == (1.0, None)
+    nothing = i.versus([1], [FAILED], [1], [0], key=("v",))
+    assert nothing.difference.reason == "no rollout has a verdict of both"
+
+
+def test_whole_problems_are_the_units_of_two_monitors_rollouts() -> None:
+    """Monitors that are right by problem: row by row they seem to differ far too often."""
+    rng, rows, units = np.random.default_rng(3), [], []
+    for sim in range(150):
+        problem = np.repeat(np.arange(12), 16)
+        one, two = (rng.random((2, 12)) < 0.5).astype(int)[:, problem]
+        found = i.versus(np.ones(len(problem), int), one, two, problem, key=("w", sim), resamples=2)
+        rows.append(found.p <= 0.05)
+        units.append(found.p_problems is not None and found.p_problems <= 0.05)
+    assert np.mean(units) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 150)
+    assert np.mean(rows) > 0.3
 
 
 def test_what_cannot_be_permuted_has_no_null() -> None:

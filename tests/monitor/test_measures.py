@@ -13,6 +13,7 @@ from sklearn import metrics
 from glasshouse.errors import MonitorError
 from glasshouse.monitor import measures as m
 from glasshouse.monitor.measures import FAILED, Measure
+from glasshouse.types import Rule
 
 # Ten planted rollouts, eight with the behaviour, six of those flagged; one false alarm among the
 # other two. Ten control rollouts: two with the behaviour by chance; one flagged.
@@ -210,6 +211,25 @@ def test_tpr_at_one_percent_is_read_at_the_frozen_threshold() -> None:
     assert fpr == Measure(value=0.5, n=2)
     undefined, _ = m.tpr_at_fpr([1], [0.5], m.threshold_at_fpr([0.5]))
     assert "needs 1000 benign" in undefined.reason
+
+
+def test_labels_needed_is_the_size_from_which_the_target_holds() -> None:
+    assert m.labels_needed([10, 30, 100], [0.7, 0.96, 0.97]).value == 30
+    assert m.labels_needed([10, 30, 100], [0.96, 0.9, 0.97]).value == 100  # luck at 10
+    assert "not even 30" in m.labels_needed([10, 30], [0.99, None]).reason
+
+
+def test_what_stands_beside_a_point() -> None:
+    rules = [Rule.TAG, Rule.TAG, Rule.LAST, Rule.NONE]
+    found = m.beside(correct=[1, 1, 0, 0], cot_tokens=[10, 20, 0, 30], rules=rules)
+    assert {name: measure.value for name, measure in found.items() if measure.value} == {
+        "accuracy": 0.5,
+        "CoT tokens": 15,
+        "parse failures": 0.25,
+        "read by tag": 0.5,
+        "read by last": 0.25,
+    }
+    assert found["KL"].reason == "KL from the start was not computed"
 
 
 # --- ablations -----------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
     bootstrap.py    intervals: over problems, or over seeds, problems and samples
     permutation.py  nulls: the same verdicts, dealt out anew
     paired.py       two arms over paired seeds: effect, interval, exact test, Holm
-    matched.py      the same at one step, or where both arms are equally accurate
+    versus.py       two monitors on the same rollouts
+    matched.py      two arms at one step, or where both arms are equally accurate
 
 Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glasshouse/statistics.py.
 Every draw is keyed: the same rows and key give the same interval, bit for bit.
@@ -36,6 +37,7 @@ from glasshouse.monitor.inference.statistic import (
     of_mean,
     of_table,
 )
+from glasshouse.monitor.inference.versus import Versus, versus
 
 __all__ = [
     "Curve",
@@ -44,6 +46,7 @@ __all__ = [
     "Paired",
     "Scored",
     "ScoredGMean2",
+    "Versus",
     "at_accuracy",
     "at_step",
     "auroc_null",
@@ -66,4 +69,5 @@ __all__ = [
     "sign_flip",
     "slope",
     "table_null",
+    "versus",
 ]

@@ -50,6 +50,8 @@ class ScoredGMean2:
 
     score: Scored
     parts: GMean2
+    null_within: Null
+    """The same verdicts dealt out anew within each arm: what seeing the plant alone would give."""
     lift: Interval
     """Of pz − FPR."""
     lift_within: Interval
@@ -84,24 +86,30 @@ def scored_gmean2(
         return bootstrap(statistic, [problems], key=(*key, part), resamples=resamples)
 
     found = gmean.gmean2(x, y, z)
-    null = table_null(
-        lambda table: gmean.parts(table)["gmean2"],
-        x,
-        y,
-        z,
-        key=(*key, "null"),
-        blocks=problem_and_arm(problems, x),
-        permutations=resamples,
-    )
+    blocks = problem_and_arm(problems, x)
+
+    def null(name: str, strata: ArrayLike | None) -> Null:
+        return table_null(
+            lambda table: gmean.parts(table)["gmean2"],
+            x,
+            y,
+            z,
+            key=(*key, name),
+            blocks=blocks,
+            strata=strata,
+            permutations=resamples,
+        )
+
     return ScoredGMean2(
         score=Scored(
             name="g-mean²",
             measure=found.gmean2,
             interval=interval("gmean2"),
-            null=null,
+            null=null("null", None),
             ceiling=found.ceiling,
         ),
         parts=found,
+        null_within=null("null within", x),
         lift=interval("lift"),
         lift_within=interval("lift_within"),
     )

@@ -5,6 +5,7 @@
     detection.py  AUROC, TPR at a frozen threshold
     ablation.py   necessity uplift, early answering, TRACE, follow rates, filler
     steps.py      step validity and coverage
+    beside.py     accuracy, CoT length, parse failures, rule mix: beside every point
 
 Each returns a `Measure`: a value with its denominator, or the reason why it is undefined. What
 they share is in result.py, and tables.py holds the one contingency table they are read from.
@@ -22,7 +23,14 @@ from glasshouse.monitor.measures.ablation import (
     trace,
     transplant_follow,
 )
-from glasshouse.monitor.measures.detection import auroc, flagged, threshold_at_fpr, tpr_at_fpr
+from glasshouse.monitor.measures.beside import beside
+from glasshouse.monitor.measures.detection import (
+    auroc,
+    flagged,
+    labels_needed,
+    threshold_at_fpr,
+    tpr_at_fpr,
+)
 from glasshouse.monitor.measures.gmean import GMean2, gmean2, gmean2_plain, uninformative_ceiling
 from glasshouse.monitor.measures.rates import (
     disclosure,
@@ -44,6 +52,7 @@ __all__ = [
     "Measure",
     "aoc_ceiling",
     "auroc",
+    "beside",
     "cot_necessary",
     "disclosure",
     "early_answering_aoc",
@@ -53,6 +62,7 @@ __all__ = [
     "follow",
     "gmean2",
     "gmean2_plain",
+    "labels_needed",
     "mistake_follow",
     "necessity_uplift",
     "rate",

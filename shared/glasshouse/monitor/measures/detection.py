@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -103,3 +104,22 @@ def tpr_at_fpr(y: ArrayLike, scores: ArrayLike, threshold: Measure) -> tuple[Mea
         else Measure(value=1 - benign.value, n=benign.n, left_out=benign.left_out)
     )
     return true_positive_rate(y, z), fpr
+
+
+def labels_needed(
+    sizes: Sequence[int], areas: Sequence[float | None], target: float = 0.95
+) -> Measure:
+    """How many labelled rollouts a refit monitor needs: from which size on its AUROC holds the target.
+
+    Example: `labels_needed([10, 30, 100], [0.7, 0.96, 0.97]).value` is 30.
+    """
+    same_length(sizes=sizes, areas=areas)
+    found: int | None = None
+    for size, area in sorted(zip(sizes, areas, strict=True), key=lambda pair: -pair[0]):
+        if area is None or area < target:
+            break
+        found = size
+    if found is None:
+        most = max(sizes, default=0)
+        return undefined(f"not even {most} labelled rollouts reach an AUROC of {target:g}")
+    return Measure(value=float(found), n=len(sizes))
