@@ -39,6 +39,10 @@ class RecordError(GlasshouseError, ValueError):
     """A run's record is damaged, or cannot do what was asked of it."""
 
 
+class MonitorError(GlasshouseError, ValueError):
+    """A monitor cannot be built or used as asked, or a measure was given rows that do not fit."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 

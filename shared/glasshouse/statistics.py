@@ -1,4 +1,7 @@
-"""Intervals for rates and means: a measurement carries its uncertainty."""
+"""Intervals and tests for rates and means: a measurement carries its uncertainty.
+
+Everything is exact or a closed form. What resamples is in `monitor/inference/`.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,16 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return low, centre + half if successes < trials else 1.0
 
 
+def t95(freedom: int) -> float:
+    """97.5 % point of Student's t: the table, then its expansion in 1/freedom (error below 1e-4)."""
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    z = Z95
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / freedom + second / freedom**2
+
+
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and 95 % t interval over seeds. One value alone has no interval: infinite ends."""
     n = len(values)
@@ -33,8 +46,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     if n == 1:
         return mean, -math.inf, math.inf
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    quantile = T95[n - 2] if n - 2 < len(T95) else Z95
-    half = quantile * deviation / math.sqrt(n)
+    half = t95(n - 1) * deviation / math.sqrt(n)
     return mean, mean - half, mean + half
 
 
@@ -43,3 +55,73 @@ def pass_at_k(right: int, samples: int, k: int) -> float:
     if samples - right < k:
         return 1.0
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def newcombe(
+    successes: int, trials: int, other_successes: int, other_trials: int
+) -> tuple[float, float]:
+    """95 % interval of the difference of two independent rates, from their Wilson intervals.
+
+    Example: `newcombe(56, 70, 48, 80)` is about (0.052, 0.334), Newcombe's own example.
+    """
+    if not trials or not other_trials:
+        return -1.0, 1.0
+    p, (low, high) = successes / trials, wilson(successes, trials)
+    o, (other_low, other_high) = (
+        other_successes / other_trials,
+        wilson(other_successes, other_trials),
+    )
+    return (
+        p - o - math.hypot(p - low, other_high - o),
+        p - o + math.hypot(high - p, o - other_low),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: below α each, the family's error is below α.
+
+    Example: `holm([0.01, 0.04, 0.03])` is `[0.03, 0.06, 0.06]`.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for rank, at in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - rank) * p_values[at]))
+        adjusted[at] = worst
+    return adjusted
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Exact two-sided p-value that two monitors on the same rollouts are right equally often.
+
+    `only_first`: how many only the first one got right. The rollouts on which both are right or
+    both wrong say nothing. Example: `mcnemar(1, 8)` is 20/512 = 0.039.
+    """
+    n, few = only_first + only_second, min(only_first, only_second)
+    term = total = 1
+    for k in range(few):  # binomial coefficients one after the other: exact integers
+        term = term * (n - k) // (k + 1)
+        total += term
+    return min(1.0, 2 * total / 2**n)
+
+
+def cochran_armitage(
+    successes: Sequence[int], trials: Sequence[int], doses: Sequence[float]
+) -> tuple[float, float] | None:
+    """Trend of a rate over ordered groups (checkpoints, say): z and its two-sided p-value.
+
+    None where there is no trend to test: one dose only, or no success, or nothing but success.
+    Rows count as independent; over seeds, test the seeds' slopes instead.
+    """
+    n = sum(trials)
+    if not n:
+        return None
+    rate = sum(successes) / n
+    centre = math.fsum(t * d for t, d in zip(trials, doses, strict=True)) / n
+    spread = math.fsum(t * (d - centre) ** 2 for t, d in zip(trials, doses, strict=True))
+    variance = rate * (1 - rate) * spread
+    if variance <= 0:
+        return None
+    z = math.fsum(s * (d - centre) for s, d in zip(successes, doses, strict=True)) / math.sqrt(
+        variance
+    )
+    return z, math.erfc(abs(z) / math.sqrt(2))

@@ -1,0 +1,129 @@
+"""Bootstrap over problems within a run, over seeds, problems and samples across runs.
+
+    bootstrap(of_auroc(y, s), [problem], key=("auroc", "step 20"))
+    bootstrap(of_auroc(y, s), [seed, problem, sample], key=("auroc", "pooled"))
+
+Rollouts of one problem are alike, so whole problems are drawn, not rows. With several levels the
+draw is nested: seeds, then problems of each drawn seed, then samples of each drawn problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from glasshouse import randomness
+from glasshouse.errors import MonitorError
+from glasshouse.monitor.inference.statistic import Statistic
+from glasshouse.monitor.measures.result import Floats, Ints
+from glasshouse.statistics import t95
+
+RESAMPLES = 2000
+UNDEFINED = 0.05
+"""If more than this share of the resamples leaves a measure undefined, so is its interval."""
+CHUNK = 500_000
+"""Weights held at once: resamples × rows. About what a core's cache holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A 95 % interval, or the reason why there is none."""
+
+    low: float | None
+    high: float | None
+    units: int
+    """How many units were resampled at the top: problems, or seeds."""
+    undefined: float = 0.0
+    """The share of resamples in which the measure was undefined."""
+    reason: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Is the value within? An interval that is not there holds everything."""
+        return self.low is None or self.high is None or self.low <= value <= self.high
+
+
+class Nest:
+    """Rows in nested groups: draws of the groups become weights of the rows."""
+
+    def __init__(self, levels: Sequence[ArrayLike]) -> None:
+        columns = [np.unique(np.asarray(level), return_inverse=True)[1] for level in levels]
+        if not columns or len({len(column) for column in columns}) != 1:
+            raise MonitorError("Give one group per row at each level, as in [seed, problem].")
+        self.rows = len(columns[0])
+        node: Ints = np.zeros(self.rows, dtype=np.int64)
+        self.first: list[Ints] = []
+        """Per level and parent: its first child, the others following it,"""
+        self.children: list[Ints] = []
+        """and how many it has."""
+        for column in columns:
+            # sorted by parent first, so that a parent's children stand side by side
+            pairs, inner = np.unique(np.stack([node, column], axis=1), axis=0, return_inverse=True)
+            counts = np.bincount(pairs[:, 0])
+            self.children.append(counts)
+            self.first.append(np.cumsum(counts) - counts)
+            node = inner.reshape(-1)
+        self.leaf = node
+        """(R,) which group of the last level each row is in."""
+        self.units = int(self.children[0][0]) if self.rows else 0
+
+    def weights(self, keys: Sequence[int]) -> Floats:
+        """(B, R) how often each row is drawn in the resample of each key."""
+        owner = np.arange(len(keys))  # which resample each drawn group belongs to, ascending
+        nodes: Ints = np.zeros(len(keys), dtype=np.int64)
+        for level, (first, children) in enumerate(zip(self.first, self.children, strict=True)):
+            draws = children[nodes]
+            parents, owner = np.repeat(nodes, draws), np.repeat(owner, draws)
+            counts = np.bincount(owner, minlength=len(keys))
+            place = np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]
+            salted = [randomness.key("level", level, key) for key in keys]
+            noise = randomness.uniforms(np.array(salted, dtype=np.uint64), 0, int(counts.max()))
+            chosen = (noise[owner, place] * children[parents]).astype(np.int64)
+            nodes = first[parents] + np.minimum(chosen, children[parents] - 1)  # u·n may round to n
+        leaves = int(self.leaf.max()) + 1
+        drawn = np.bincount(owner * leaves + nodes, minlength=len(keys) * leaves)
+        return drawn.reshape(len(keys), leaves)[:, self.leaf].astype(np.float64)
+
+    def resamples(self, count: int, *key: randomness.Part) -> Iterator[Floats]:
+        """(B, R) weights, some resamples at a time; how many at a time changes nothing."""
+        size = max(1, CHUNK // max(1, self.rows))
+        keys = [randomness.key("bootstrap", *key, b) for b in range(count)]
+        for start in range(0, count, size):
+            yield self.weights(keys[start : start + size])
+
+
+def bootstrap(
+    statistic: Statistic,
+    levels: Sequence[ArrayLike],
+    *,
+    key: Sequence[randomness.Part],
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """The 95 % interval of a measure, by resampling the groups of `levels`, outermost first."""
+    nest = Nest(levels)
+    if nest.units < 2:
+        return Interval(
+            low=None, high=None, units=nest.units, reason="one unit alone has no interval"
+        )
+    drawn = np.concatenate([statistic(weights) for weights in nest.resamples(resamples, *key)])
+    return interval(drawn, nest.units)
+
+
+def interval(drawn: Floats, units: int) -> Interval:
+    """The expanded percentile interval of resampled values.
+
+    The plain percentiles are too narrow for few units, as if t were normal and n − 1 were n; the
+    tails are taken so much further out that for a mean they end where Student's t does (Hesterberg
+    2015, "What teachers should know about the bootstrap").
+    """
+    known = drawn[~np.isnan(drawn)]
+    missing = 1 - len(known) / len(drawn)
+    if missing > UNDEFINED:
+        why = f"the measure is undefined in {missing:.0%} of the resamples"
+        return Interval(low=None, high=None, units=units, undefined=missing, reason=why)
+    tail = 0.5 * math.erfc(t95(units - 1) * math.sqrt(units / (units - 1) / 2))
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return Interval(low=float(low), high=float(high), units=units, undefined=missing)
