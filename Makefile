@@ -78,7 +78,7 @@ $(VENV)/.ready: shared/pyproject.toml Makefile
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,parquet,report]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,monarch,parquet,report]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
