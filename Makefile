@@ -62,6 +62,10 @@ data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no l
 data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets against fresh (hours)
 	@$(BIN)/glasshouse data scaling --config training/example.rl/config.yaml $(ARGS)
 
+.PHONY: monarch-kills
+monarch-kills: $(VENV)/.ready ## 50 kills of generators in one run: bitwise the undisturbed run (5 min)
+	@$(BIN)/python tests/kills.py $(ARGS)
+
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## every loss that TRL has: equal values and gradients (1 min)
 	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)
@@ -83,7 +87,7 @@ $(VENV)/.ready: shared/pyproject.toml Makefile
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,parquet,report,sql,monitor]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,monarch,monitor,parquet,report,sql]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
