@@ -217,4 +217,4 @@ def _interval(
 def _shown(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return f"no interval: {interval.reason}"
-    return f"{interval.low:.3f}–{interval.high:.3f}"
+    return f"{interval.low:.3f} to {interval.high:.3f}"
