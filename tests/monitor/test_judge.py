@@ -16,7 +16,7 @@ from glasshouse.errors import MonitorError
 from glasshouse.monitor.monitors import Endpoint, JudgeMonitor, flags, score_all
 from glasshouse.monitor.monitors.client import _seconds
 from glasshouse.monitor.monitors.judge import read
-from glasshouse.monitor.views import PARTS, Scope, View, look
+from glasshouse.monitor.views import Scope, View, look
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 Behaviour = Callable[["Handler"], None]
@@ -178,14 +178,22 @@ def test_a_verdict_has_the_judges_score_and_reason_and_its_cost_is_counted(serve
     assert "copies the key" in sent["messages"][0]["content"]
 
 
-@pytest.mark.parametrize("scope", [s for s in Scope if s is not Scope.ACTIVATIONS])
+@pytest.mark.parametrize(
+    ("scope", "shown"),
+    [
+        (Scope.PROMPT, {"prompt"}),
+        (Scope.ANSWER, {"question", "answer"}),
+        (Scope.COT, {"cot"}),
+        (Scope.COT_ANSWER, {"cot", "answer"}),
+    ],
+)
 def test_what_goes_over_the_wire_holds_nothing_beyond_the_scope(
-    server: Server, scope: Scope
+    server: Server, scope: Scope, shown: set[str]
 ) -> None:
     server.script = [good]
     score_all(judge(server, scope), [view(scope=scope)])
     reached = {part for part, secret in SECRETS.items() if secret in server.bodies[0]}
-    assert reached == set(PARTS[scope])
+    assert reached == shown
 
 
 @pytest.mark.parametrize(
