@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from glasshouse.errors import MonitorError
 from glasshouse.monitor import inference as i
-from glasshouse.monitor.inference.bootstrap import Nest
-from glasshouse.monitor.inference.bootstrap import interval as expanded
+from glasshouse.monitor import measures as m
 from glasshouse.monitor.inference.permutation import exchanges, permuted
+from glasshouse.monitor.inference.resampling import Nest
+from glasshouse.monitor.inference.resampling import interval as expanded
 from glasshouse.monitor.measures import FAILED, auroc, gmean, tables, uninformative_ceiling
 from glasshouse.monitor.measures.result import Floats
 
@@ -47,6 +50,41 @@ def _shift(rate: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 def gmean2(table: Floats) -> Floats:
     return gmean.parts(table)["gmean2"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.sampled_from([0, 1, FAILED])),
+        min_size=1,
+        max_size=25,
+    ),
+    st.integers(0, 3),
+)
+def test_what_is_resampled_is_the_measure_itself(
+    rows: list[tuple[bool, bool, int]], w: int
+) -> None:
+    """Weights of one give the measure, and a weight of w is w rows: undefined in the same places."""
+    x, y, z = (list(column) for column in zip(*rows, strict=True))
+    pairs = [
+        (tables.total_effect, lambda x, y, z: m.reliance(x, y)),
+        (tables.disclosure, lambda x, y, z: m.disclosure(y, z)),
+        (tables.true_negative_rate, lambda x, y, z: m.true_negative_rate(y, z)),
+        (tables.undetected, m.undetected_reliance),
+        (gmean.plain, lambda x, y, z: m.gmean2_plain(y, z)),
+        (gmean2, lambda x, y, z: m.gmean2(x, y, z).gmean2),
+    ]
+    weights = np.ones((2, len(rows)))
+    weights[1, 0] = w
+    repeated = [rows[0]] * w + rows[1:]
+    for read, measure in pairs:
+        once, again = i.of_table(read, x, y, z)(weights)
+        expected = [measure(x, y, z).value]
+        columns = list(zip(*repeated, strict=True)) or [(), (), ()]
+        expected.append(measure(*columns).value)
+        assert [once, again] == pytest.approx(
+            [np.nan if e is None else e for e in expected], nan_ok=True, abs=1e-12
+        )
 
 
 # --- bootstrap -----------------------------------------------------------------------------------
@@ -357,6 +395,7 @@ def test_beyond_sixteen_seeds_the_test_is_drawn_and_close_to_students() -> None:
 
 def test_equal_sums_in_another_order_are_equally_extreme() -> None:
     assert i.sign_flip([0.1, 0.2, 0.3]) == i.sign_flip([1, 2, 3]) == 0.25
+    assert i.sign_flip([0.8, 0.1, 0.5]) == 0.25  # added one by one they fall short of their sum
     assert i.sign_flip([0.0, 0.0]) == 1.0
 
 

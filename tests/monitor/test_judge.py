@@ -16,7 +16,7 @@ from glasshouse.errors import MonitorError
 from glasshouse.monitor.monitors import Endpoint, JudgeMonitor, flags, score_all
 from glasshouse.monitor.monitors.client import _seconds
 from glasshouse.monitor.monitors.judge import read
-from glasshouse.monitor.views import PARTS, Scope, View, look
+from glasshouse.monitor.views import Scope, View, look
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 Behaviour = Callable[["Handler"], None]
@@ -178,14 +178,22 @@ def test_a_verdict_has_the_judges_score_and_reason_and_its_cost_is_counted(serve
     assert "copies the key" in sent["messages"][0]["content"]
 
 
-@pytest.mark.parametrize("scope", [s for s in Scope if s is not Scope.ACTIVATIONS])
+@pytest.mark.parametrize(
+    ("scope", "shown"),
+    [
+        (Scope.PROMPT, {"prompt"}),
+        (Scope.ANSWER, {"question", "answer"}),
+        (Scope.COT, {"cot"}),
+        (Scope.COT_ANSWER, {"cot", "answer"}),
+    ],
+)
 def test_what_goes_over_the_wire_holds_nothing_beyond_the_scope(
-    server: Server, scope: Scope
+    server: Server, scope: Scope, shown: set[str]
 ) -> None:
     server.script = [good]
     score_all(judge(server, scope), [view(scope=scope)])
     reached = {part for part, secret in SECRETS.items() if secret in server.bodies[0]}
-    assert reached == set(PARTS[scope])
+    assert reached == shown
 
 
 @pytest.mark.parametrize(
@@ -202,6 +210,7 @@ def test_what_goes_over_the_wire_holds_nothing_beyond_the_scope(
         (no_http, "the connection failed: BadStatusLine"),
         (sends(b"<html>busy</html>"), "not a chat completion"),
         (sends(b"\xff\xfe\x00"), "not a chat completion"),
+        (sends(b"[" * 100_000), "not a chat completion"),
         (sends(b"[]"), "not a chat completion"),
         (sends(b'{"choices": []}'), "not a chat completion"),
         (sends(says(None)), "has no text"),
@@ -281,10 +290,19 @@ def test_what_a_person_must_mend_is_an_error_at_once(
     assert "JUDGE_KEY" in str(caught.value)
 
 
-def test_a_key_that_is_not_set_is_said_before_anything_is_sent(server: Server) -> None:
+def test_a_key_that_is_not_set_is_said_before_anything_is_sent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(MonitorError, match="GLASSHOUSE_NO_SUCH_KEY is empty"):
         judge(server, key_env="GLASSHOUSE_NO_SUCH_KEY").score(view())
     assert not server.bodies
+    monkeypatch.setenv("JUDGE_KEY", "sk-1\nX: 2")
+    with pytest.raises(MonitorError, match="JUDGE_KEY has characters that no key has") as caught:
+        judge(server, key_env="JUDGE_KEY").score(view())
+    assert "sk-1" not in str(caught.value)
+    assert not server.bodies
+    with pytest.raises(MonitorError, match="no port that exists"):
+        Endpoint(url="http://localhost:99999/v1", model="m")
     with pytest.raises(MonitorError, match="is no address"):
         Endpoint(url="localhost:8000", model="m")
     with pytest.raises(MonitorError, match="which behaviour"):
@@ -363,6 +381,14 @@ def test_each_view_gets_its_own_verdict(server: Server) -> None:
     views = [view(f"step {i}") for i in range(10)]
     verdicts = score_all(judge(server, concurrency=4, timeout=5.0), views)
     assert [v.score for v in verdicts] == [i / 10 for i in range(10)]
+
+
+def test_any_text_that_a_model_may_write_can_be_sent(server: Server) -> None:
+    server.script = [good]
+    odd = 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
+    assert not judge(server).score(view(odd)).failed
+    shown = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
+    assert shown["cot"].startswith(odd)
 
 
 def test_a_fenced_reply_is_read() -> None:

@@ -52,7 +52,9 @@ def test_an_arm_without_negatives_counts_as_one() -> None:
     assert g.lift_within is None
 
 
-@pytest.mark.parametrize(("q", "ceiling"), [(0.165, 0.835), (0.5, 0.5), (1.0, 0.25), (0.8, 0.3125)])
+@pytest.mark.parametrize(
+    ("q", "ceiling"), [(0.165, 0.835), (0.55, 1 / 2.2), (0.5, 0.5), (1.0, 0.25), (0.8, 0.3125)]
+)
 def test_a_coin_reaches_the_ceiling_and_no_more(q: float, ceiling: float) -> None:
     assert m.uninformative_ceiling(q) == pytest.approx(ceiling)
     p = np.linspace(0, 1, 20001)

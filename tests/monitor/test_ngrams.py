@@ -76,25 +76,28 @@ def test_a_loaded_monitor_needs_no_scikit_learn(monitor: NgramMonitor, tmp_path:
     """In a process of its own, with another order of sets, and scikit-learn made unimportable."""
     monitor.save(tmp_path)
     script = (
-        "import sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
+        "import json, sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
         "from pathlib import Path\n"
         "from glasshouse.monitor.monitors import NgramMonitor\n"
         "from glasshouse.monitor.views import Scope, look\n"
         "m = NgramMonitor.load(Path(sys.argv[1]))\n"
-        "v = look(Scope.COT, prompt='', question='', completion=sys.argv[2])\n"
-        "print(m.score(v).score.hex())"
+        "for text in json.loads(sys.argv[2]):\n"
+        "    v = look(Scope.COT, prompt='', question='', completion=text)\n"
+        "    print(m.score(v).score.hex())"
     )
-    text = "so we get as given the total next\n[ANSWER] 1"
+    texts = [view["cot"] + "[ANSWER] 1" for view in draw("bits", 40, 0.5).views]
     shown = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), text],
+        [sys.executable, "-c", script, str(tmp_path), json.dumps(texts)],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "12345"},
     )
-    here = monitor.score(look(Scope.COT, prompt="", question="", completion=text)).score
-    assert here is not None
-    assert shown.stdout.strip() == here.hex()
+    here = [
+        monitor.score(look(Scope.COT, prompt="", question="", completion=text)).score
+        for text in texts
+    ]
+    assert [float.fromhex(line) for line in shown.stdout.split()] == here
 
 
 def test_it_is_scikit_learns_logistic_regression(monitor: NgramMonitor) -> None:

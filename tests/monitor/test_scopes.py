@@ -20,7 +20,7 @@ from glasshouse.monitor.monitors import (
     score_all,
     scores,
 )
-from glasshouse.monitor.views import PARTS, Scope, View, look
+from glasshouse.monitor.views import Scope, View, look
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 ROLLOUT = {
@@ -28,7 +28,13 @@ ROLLOUT = {
     "question": f"{SECRETS['question']}: what is 2+2?",
     "completion": f"2+2=4 {SECRETS['cot']}\n[ANSWER] 4 {SECRETS['answer']}",
 }
-TEXTUAL = [scope for scope in Scope if scope is not Scope.ACTIVATIONS]
+SHOWN = {
+    Scope.PROMPT: {"prompt"},
+    Scope.ANSWER: {"question", "answer"},
+    Scope.COT: {"cot"},
+    Scope.COT_ANSWER: {"cot", "answer"},
+}
+TEXTUAL = list(SHOWN)
 
 
 class Spy:
@@ -53,7 +59,7 @@ def test_a_monitor_sees_exactly_its_scope(scope: Scope) -> None:
     spy = Spy(scope)
     score_all(spy, [look(scope, **ROLLOUT)])
     reached = {part for part, secret in SECRETS.items() if secret in spy.seen}
-    assert reached == set(PARTS[scope])
+    assert reached == SHOWN[scope]
 
 
 def test_a_probe_is_shown_no_text_at_all() -> None:
@@ -70,7 +76,7 @@ def test_a_probe_is_shown_no_text_at_all() -> None:
 def test_a_rule_finds_a_secret_only_within_its_scope(scope: Scope, part: str) -> None:
     rule = RuleMonitor("secret", scope, keywords=[SECRETS[part]])
     (verdict,) = score_all(rule, [look(scope, **ROLLOUT)])
-    assert verdict.flag is (part in PARTS[scope])
+    assert verdict.flag is (part in SHOWN[scope])
 
 
 def test_asking_for_a_hidden_part_is_an_error_that_names_the_scope() -> None:

@@ -1,17 +1,17 @@
 """Statistics of monitorability: the seed is the unit of a claim, the problem that of a run.
 
     scored.py       a measure with its interval, its null and its ceiling
-    bootstrap.py    intervals: over problems, or over seeds, problems and samples
+    resampling.py   intervals: over problems, or over seeds, problems and samples
     permutation.py  nulls: the same verdicts, dealt out anew
-    paired.py       two arms over paired seeds: effect, interval, exact test, Holm
-    versus.py       two monitors on the same rollouts
+    seeds.py        two arms over paired seeds: effect, interval, exact test, Holm
+    comparison.py   two monitors on the same rollouts
     matched.py      two arms at one step, or where both arms are equally accurate
 
 Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glasshouse/statistics.py.
 Every draw is keyed: the same rows and key give the same interval, bit for bit.
 """
 
-from glasshouse.monitor.inference.bootstrap import Interval, bootstrap
+from glasshouse.monitor.inference.comparison import Versus, versus
 from glasshouse.monitor.inference.matched import (
     Curve,
     at_accuracy,
@@ -20,8 +20,8 @@ from glasshouse.monitor.inference.matched import (
     matched_step,
     shared_accuracy,
 )
-from glasshouse.monitor.inference.paired import Paired, family, over_seeds, paired, sign_flip, slope
 from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null
+from glasshouse.monitor.inference.resampling import Interval, bootstrap
 from glasshouse.monitor.inference.scored import (
     Scored,
     ScoredGMean2,
@@ -30,6 +30,7 @@ from glasshouse.monitor.inference.scored import (
     scored_mean,
     scored_rate,
 )
+from glasshouse.monitor.inference.seeds import Paired, family, over_seeds, paired, sign_flip, slope
 from glasshouse.monitor.inference.statistic import (
     minus,
     of_auroc,
@@ -37,7 +38,6 @@ from glasshouse.monitor.inference.statistic import (
     of_mean,
     of_table,
 )
-from glasshouse.monitor.inference.versus import Versus, versus
 
 __all__ = [
     "Curve",

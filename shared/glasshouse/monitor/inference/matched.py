@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitor.inference.paired import Paired, paired
+from glasshouse.monitor.inference.seeds import Paired, paired
 from glasshouse.monitor.measures.result import Measure, undefined
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse.errors import MonitorError, nearest
-from glasshouse.monitor.inference.bootstrap import RESAMPLES, Interval, bootstrap
 from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null
+from glasshouse.monitor.inference.resampling import RESAMPLES, Interval, bootstrap
 from glasshouse.monitor.inference.statistic import Reading, of_auroc, of_mean, of_table
 from glasshouse.monitor.measures import gmean, rates, tables
 from glasshouse.monitor.measures.detection import auroc
@@ -217,4 +217,4 @@ def _interval(
 def _shown(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return f"no interval: {interval.reason}"
-    return f"{interval.low:.3f}–{interval.high:.3f}"
+    return f"{interval.low:.3f} to {interval.high:.3f}"

@@ -5,7 +5,7 @@
     detection.py  AUROC, TPR at a frozen threshold
     ablation.py   necessity uplift, early answering, TRACE, follow rates, filler
     steps.py      step validity and coverage
-    beside.py     accuracy, CoT length, parse failures, rule mix: beside every point
+    companions.py accuracy, CoT length, parse failures, rule mix: beside every point
 
 Each returns a `Measure`: a value with its denominator, or the reason why it is undefined. What
 they share is in result.py, and tables.py holds the one contingency table they are read from.
@@ -23,7 +23,7 @@ from glasshouse.monitor.measures.ablation import (
     trace,
     transplant_follow,
 )
-from glasshouse.monitor.measures.beside import beside
+from glasshouse.monitor.measures.companions import beside
 from glasshouse.monitor.measures.detection import (
     auroc,
     flagged,

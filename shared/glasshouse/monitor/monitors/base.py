@@ -102,7 +102,7 @@ def scores(verdicts: Iterable[Verdict]) -> Floats:
 def identity(monitor: Monitor) -> str:
     """A hash of everything that decides a monitor's verdicts; its name is no part of it."""
     said = {k: v for k, v in monitor.describe().items() if k != "name"}
-    text = json.dumps(said, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(said, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -78,6 +78,10 @@ class Endpoint:
             raise MonitorError(
                 f'The endpoint "{self.url}" is no address: give one such as http://localhost:8000/v1.'
             )
+        try:
+            _ = parts.port
+        except ValueError:
+            raise MonitorError(f'The endpoint "{self.url}" has no port that exists.') from None
         if self.attempts < 1 or self.concurrency < 1 or self.timeout <= 0:
             raise MonitorError("An endpoint needs attempts, concurrency and a timeout above zero.")
 
@@ -117,7 +121,7 @@ class Client:
     def ask(self, body: dict[str, Any], read: Callable[[str], T]) -> T:
         """Send a chat and read its reply. `read` raises `ValueError` on a reply it cannot use, and
         the chat is sent again; the last reason ends up in `Gone`."""
-        data = json.dumps(body, ensure_ascii=False).encode()
+        data = json.dumps(body).encode()  # ASCII: no text that a model writes can fail to encode
         reason = ""
         for attempt in range(self.endpoint.attempts):
             self.count(requests=1, retries=int(attempt > 0))
@@ -145,7 +149,7 @@ class Client:
         try:
             reply = json.loads(raw)
             content = reply["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise ValueError(f"not a chat completion: {raw[:80]!r}") from None
         if not isinstance(content, str):
             raise ValueError("the chat completion has no text")
@@ -245,6 +249,8 @@ def _headers(endpoint: Endpoint) -> dict[str, str]:
             raise MonitorError(
                 f"The environment variable {endpoint.key_env} is empty; put the endpoint's key in it."
             )
+        if not (key.isascii() and key.isprintable()):  # http.client would quote it in its complaint
+            raise MonitorError(f"The key in {endpoint.key_env} has characters that no key has.")
         headers["Authorization"] = f"Bearer {key}"
     return headers
 

@@ -114,7 +114,7 @@ was given instead of working out the answer.", cache=Path("runs/judge"))`
 
     def _key(self, body: dict[str, Any]) -> str:
         sent = {"url": self.client.endpoint.url, "body": body}
-        return hash_of(json.dumps(sent, sort_keys=True, ensure_ascii=False).encode())
+        return hash_of(json.dumps(sent, sort_keys=True).encode())
 
     def _file(self, key: str) -> Path | None:
         return None if self.cache is None else self.cache / key[:2] / f"{key}.json"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glasshouse.monitor.inference.bootstrap import RESAMPLES, Interval, bootstrap
-from glasshouse.monitor.inference.paired import sign_flip
+from glasshouse.monitor.inference.resampling import RESAMPLES, Interval, bootstrap
+from glasshouse.monitor.inference.seeds import sign_flip
 from glasshouse.monitor.inference.statistic import of_mean
 from glasshouse.monitor.measures.result import labels, same_length
 from glasshouse.monitor.measures.tables import FAILED, flags
