@@ -50,7 +50,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Contender]:
         name += "s" if learners > 1 else ""
         found[name] = {
             "script": "ours.py", "threads": 1, "skip": False, "placement": "monarch", "chunk": 16,
-            "monarch": {"generators": generators, "learners": learners},
+            "blocks": learners, "monarch": {"generators": generators, "learners": learners},
         }  # fmt: skip
     for threads in options.threads:
         for cache in options.caches:

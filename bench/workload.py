@@ -71,6 +71,7 @@ class Work:
         *,
         skip: bool = True,
         chunk: int = 32,
+        blocks: int = 1,
         **changed: Any,
     ) -> Config:
         """A Glasshouse run that does this work; with a policy, at the difficulty it was shown."""
@@ -81,7 +82,7 @@ class Work:
             "task": {"name": TASK, "style": STYLE},
             "data": {"problems": self.problems},
             "generate": {"samples": self.samples, "max_tokens": self.longest, "chunk": chunk},
-            "learn": {"algorithm": "grpo", "lr": RATE, "skip": skip},
+            "learn": {"algorithm": "grpo", "lr": RATE, "skip": skip, "blocks": blocks},
             "evaluate": {"problems": 0},
         }
         config = Config.model_validate({**tree, **changed})

@@ -46,6 +46,17 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], word: str
     assert "Traceback" not in done.stderr
 
 
+def test_a_placement_that_is_not_installed_is_a_sentence(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['monarch'] = None; from glasshouse.cli import main; "
+        f"sys.exit(main(['train', 'placement=monarch', 'model={MOCK}', 'out={tmp_path / 'a'}']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'pip install "glasshouse[monarch]"' in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
 def test_dry_run_prints_what_was_resolved_and_trains_nothing(tmp_path: Path) -> None:
     done = glasshouse("train", "--dry-run", "learn.lr=1e-5", f"out={tmp_path / 'x'}")
     assert done.returncode == 0

@@ -124,6 +124,10 @@ class LearnConfig(Section):
     micro_tokens: int = Field(1024, ge=1)
     """Tokens in one forward and backward pass. Small models are fastest when a pass fits into a
     core's cache; raise it for large ones."""
+    blocks: int = Field(1, ge=1)
+    """A step's work is cut into a multiple of so many blocks; set it to monarch.learners, so that each
+    has its share. Small blocks cost a little. The gradient's rounding depends on it, and not on who
+    computes which."""
     skip: bool = True
     """Leave out rows whose advantage is zero, where that changes nothing (no KL or entropy term)."""
     lora_rank: int = Field(0, ge=0)
@@ -194,7 +198,8 @@ class MonarchConfig(Section):
     """Generator processes. As many as there are cores is a good number; a step should have at least
     as many chunks (data.problems / generate.chunk)."""
     learners: int = Field(1, ge=1)
-    """Learner processes; each differentiates its share of a step. The weights' bits do not depend on it."""
+    """Learner processes; each differentiates its share of a step (see learn.blocks). The weights' bits
+    do not depend on it."""
     verify_every: int = Field(20, ge=1)
     """Compare checksums of what generators and learners hold every so many steps, and at the start."""
     chunk_timeout: float = Field(600, gt=0)

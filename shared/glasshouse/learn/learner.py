@@ -186,7 +186,8 @@ class Learner:
         )
         most = self.config.micro_tokens
         if shared:
-            return [(True, pack(b, most, prompts=False)) for b in blocks(samples, most)]
+            cut = blocks(samples, most, self.config.blocks)
+            return [(True, pack(block, most, prompts=False)) for block in cut]
         return [(False, [part]) for part in pack(samples, most)]
 
     def _differentiate(self, rows: int, tokens: int, unit: Unit) -> Outcome:
@@ -279,14 +280,15 @@ def settings(config: LearnConfig) -> LossSettings:
     return replace(own, kl=config.kl, entropy=config.entropy, **given)
 
 
-def blocks(samples: Sequence[Sample], most: int) -> list[list[Sample]]:
+def blocks(samples: Sequence[Sample], most: int, multiple: int = 1) -> list[list[Sample]]:
     """Samples by prompt, in order, in blocks of about equally many distinct prompts; a block's
-    prompts hold about `most` tokens."""
+    prompts hold about `most` tokens at most, and the blocks are a multiple of `multiple`."""
     grouped: dict[tuple[int, ...], list[Sample]] = {}
     for sample in samples:
         grouped.setdefault(sample.prompt, []).append(sample)
     groups = list(grouped.values())
-    count = min(len(groups), math.ceil(sum(len(p) for p in grouped) / most))
+    rounds = math.ceil(sum(len(p) for p in grouped) / (most * multiple))
+    count = min(len(groups), rounds * multiple)
     cuts = [number * len(groups) // count for number in range(count + 1)]
     return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(cuts)]
 

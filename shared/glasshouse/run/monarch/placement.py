@@ -8,6 +8,7 @@ controller (the loop)      data, grading, the record; holds the shared weights' 
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
@@ -64,6 +65,7 @@ class Monarch:
         self.seats = [Seat(number, office) for number in range(config.monarch.generators)]
         for seat in self.seats:
             seat.start()
+        atexit.register(self.close)  # threads that wait on Monarch must end before the interpreter
 
     def start(
         self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
@@ -103,6 +105,9 @@ class Monarch:
             seat.reload, seat.checked = True, None
 
     def close(self) -> None:
+        if self.pool.closed:
+            return
+        atexit.unregister(self.close)
         self.pool.close()
         for seat in self.seats:
             seat.join(30)
