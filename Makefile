@@ -49,6 +49,10 @@ learn-all: $(VENV)/.ready ## REINFORCE over 5 seeds, GRPO on every task and styl
 control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
 	@$(BIN)/glasshouse control --config training/example.rl/config.yaml $(ARGS)
 
+.PHONY: hosts-proof
+hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again (2 min, root)
+	@$(BIN)/python tests/hosts_proof.py $(ARGS)
+
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)
 	@$(BIN)/python tests/million.py $(ARGS)
@@ -78,7 +82,7 @@ $(VENV)/.ready: shared/pyproject.toml Makefile
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,parquet,report]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,monarch,parquet,report]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml

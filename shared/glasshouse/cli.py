@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"glasshouse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_train, _eval, _control, _tasks, _grade, _config, _figure, _pocket, _data):
+    for add in (_train, _eval, _control, _tasks, _grade, _config, _figure, _pocket, _data, _hosts):
         add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
@@ -287,6 +287,12 @@ def _run_figure(args: argparse.Namespace) -> None:
 
 def _data(commands: Any) -> None:
     from glasshouse.cli_data import add
+
+    add(commands)
+
+
+def _hosts(commands: Any) -> None:
+    from glasshouse.cli_hosts import add
 
     add(commands)
 

@@ -35,6 +35,10 @@ class RunError(GlasshouseError, RuntimeError):
     """A run cannot start or go on."""
 
 
+class HostError(GlasshouseError, OSError):
+    """A host could not be reached, trusted or started."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 

@@ -1,0 +1,102 @@
+"""Addresses of workers: `tls://10.0.0.2:26600`, or with a range of ports, `tls://10.0.0.2:26600-26609`.
+
+A worker that died and came back is reached again only at another port and under another identity:
+connections to the old ones linger on either side. So a worker owns a range, takes the next port of
+it each time it starts, and its identity follows from scheme, host and port. Whoever knows the range
+finds it again without being told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glasshouse.errors import ConfigError
+
+FORM = re.compile(
+    r"(?P<scheme>tls|tcp)://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)(?:-(?P<last>\d+))?"
+)
+SCHEMES = {"tls": "tls", "plain": "tcp"}
+"""Which scheme each `hosts.security` speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a worker listens: a host and the ports it may use.
+
+    Example: `Address.parse("tls://10.0.0.2:26600-26609").at(26601)`
+    """
+
+    scheme: str
+    """`tls` or `tcp`."""
+    host: str
+    """A name or an IP; IPv6 in brackets."""
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        found = FORM.fullmatch(text.strip())
+        if not found:
+            raise ConfigError(
+                f'"{text}" is not an address; write tls://HOST:PORT or tls://HOST:FIRST-LAST, '
+                "for example tls://10.0.0.2:26600-26609."
+            )
+        first = int(found["first"])
+        last = int(found["last"] or first)
+        if not 0 < first <= last <= 65535:
+            raise ConfigError(f'"{text}": ports run from 1 to 65535, the smaller one first.')
+        return cls(found["scheme"], found["host"], first, last)
+
+    def __str__(self) -> str:
+        ports = str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+        return f"{self.scheme}://{self.host}:{ports}"
+
+    @property
+    def ip(self) -> str:
+        """The host as sockets take it, without brackets."""
+        return self.host.strip("[]")
+
+    @property
+    def ports(self) -> range:
+        return range(self.first, self.last + 1)
+
+    def at(self, port: int) -> Address:
+        return Address(self.scheme, self.host, port, port)
+
+    def after(self, port: int | None) -> Iterator[int]:
+        """The ports in order, starting behind `port` and ending with it."""
+        start = 0 if port not in self.ports else self.ports.index(port) + 1  # type: ignore[arg-type]
+        yield from (self.ports[(start + i) % len(self.ports)] for i in range(len(self.ports)))
+
+    def identity(self) -> int:
+        """64 bits that only this scheme, host and port have."""
+        return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
+
+
+def listens(host: str, port: int, timeout: float = 1.0) -> bool:
+    """Whether anyone accepts connections there."""
+    try:
+        with socket.create_connection((host, port), timeout):
+            return True
+    except OSError:
+        return False
+
+
+def own_ip(towards: str, port: int) -> str:
+    """Which of this machine's addresses packets to `towards` leave from; nothing is sent."""
+    family, kind, protocol, _, target = socket.getaddrinfo(towards, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+def free_port(host: str) -> int:
+    """A port nobody uses right now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
