@@ -136,9 +136,18 @@ def _forecast(actions: Any) -> None:
     )
     parser.add_argument("run_directory", metavar="RUN", help="a run directory")
     parser.add_argument("--lag", type=int, choices=[0, 1], help="default: the run's own")
+    parser.add_argument("--learners", type=int, default=1, help="learner processes (default 1)")
     parser.add_argument(
         "--problems", type=int, help="problems a step (default: the run's own), in the run's chunks"
     )
+    parser.add_argument(
+        "--per-host", type=int, metavar="N",
+        help="generators a host (default: this machine's cores; 0: all on one)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bandwidth", type=float, default=200.0, metavar="MB/S",
+        help="to another host, as `glasshouse hosts check` says (default 200)",
+    )  # fmt: skip
     parser.add_argument("--out", help="draw the curve into this picture, .png or .svg")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.set_defaults(run=_run_forecast)
@@ -148,6 +157,6 @@ def _run_forecast(args: argparse.Namespace) -> None:
     from glasshouse.run.forecast import show
 
     show(
-        Path(args.run_directory), lag=args.lag, problems=args.problems,
-        out=Path(args.out) if args.out else None, as_json=args.json,
+        Path(args.run_directory), lag=args.lag, problems=args.problems, learners=args.learners, per_host=args.per_host,
+        bandwidth=args.bandwidth, out=Path(args.out) if args.out else None, as_json=args.json,
     )  # fmt: skip

@@ -8,11 +8,15 @@ finds it again without being told.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import selectors
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from glasshouse.errors import ConfigError
 
@@ -77,13 +81,29 @@ class Address:
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
 
 
-def listens(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Whether anyone accepts connections there."""
-    try:
-        with socket.create_connection((host, port), timeout):
-            return True
-    except OSError:
-        return False
+def listening(host: str, ports: Iterable[int], timeout: float = 1.0) -> set[int]:
+    """At which of these ports anyone accepts connections; all are asked at once."""
+    found: set[int] = set()
+    with contextlib.ExitStack() as open_ones, selectors.DefaultSelector() as selector:
+        for port in ports:
+            try:
+                family, kind, protocol, _, target = socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM
+                )[0]
+            except OSError:
+                return found
+            probe = open_ones.enter_context(socket.socket(family, kind, protocol))
+            probe.setblocking(False)
+            probe.connect_ex(target)
+            selector.register(probe, selectors.EVENT_WRITE, port)
+        until = time.monotonic() + timeout
+        while selector.get_map() and (left := until - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                probe = cast(socket.socket, key.fileobj)
+                selector.unregister(probe)
+                if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    found.add(key.data)
+    return found
 
 
 def own_ip(towards: str, port: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, HostError
-from glasshouse.run.hosts.address import SCHEMES, Address, free_port, listens, own_ip
+from glasshouse.run.hosts.address import SCHEMES, Address, free_port, listening, own_ip
 from glasshouse.run.hosts.open import STOP_TIMEOUT
 from glasshouse.run.hosts.security import CA, CERTIFICATE, KEY, folder_of
 
@@ -70,9 +70,9 @@ class Attached:
         """The port of its range at which the worker listens, any other before the last one."""
         until = time.monotonic() + wait
         while True:
-            for port in address.after(before):
-                if listens(address.ip, port):
-                    return port
+            there = listening(address.ip, address.ports)
+            if there:
+                return next(port for port in address.after(before) if port in there)
             if time.monotonic() >= until:
                 break
             time.sleep(0.2)

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO
 
 from glasshouse.errors import ConfigError, HostError
-from glasshouse.run.hosts.address import Address, listens
+from glasshouse.run.hosts.address import Address, listening
 from glasshouse.run.hosts.security import WARNING, tell_monarch
 
 LOOP = """
@@ -94,7 +94,7 @@ def _wait_until_ready(
     worker: subprocess.Popen[bytes], host: str, port: int, words: IO[str]
 ) -> None:
     until = time.monotonic() + READY_TIMEOUT
-    while not listens(host, port):
+    while not listening(host, [port]):
         if worker.poll() is not None or time.monotonic() > until:
             words.seek(0)
             last = " ".join(words.read().split())[-400:]
