@@ -210,6 +210,10 @@ def test_every_field_is_described():
                 assert len(described[prefix + name]) > 3
 
     look(Config, "")
+    for key, kind, _, text in rows:
+        assert kind, key
+        assert text, key
+        assert "\n" not in text
 
 
 def test_a_description_shows_type_and_default():
