@@ -206,6 +206,24 @@ class HostsConfig(Section):
     kubernetes: KubernetesConfig = KubernetesConfig()
 
 
+class MonarchConfig(Section):
+    generators: int = Field(2, ge=1)
+    """Generator processes. As many as there are cores is a good number; a step should have at least
+    as many chunks (data.problems / generate.chunk)."""
+    learners: int = Field(1, ge=1)
+    """Learner processes; each differentiates its share of a step. The weights' bits do not depend on it."""
+    verify_every: int = Field(20, ge=1)
+    """Compare checksums of what generators and learners hold every so many steps, and at the start."""
+    chunk_timeout: float = Field(600, gt=0)
+    """Seconds after which a chunk's generator counts as hung."""
+    spawn_timeout: float = Field(300, gt=0)
+    """Seconds a new process may take until it has loaded the model."""
+    deaths: int = Field(3, ge=1)
+    """So many failures of the same generator in a row end the run."""
+    backoff: float = Field(1.0, ge=0)
+    """Seconds before a generator is respawned the second time in a row; doubled each further time."""
+
+
 class Config(Section):
     seed: int = Field(0, ge=0)
     """Everything random in a run follows from it."""
@@ -217,6 +235,12 @@ class Config(Section):
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     threads: int = Field(1, ge=1)
     """Torch threads of a process. More than one is slower as soon as anything else runs."""
+    placement: Literal["inline", "monarch"] = "inline"
+    """`inline`: all in one process; `monarch`: generators and learner in processes of their own
+    (extra `monarch`). The results have the same bits."""
+    lag: int = Field(0, ge=0, le=1)
+    """0: every completion comes from the newest weights; 1: generating and learning overlap, and
+    completions come from exactly one version before."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     generate: GenerateConfig = GenerateConfig()
@@ -225,6 +249,7 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     watch: WatchConfig = WatchConfig()
     hosts: HostsConfig = HostsConfig()
+    monarch: MonarchConfig = MonarchConfig()
 
 
 FREE = {"options", "terms", "schedule"}

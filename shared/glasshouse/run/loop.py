@@ -29,7 +29,7 @@ from glasshouse.run.audit import Guard
 from glasshouse.run.collect import Collector, Group, shuffle_rewards
 from glasshouse.run.display import Display, Quiet
 from glasshouse.run.interrupt import Interrupted, interruptible
-from glasshouse.run.placement import Inline
+from glasshouse.run.placement import place
 from glasshouse.run.watch import Watch
 from glasshouse.store import RunDirectory
 from glasshouse.store.rundir import now
@@ -43,10 +43,7 @@ class Run:
     """
 
     def __init__(self, config: Config, display: Display | None = None) -> None:
-        torch.set_num_threads(config.threads)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        # Empty tensors need no filling, since nothing reads them before they are written: 6 % of a step.
-        setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+        prepare.settle(config.threads)
         self.display = display or Quiet()
         self.policy = policies.load(config.model)
         self.config = config = prepare.with_ranges(config, self.policy)
@@ -61,16 +58,23 @@ class Run:
         self.guard = Guard(oversized, config.evaluate.problems)
         for task in (self.task, *prepare.curriculum(config).values()):
             prepare.check_context(config, self.policy, task)
-        self.placement = Inline(self.policy, config)
+        self.placement = place(self.policy, config, self._event)
         self.collector = Collector(self.policy, self.task, self.placement, config)
         self.sampling = prepare.sampling(config)
         self.watch = Watch(config.watch)
         self.step = 0
         self.stopping = False
+        self.directory: RunDirectory | None = None
 
     def train(self) -> dict[str, Any]:
         """All steps, evaluation before and after; returns the summary that it also writes."""
-        directory = RunDirectory.create(self.config)
+        try:
+            return self._train()
+        finally:
+            self.placement.close()
+
+    def _train(self) -> dict[str, Any]:
+        self.directory = directory = RunDirectory.create(self.config)
         started, config = time.perf_counter(), self.config
         directory.event("start", seed=config.seed, model=config.model)
         if self.held_out:
@@ -198,6 +202,13 @@ class Run:
         directory.event("evaluation", step=self.step, **found)
         self.display.evaluated(self.step, found)
         return found
+
+    def _event(self, kind: str, **what: Any) -> None:
+        """What the placement tells: into the log, and on the screen if it has words."""
+        if self.directory:
+            self.directory.event(kind, step=self.step, **what)
+        if "text" in what:
+            self.display.warn(what["text"])
 
     def _say_started_over(self, directory: RunDirectory) -> None:
         """Fresh problems are used up: from here on they come again."""

@@ -7,7 +7,8 @@ A chunk is always the same requests in the same order, so that its bits do not d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from glasshouse.config import Config
 from glasshouse.generate import Sampling, TorchGenerator
@@ -18,8 +19,27 @@ from glasshouse.types import Completion, Request
 Chunk = list[Request]
 
 
+class Event(Protocol):
+    """Told of what happens outside the loop's sight: `event("fault", generator=1, text=…)`."""
+
+    def __call__(self, kind: str, **what: Any) -> None: ...
+
+
+class Pending(Protocol):
+    """Chunks that are being generated."""
+
+    def result(self) -> list[list[list[Completion]]]:
+        """For each chunk, for each request, its completions, once they are there."""
+
+
 class Placement(Protocol):
     """Generators and a learner, wherever they are."""
+
+    def start(
+        self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
+    ) -> Pending:
+        """Begin to generate with the weights of this moment; at most one update may follow before
+        its result is taken. `between` is called as in `generate`."""
 
     def generate(
         self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
@@ -43,6 +63,25 @@ class Placement(Protocol):
         """End whatever was started."""
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was generated already."""
+
+    completions: list[list[list[Completion]]]
+
+    def result(self) -> list[list[list[Completion]]]:
+        return self.completions
+
+
+def place(policy: Policy, config: Config, event: Event) -> Placement:
+    """As the configuration says."""
+    if config.placement == "inline":
+        return Inline(policy, config)
+    from glasshouse.run.monarch import Monarch  # an extra; imported when it is asked for
+
+    return Monarch(policy, config, event)
+
+
 class Inline:
     """Everything in this process.
 
@@ -54,14 +93,20 @@ class Inline:
         self.generator = TorchGenerator(policy, config.generate.cache_mb)
         self.learner = Learner.of(policy, config)
 
-    def generate(
+    def start(
         self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
-    ) -> list[list[list[Completion]]]:
+    ) -> Pending:
+        """At once: the weights may change right after."""
         done = []
         for chunk in chunks:
             done.append(self.generator.generate(chunk, sampling))
             between()
-        return done
+        return Done(done)
+
+    def generate(
+        self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
+    ) -> list[list[list[Completion]]]:
+        return self.start(chunks, sampling, between).result()
 
     def update(self, samples: Sequence[Sample]) -> dict[str, float]:
         metrics = self.learner.update(samples)
