@@ -202,6 +202,9 @@ class HostsConfig(Section):
     """Port of the workers that slurm and kubernetes start."""
     attach_timeout: int = Field(30, ge=1)
     """Seconds to wait for a worker to answer."""
+    patience: float = Field(600, ge=0)
+    """Seconds that a run waits when every host is lost. One lost host among others is waited for
+    as long as the run lasts; the others go on."""
     slurm: SlurmConfig = SlurmConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
 

@@ -60,6 +60,9 @@ class Attached:
     def release(self, name: str, mesh: HostMesh) -> None:
         mesh.stop().get(STOP_TIMEOUT)
 
+    def answers(self, name: str) -> bool:
+        return bool(listening(self.addresses[name].ip, [self.ports[name]]))
+
     def forget(self, name: str) -> None:
         """Its port stays remembered: it comes back at another one."""
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from monarch.actor import HostMesh, this_host
 from monarch.job import ProcessJob
+
+logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)  # it tells its every step
 
 
 class ThisHost:
@@ -16,6 +20,9 @@ class ThisHost:
 
     def release(self, name: str, mesh: HostMesh) -> None:
         """The machine stays."""
+
+    def answers(self, name: str) -> bool:
+        return True
 
     def forget(self, name: str) -> None:
         """It cannot be lost: we are on it."""
@@ -39,6 +46,10 @@ class Processes:
 
     def release(self, name: str, mesh: HostMesh) -> None:
         self.forget(name)
+
+    def answers(self, name: str) -> bool:
+        """A process that ended is a host that went."""
+        return name in self.jobs and self.jobs[name]._pids_active()
 
     def forget(self, name: str) -> None:
         job = self.jobs.pop(name, None)

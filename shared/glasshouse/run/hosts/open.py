@@ -33,6 +33,9 @@ class Source(Protocol):
     def release(self, name: str, mesh: HostMesh) -> None:
         """End what we run on it; the host itself stays if it is not ours."""
 
+    def answers(self, name: str) -> bool:
+        """Whether it is still there, as far as one can see from here."""
+
     def forget(self, name: str) -> None:
         """It is lost: clear away what is left of it on our side."""
 
@@ -59,6 +62,10 @@ class Hosts:
         except BaseException:
             self.close()
             raise
+
+    def answers(self, name: str) -> bool:
+        """Whether the host itself is still there, when something on it is not."""
+        return name in self.meshes and self.source.answers(name)
 
     def lose(self, name: str) -> None:
         """Its death was noticed: nothing more is sent to it."""
@@ -100,10 +107,14 @@ def open_hosts(config: HostsConfig, warn: Callable[[str], None] | None = None) -
     if config.kind in ("addresses", "slurm", "kubernetes") and config.security == "plain":
         (warn or _to_stderr)(WARNING)
     secured = config.kind == "addresses" and config.security == "tls"
-    tell_monarch(
-        folder_of(config.certificates) if secured else None,
-        HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT=f"{config.attach_timeout}s",
-    )
+    if config.kind != "this":
+        tell_monarch(
+            folder_of(config.certificates) if secured else None,
+            HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT=f"{config.attach_timeout}s",
+        )
+    import monarch.actor
+
+    monarch.actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
     return Hosts(_source(config))
 
 

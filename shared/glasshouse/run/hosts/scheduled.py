@@ -85,6 +85,10 @@ class Scheduled:
     def release(self, name: str, mesh: HostMesh) -> None:
         """It ends with the job."""
 
+    def answers(self, name: str) -> bool:
+        """The scheduler tells of jobs, not of hosts: a host is there until it is found dead."""
+        return True
+
     def forget(self, name: str) -> None:
         """It ends with the job."""
 
