@@ -1,9 +1,7 @@
 """Addresses of workers: `tls://10.0.0.2:26600`, or with a range of ports, `tls://10.0.0.2:26600-26609`.
 
-A worker that died and came back is reached again only at another port and under another identity:
-connections to the old ones linger on either side. So a worker owns a range, takes the next port of
-it each time it starts, and its identity follows from scheme, host and port. Whoever knows the range
-finds it again without being told.
+With a range, the first port is the door (see `door`) and the worker is at one of the others. Its
+identity follows from scheme, host and port: whoever knows the address knows it too.
 """
 
 from __future__ import annotations

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, HostError
-from glasshouse.run.hosts.address import SCHEMES, Address, free_port, listening, own_ip
+from glasshouse.run.hosts.address import SCHEMES, Address, free_port, own_ip
+from glasshouse.run.hosts.door import ask, check_folder
 from glasshouse.run.hosts.open import STOP_TIMEOUT
-from glasshouse.run.hosts.security import CA, CERTIFICATE, KEY, folder_of
+from glasshouse.run.hosts.security import folder_of
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
-
-KNOCK_TIMEOUT = 2.0
-"""Seconds until a worker that says nothing has accepted our certificate: a refusal comes at once."""
 
 
 class Attached:
@@ -31,26 +26,23 @@ class Attached:
         self.names = tuple(self.addresses)
         self.folder = folder_of(config.certificates) if config.security == "tls" else None
         self.timeout = config.attach_timeout
-        self.ports: dict[str, int] = {}
-        controller = config.controller or own_address(next(iter(self.addresses.values())))
+        self.used: dict[str, list[int]] = {name: [] for name in self.names}
+        """The ports at which each has been, the last one last."""
         if self.folder is not None:
             check_folder(self.folder)
-        enable_transport(controller)
+        enable_transport(config.controller or own_address(next(iter(self.addresses.values()))))
 
     def attach(self, name: str) -> HostMesh:
         from monarch.actor import attach_to_workers
 
-        address = self.addresses[name]
-        before = self.ports.get(name)
-        port = self._find(address, before, wait=self.timeout if before is None else 0)
-        at = address.at(port)
-        knock(at, self.folder)
+        address, used = self.addresses[name], self.used[name]
+        at = address.at(self._find(address, used))
         mesh = attach_to_workers(
             ca="trust_all_connections",  # the TLS of the address decides; this argument does not
             workers=[with_identity(at)],
             name=f"host_{at.identity():x}",
         )
-        self.ports[name] = port
+        used.append(at.first)
         try:
             mesh.initialized.get(self.timeout)
         except Exception as error:
@@ -60,28 +52,31 @@ class Attached:
     def release(self, name: str, mesh: HostMesh) -> None:
         mesh.stop().get(STOP_TIMEOUT)
 
-    def answers(self, name: str) -> bool:
-        return bool(listening(self.addresses[name].ip, [self.ports[name]]))
-
     def forget(self, name: str) -> None:
         """Its port stays remembered: it comes back at another one."""
 
     def close(self) -> None:
         """The workers are not ours to end."""
 
-    def _find(self, address: Address, before: int | None, wait: float) -> int:
-        """The port of its range at which the worker listens, any other before the last one."""
-        until = time.monotonic() + wait
+    def _find(self, address: Address, used: list[int]) -> int:
+        """The port at which the worker is and has not been before."""
+        if len(address.ports) == 1:
+            return address.first
+        avoid = used[-(len(address.ports) - 2) :] if len(address.ports) > 2 else []
+        until = time.monotonic() + (0 if used else self.timeout)
         while True:
-            there = listening(address.ip, address.ports)
-            if there:
-                return next(port for port in address.after(before) if port in there)
+            try:
+                return ask(address, self.folder, avoid)
+            except HostError:
+                raise
+            except OSError as error:
+                why = error
             if time.monotonic() >= until:
                 break
             time.sleep(0.2)
         raise HostError(
-            f"No worker listens at {address}. Start one there: `glasshouse hosts worker --address "
-            f"{address}`; if one runs, a firewall may stand between."
+            f"No worker answers at {address}: {why}. Start one there: `glasshouse hosts worker "
+            f"--address {address}`; if one runs, a firewall may stand between."
         )
 
 
@@ -128,46 +123,3 @@ def check_addresses(config: HostsConfig) -> None:
                     else ""
                 )
             )
-
-
-def knock(address: Address, folder: Path | None) -> None:
-    """Show our certificate and look at theirs, so that a refusal is a sentence and comes at once.
-
-    With TLS 1.3 a server refuses a client only after the handshake: one has to wait for it.
-    """
-    if folder is None:
-        return
-    context = ssl.create_default_context(cafile=str(folder / CA))
-    context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
-    try:
-        with (
-            socket.create_connection((address.ip, address.first), KNOCK_TIMEOUT) as plain,
-            context.wrap_socket(plain, server_hostname=address.ip) as secured,
-        ):
-            secured.settimeout(0.2)
-            try:
-                secured.recv(1)
-            except TimeoutError:
-                return
-    except ssl.SSLCertVerificationError as error:
-        raise HostError(
-            f"The worker at {address} is not trusted: {error.verify_message}. Its certificate must "
-            f"name {address.host} and be of the authority in {folder / CA}."
-        ) from None
-    except ssl.SSLError as error:
-        raise HostError(
-            f"The worker at {address} refused this host's certificate ({error.reason or error}). Both "
-            f"must be of the same authority: {folder} is from another, or has run out."
-        ) from None
-    except OSError as error:
-        raise HostError(f"The worker at {address} hung up: {error}.") from None
-
-
-def check_folder(folder: Path) -> None:
-    """Certificate and key belong together; Monarch would say so in a stack trace."""
-    try:
-        ssl.create_default_context(cafile=str(folder / CA)).load_cert_chain(
-            folder / CERTIFICATE, folder / KEY
-        )
-    except (ssl.SSLError, OSError) as error:
-        raise HostError(f"The certificates in {folder} cannot be used: {error}.") from None

@@ -21,8 +21,6 @@ from glasshouse.run.placement import Event
 
 ASK_EVERY = 1.0
 """Seconds between two looks for a lost host."""
-SUSPECT = 30.0
-"""A generator that is respawned twice within so many seconds has a bad connection, not bad luck."""
 
 
 class Homes:
@@ -35,7 +33,8 @@ class Homes:
         self.hosts, self.patience, self.tell = hosts, patience, tell
         self.turn = threading.Lock()
         self.leaving = threading.Event()
-        self.placed: dict[int, float] = {}
+        self.placed: dict[int, Any] = {}
+        """The mesh that each generator was put on."""
         self.alone_since: float | None = None
 
     def __call__(self, number: int) -> Place:
@@ -50,21 +49,20 @@ class Homes:
                     if lost:
                         self.tell("host", host=name, how="back", text=f"Host {name} is back.")
                     self.alone_since = None
-                    self.placed[number] = time.monotonic()
+                    self.placed[number] = mesh
                     return Place(mesh, name, local=False)
                 self._give_up_when_alone(name)
             self.leaving.wait(ASK_EVERY)
         raise Died("the run ended")
 
     def _look_after(self, name: str, number: int) -> None:
-        """A generator that asks again has died: did its host?"""
-        before = self.placed.get(number)
-        if before is None or name not in self.hosts.meshes:
-            return
-        if self.hosts.answers(name) and time.monotonic() - before > SUSPECT:
-            return
-        self.hosts.lose(name)
-        self.tell("host", host=name, how="lost", text=f"Host {name} is lost; the others go on.")
+        """A generator that asks again has died, or its host has: from here they look the same, and
+        what is left of the connection is not to be trusted. The host is attached anew; others
+        that were on it find it so."""
+        if number in self.placed and self.hosts.meshes.get(name) is self.placed[number]:
+            self.hosts.lose(name)
+            self.tell("host", host=name, how="lost", generator=number,
+                      text=f"Host {name} is lost, or generator {number} on it; the others go on.")  # fmt: skip
 
     def _give_up_when_alone(self, name: str) -> None:
         if self.hosts.meshes:

@@ -21,9 +21,6 @@ class ThisHost:
     def release(self, name: str, mesh: HostMesh) -> None:
         """The machine stays."""
 
-    def answers(self, name: str) -> bool:
-        return True
-
     def forget(self, name: str) -> None:
         """It cannot be lost: we are on it."""
 
@@ -46,10 +43,6 @@ class Processes:
 
     def release(self, name: str, mesh: HostMesh) -> None:
         self.forget(name)
-
-    def answers(self, name: str) -> bool:
-        """A process that ended is a host that went."""
-        return name in self.jobs and self.jobs[name]._pids_active()
 
     def forget(self, name: str) -> None:
         job = self.jobs.pop(name, None)

@@ -33,9 +33,6 @@ class Source(Protocol):
     def release(self, name: str, mesh: HostMesh) -> None:
         """End what we run on it; the host itself stays if it is not ours."""
 
-    def answers(self, name: str) -> bool:
-        """Whether it is still there, as far as one can see from here."""
-
     def forget(self, name: str) -> None:
         """It is lost: clear away what is left of it on our side."""
 
@@ -62,10 +59,6 @@ class Hosts:
         except BaseException:
             self.close()
             raise
-
-    def answers(self, name: str) -> bool:
-        """Whether the host itself is still there, when something on it is not."""
-        return name in self.meshes and self.source.answers(name)
 
     def lose(self, name: str) -> None:
         """Its death was noticed: nothing more is sent to it."""

@@ -66,28 +66,20 @@ class Scheduled:
 
     def __init__(self, job: JobTrait, config: HostsConfig) -> None:
         self.job = job
-        self.kind = config.kind
         self.names = host_names(config.count)
         try:
             self.state = job.state(cached_path=None)
         except Exception as error:
             job.kill()
-            raise HostError(f"{self.kind} gave no hosts: {error}") from None
-        self.taken: set[str] = set()
+            raise HostError(f"{config.kind} gave no hosts: {error}") from None
 
     def attach(self, name: str) -> HostMesh:
-        if name in self.taken:
-            raise HostError(f"{name} is lost; {self.kind} gives no other in the same job.")
-        self.taken.add(name)
+        """The same each time: the scheduler gives no other within a job."""
         mesh: HostMesh = getattr(self.state, name)
         return mesh
 
     def release(self, name: str, mesh: HostMesh) -> None:
         """It ends with the job."""
-
-    def answers(self, name: str) -> bool:
-        """The scheduler tells of jobs, not of hosts: a host is there until it is found dead."""
-        return True
 
     def forget(self, name: str) -> None:
         """It ends with the job."""

@@ -1,8 +1,8 @@
 """A worker: what makes a machine a host of somebody's run.
 
 The worker itself is a process of its own in a session of its own. We stand above it: say when it is
-ready, end it and everything it started when we are asked to, and start it anew at the next port of
-its range if it dies.
+ready, answer at the door, start it anew at another port when it has died or a controller has lost
+it, and end it with everything it started when we are asked to.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from glasshouse.errors import ConfigError, HostError
 from glasshouse.run.hosts.address import Address, listening
+from glasshouse.run.hosts.door import Door, check_folder
 from glasshouse.run.hosts.security import WARNING, tell_monarch
 
 LOOP = """
@@ -33,7 +33,7 @@ if sys.platform == "linux":
 from monarch.actor import run_worker_loop_forever
 run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 """
-READY_TIMEOUT, GRACE = 120.0, 3.0
+READY_TIMEOUT, GRACE, TICK = 120.0, 3.0, 0.5
 
 
 class Stop(BaseException):
@@ -43,7 +43,10 @@ class Stop(BaseException):
 def run_worker(
     address: Address, certificates: Path | None, bind: str = "", say: Callable[[str], None] = print
 ) -> int:
-    """Until it is stopped: 0. One line when it is ready, one for each new start."""
+    """Until it is stopped: 0. A line whenever it is ready.
+
+    With one port only there is no door: the worker is there, but it is not found again once lost.
+    """
     if (address.scheme == "tls") != (certificates is not None):
         raise ConfigError(
             f"{address} needs this host's certificates: --certificates DIR."
@@ -52,92 +55,98 @@ def run_worker(
         )
     tell_monarch(certificates)
     if certificates is not None:
-        from glasshouse.run.hosts.attached import check_folder
-
         check_folder(certificates)
     else:
         say(f"Warning: {WARNING}")
+    door = None
+    if len(address.ports) > 1:
+        door = Door(bind or address.ip, address.first, certificates)
+    worker = Worker(address, bind, say)
     with _signals(), contextlib.suppress(Stop):
-        while True:
-            port = _next_port(address, bind)
-            _remember(address, port)
-            ended = _one(address, port, bind, say)
-            if ended == 0:
-                say("The worker was shut down by its controller.")
-                return 0
-            say(f"The worker at port {port} ended with {_how(ended)}; it starts anew.")
+        try:
+            worker.start()
+            while True:
+                if door:
+                    door.answer(TICK, worker.where)
+                else:
+                    time.sleep(TICK)
+                if worker.process.poll() is not None:
+                    say(f"The worker ended with {_how(worker.process.returncode)}: it starts anew.")
+                    worker.start()
+        finally:
+            worker.end()
+            if door:
+                door.close()
     say("The worker has ended.")
     return 0
 
 
-def _one(address: Address, port: int, bind: str, say: Callable[[str], None]) -> int:
-    """Start a worker at a port and wait for its end; nothing of it is left."""
-    from glasshouse.run.hosts.attached import with_identity
+class Worker:
+    """The process that serves, at one port after the other."""
 
-    at = with_identity(address.at(port))
-    if bind:
-        at += f"@{address.scheme}://{bind}:{port}"
-    with tempfile.TemporaryFile("w+", errors="replace") as words:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", LOOP, at, str(os.getpid())],
-            start_new_session=True, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
-        )  # fmt: skip
-        try:
-            _wait_until_ready(worker, "127.0.0.1" if bind else address.ip, port, words)
-            say(f"Ready: worker at {address.at(port)}, process {worker.pid}.")
-            return worker.wait()
-        finally:
-            end_session(worker)
+    process: subprocess.Popen[bytes]
 
+    def __init__(self, address: Address, bind: str, say: Callable[[str], None]) -> None:
+        self.address, self.bind, self.say = address, bind, say
+        self.port: int | None = None
 
-def _wait_until_ready(
-    worker: subprocess.Popen[bytes], host: str, port: int, words: IO[str]
-) -> None:
-    until = time.monotonic() + READY_TIMEOUT
-    while not listening(host, [port]):
-        if worker.poll() is not None or time.monotonic() > until:
-            words.seek(0)
-            last = " ".join(words.read().split())[-400:]
-            raise HostError(f"The worker did not start at {host}:{port}: {last or 'no words'}")
-        time.sleep(0.05)
+    def where(self, avoid: Collection[int]) -> int:
+        """The port, once the worker is at none of those."""
+        if self.port is None or self.port in avoid:
+            self.say("A controller has lost the worker: it starts anew.")
+            return self.start(avoid)
+        return self.port
 
+    def start(self, avoid: Collection[int] = ()) -> int:
+        """End what there is; serve at another port."""
+        from glasshouse.run.hosts.attached import with_identity
 
-def _next_port(address: Address, bind: str) -> int:
-    """The first port of the range that is free, any other before the one used last."""
-    host = bind or address.ip
-    why: OSError | None = None
-    for port in address.after(_remembered(address)):
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-            return port
-        except OSError as error:
-            why = error
-    raise HostError(
-        f"A worker cannot listen at {address}: {why}. The host must be an address of this machine "
-        "(or use --bind), and a port of the range must be free."
-    )
+        self.end()
+        self.port = port = self._free_port(avoid)
+        at = with_identity(self.address.at(port))
+        if self.bind:
+            at += f"@{self.address.scheme}://{self.bind}:{port}"
+        with tempfile.TemporaryFile("w+", errors="replace") as words:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", LOOP, at, str(os.getpid())],
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
+            )  # fmt: skip
+            host, until = self._host, time.monotonic() + READY_TIMEOUT
+            while not listening(host, [port]):
+                if self.process.poll() is not None or time.monotonic() > until:
+                    words.seek(0)
+                    last = " ".join(words.read().split())[-400:]
+                    raise HostError(f"The worker did not start at {host}:{port}: {last}")
+                time.sleep(0.05)
+        self.say(f"Ready: worker at {self.address.at(port)}, process {self.process.pid}.")
+        return port
 
+    def end(self) -> None:
+        if hasattr(self, "process"):
+            end_session(self.process)
 
-def _memory(address: Address) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "glasshouse" / f"worker-{address.identity():016x}.port"
+    @property
+    def _host(self) -> str:
+        """Where it is reached from this machine itself."""
+        return self.address.ip if self.bind in ("", "0.0.0.0", "::") else self.bind
 
-
-def _remembered(address: Address) -> int | None:
-    try:
-        return int(_memory(address).read_text())
-    except (OSError, ValueError, RuntimeError):
-        return None
-
-
-def _remember(address: Address, port: int) -> None:
-    """Without a home to write to, a restarted worker may take its old port: no more than that."""
-    with contextlib.suppress(OSError, RuntimeError):
-        _memory(address).parent.mkdir(parents=True, exist_ok=True)
-        _memory(address).write_text(str(port))
+    def _free_port(self, avoid: Collection[int]) -> int:
+        """The next port that nobody uses, any other before one to avoid."""
+        door = {self.address.first} if len(self.address.ports) > 1 else set()
+        order = [p for p in self.address.after(self.port) if p not in door]
+        host = self.bind or self.address.ip
+        why: OSError | None = None
+        for port in sorted(order, key=lambda p: p in avoid):
+            try:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                with socket.create_server((host, port), family=family):
+                    return port
+            except OSError as error:
+                why = error
+        raise HostError(
+            f"A worker cannot listen at {self.address}: {why}. The host must be an address of this "
+            "machine (or use --bind), and a port of the range must be free."
+        )
 
 
 @contextlib.contextmanager
@@ -159,8 +168,8 @@ def _signals() -> Iterator[None]:
 
 def end_session(leader: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started: first a request, then no more requests."""
-    for kind, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
-        until = time.monotonic() + patience
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + GRACE
         for process in session(leader.pid):
             with contextlib.suppress(OSError):
                 os.kill(process, kind)
