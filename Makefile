@@ -50,8 +50,12 @@ control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
 	@$(BIN)/glasshouse control --config training/example.rl/config.yaml $(ARGS)
 
 .PHONY: hosts-proof
-hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again (2 min, root)
+hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again, train through it (5 min, root)
 	@$(BIN)/python tests/hosts_proof.py $(ARGS)
+
+.PHONY: forecast-proof
+forecast-proof: $(VENV)/.ready ## the model of the pipeline against 1, 2 and 4 generators, on a quiet machine (5 min)
+	@$(BIN)/python tests/forecast_proof.py $(ARGS)
 
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)

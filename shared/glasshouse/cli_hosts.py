@@ -62,10 +62,6 @@ def _worker(actions: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--certificates", metavar="DIR", help="this host's folder")
     parser.add_argument(
-        "--bind", default="", metavar="IP",
-        help="listen here instead, e.g. 0.0.0.0 where HOST is a name for another interface",
-    )  # fmt: skip
-    parser.add_argument(
         "--plain", action="store_true",
         help="allow a tcp:// address: no encryption, and whoever reaches the port can run code",
     )  # fmt: skip
@@ -88,7 +84,7 @@ def _run_worker(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    return run_worker(address, certificates, args.bind, say)
+    return run_worker(address, certificates, say)
 
 
 def _check(actions: Any) -> None:

@@ -114,7 +114,7 @@ def own_ip(towards: str, port: int) -> str:
 
 def free_port(host: str) -> int:
     """A port nobody uses right now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

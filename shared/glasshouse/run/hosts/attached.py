@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.config import HostsConfig
@@ -10,7 +11,7 @@ from glasshouse.errors import ConfigError, HostError
 from glasshouse.run.hosts.address import SCHEMES, Address, free_port, own_ip
 from glasshouse.run.hosts.door import ask, check_folder
 from glasshouse.run.hosts.open import STOP_TIMEOUT
-from glasshouse.run.hosts.security import folder_of
+from glasshouse.run.hosts.security import folder_of, name_of
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
@@ -30,7 +31,8 @@ class Attached:
         """The ports at which each has been, the last one last."""
         if self.folder is not None:
             check_folder(self.folder)
-        enable_transport(config.controller or own_address(next(iter(self.addresses.values()))))
+        first = next(iter(self.addresses.values()))
+        enable_transport(config.controller or own_address(first, self.folder))
 
     def attach(self, name: str) -> HostMesh:
         from monarch.actor import attach_to_workers
@@ -87,17 +89,19 @@ def with_identity(address: Address) -> str:
     return f"{ProcId(Uid.instance_from_value(address.identity(), 'service'))}@{address}"
 
 
-def own_address(worker: Address) -> str:
-    """An address of this machine that the worker can reach, at a free port."""
+def own_address(worker: Address, folder: Path | None) -> str:
+    """An address of this machine that the worker can reach, at a free port: the one that our
+    certificate names, for the worker will look at it."""
     try:
-        ip = own_ip(worker.ip, worker.first)
+        ip = (name_of(folder) if folder else "") or own_ip(worker.ip, worker.first)
+        port = free_port(ip)
     except OSError as error:
         raise HostError(
-            f"This machine has no way to {worker.host}: {error}. Set hosts.controller, or mend the "
-            "address in hosts.addresses."
+            f"The workers find no way back to this machine: {error}. Is {folder or worker.host} right? "
+            "Else set hosts.controller."
         ) from None
     host = f"[{ip}]" if ":" in ip else ip
-    return f"{worker.scheme}://{host}:{free_port(ip)}"
+    return f"{worker.scheme}://{host}:{port}"
 
 
 def check_addresses(config: HostsConfig) -> None:

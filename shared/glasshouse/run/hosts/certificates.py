@@ -3,6 +3,7 @@
     DIR/ca.pem, ca.key          the authority; the key signs further hosts and stays where it is
     DIR/<host>/ca.pem           whom the host trusts
     DIR/<host>/host.pem, .key   what the host shows
+    DIR/<host>/name             whom that names
 
 Made with the `openssl` program. A certificate names its host; a worker at another address is refused.
 """
@@ -20,10 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glasshouse.errors import ConfigError, HostError
-from glasshouse.run.hosts.security import CA, CERTIFICATE, KEY
+from glasshouse.run.hosts.security import CA, CERTIFICATE, KEY, NAME
 
 AUTHORITY_KEY = "ca.key"
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def make(out: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
@@ -51,7 +52,7 @@ def _subject(host: str) -> str:
     try:
         return f"IP:{ipaddress.ip_address(host.strip('[]'))}"
     except ValueError:
-        if not NAME.fullmatch(host) or ".." in host:
+        if not DNS_NAME.fullmatch(host) or ".." in host:
             raise ConfigError(
                 f'"{host}" is neither an IP address nor the name of a host.'
             ) from None
@@ -97,7 +98,8 @@ def _host(out: Path, folder: Path, host: str, subject: str, days: int) -> None:
             "-extfile", str(extensions), "-out", str(work / CERTIFICATE),
         )  # fmt: skip
         shutil.copyfile(out / CA, work / CA)
-        for public in (CA, CERTIFICATE):
+        (work / NAME).write_text(f"{host.strip('[]')}\n")
+        for public in (CA, CERTIFICATE, NAME):
             (work / public).chmod(0o644)
         os.rename(work, folder)
 

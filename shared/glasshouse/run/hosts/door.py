@@ -35,13 +35,12 @@ class Door:
     """
 
     def __init__(self, host: str, port: int, folder: Path | None) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self.socket = socket.create_server((host, port), family=family)
+            self.socket = listener(host, port)
         except OSError as error:
             raise HostError(
                 f"A worker cannot listen at {host}:{port}: {error}. The host must be an address of "
-                "this machine (or use --bind), and the port free."
+                "this machine, and the port free."
             ) from None
         self.context = _context(ssl.PROTOCOL_TLS_SERVER, folder) if folder else None
 
@@ -70,6 +69,12 @@ class Door:
         self.socket.close()
 
 
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens there, by name or by IP."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family)
+
+
 def ask(address: Address, folder: Path | None, avoid: Collection[int] = ()) -> int:
     """At which port the worker is; `avoid`: where it has been lost. The controller's side."""
     try:
@@ -81,7 +86,7 @@ def ask(address: Address, folder: Path | None, avoid: Collection[int] = ()) -> i
                 return _request(secured, avoid)
     except ssl.SSLCertVerificationError as error:
         raise HostError(
-            f"The worker at {address} is not trusted: {error.verify_message}. Its certificate must "
+            f"The worker at {address} is not trusted: {error.verify_message.rstrip('.')}. Its certificate must "
             f"name {address.host} and be of the authority in {folder and folder / CA}."
         ) from None
     except ssl.SSLError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from glasshouse.errors import ConfigError, HostError
 
-CA, CERTIFICATE, KEY = "ca.pem", "host.pem", "host.key"
+CA, CERTIFICATE, KEY, NAME = "ca.pem", "host.pem", "host.key", "name"
 WARNING = (
     "hosts.security is plain: nothing is encrypted and nobody is asked who they are. "
     "Whoever reaches a port of this run can run code on its hosts."
@@ -68,6 +68,12 @@ def tls_environment(folder: Path) -> dict[str, str]:
         "HYPERACTOR_TLS_CERT": str(paths[CERTIFICATE]),
         "HYPERACTOR_TLS_KEY": str(paths[KEY]),
     }
+
+
+def name_of(folder: Path) -> str:
+    """Whom the folder's certificate names; empty if it does not say."""
+    file = folder / NAME
+    return file.read_text().strip() if file.is_file() else ""
 
 
 def folder_of(certificates: str) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from types import FrameType
 
 from glasshouse.errors import ConfigError, HostError
 from glasshouse.run.hosts.address import Address, listening
-from glasshouse.run.hosts.door import Door, check_folder
+from glasshouse.run.hosts.door import Door, check_folder, listener
 from glasshouse.run.hosts.security import WARNING, tell_monarch
 
 LOOP = """
@@ -41,7 +40,7 @@ class Stop(BaseException):
 
 
 def run_worker(
-    address: Address, certificates: Path | None, bind: str = "", say: Callable[[str], None] = print
+    address: Address, certificates: Path | None, say: Callable[[str], None] = print
 ) -> int:
     """Until it is stopped: 0. A line whenever it is ready.
 
@@ -60,8 +59,8 @@ def run_worker(
         say(f"Warning: {WARNING}")
     door = None
     if len(address.ports) > 1:
-        door = Door(bind or address.ip, address.first, certificates)
-    worker = Worker(address, bind, say)
+        door = Door(address.ip, address.first, certificates)
+    worker = Worker(address, say)
     with _signals(), contextlib.suppress(Stop):
         try:
             worker.start()
@@ -86,8 +85,8 @@ class Worker:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, address: Address, bind: str, say: Callable[[str], None]) -> None:
-        self.address, self.bind, self.say = address, bind, say
+    def __init__(self, address: Address, say: Callable[[str], None]) -> None:
+        self.address, self.say = address, say
         self.port: int | None = None
 
     def where(self, avoid: Collection[int]) -> int:
@@ -104,19 +103,17 @@ class Worker:
         self.end()
         self.port = port = self._free_port(avoid)
         at = with_identity(self.address.at(port))
-        if self.bind:
-            at += f"@{self.address.scheme}://{self.bind}:{port}"
         with tempfile.TemporaryFile("w+", errors="replace") as words:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", LOOP, at, str(os.getpid())],
                 start_new_session=True, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
             )  # fmt: skip
-            host, until = self._host, time.monotonic() + READY_TIMEOUT
-            while not listening(host, [port]):
+            until = time.monotonic() + READY_TIMEOUT
+            while not listening(self.address.ip, [port]):
                 if self.process.poll() is not None or time.monotonic() > until:
                     words.seek(0)
                     last = " ".join(words.read().split())[-400:]
-                    raise HostError(f"The worker did not start at {host}:{port}: {last}")
+                    raise HostError(f"The worker did not start at {self.address.at(port)}: {last}")
                 time.sleep(0.05)
         self.say(f"Ready: worker at {self.address.at(port)}, process {self.process.pid}.")
         return port
@@ -125,27 +122,20 @@ class Worker:
         if hasattr(self, "process"):
             end_session(self.process)
 
-    @property
-    def _host(self) -> str:
-        """Where it is reached from this machine itself."""
-        return self.address.ip if self.bind in ("", "0.0.0.0", "::") else self.bind
-
     def _free_port(self, avoid: Collection[int]) -> int:
         """The next port that nobody uses, any other before one to avoid."""
         door = {self.address.first} if len(self.address.ports) > 1 else set()
         order = [p for p in self.address.after(self.port) if p not in door]
-        host = self.bind or self.address.ip
         why: OSError | None = None
         for port in sorted(order, key=lambda p: p in avoid):
             try:
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                with socket.create_server((host, port), family=family):
+                with listener(self.address.ip, port):
                     return port
             except OSError as error:
                 why = error
         raise HostError(
             f"A worker cannot listen at {self.address}: {why}. The host must be an address of this "
-            "machine (or use --bind), and a port of the range must be free."
+            "machine, and a port of the range must be free."
         )
 
 
