@@ -65,6 +65,10 @@ data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no l
 data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets against fresh (hours)
 	@$(BIN)/glasshouse data scaling --config training/example.rl/config.yaml $(ARGS)
 
+.PHONY: monarch-kills
+monarch-kills: $(VENV)/.ready ## 50 kills of generators in one run: bitwise the undisturbed run (5 min)
+	@$(BIN)/python tests/kills.py $(ARGS)
+
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## every loss that TRL has: equal values and gradients (1 min)
 	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)

@@ -44,6 +44,14 @@ def contenders(options: argparse.Namespace) -> dict[str, Contender]:
         HEADLINE: {"script": "ours.py", "threads": 1, "skip": False},
         "glasshouse, skipping": {"script": "ours.py", "threads": 1, "skip": True},
     }
+    for generators, learners in options.placed:
+        plural = "s" if generators > 1 else ""
+        name = f"glasshouse, {generators} generator{plural} + {learners} learner"
+        name += "s" if learners > 1 else ""
+        found[name] = {
+            "script": "ours.py", "threads": 1, "skip": False, "placement": "monarch", "chunk": 16,
+            "monarch": {"generators": generators, "learners": learners},
+        }  # fmt: skip
     for threads in options.threads:
         for cache in options.caches:
             for parts in options.micro:
@@ -235,10 +243,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--caches", nargs="+", default=["dynamic", "static"])
     parser.add_argument("--micro", nargs="+", type=int, default=[1],
                         help="into how many micro-batches TRL divides a step")  # fmt: skip
+    parser.add_argument("--placed", nargs="*", type=pair, default=[(1, 1), (2, 2)],
+                        help="generator and learner processes to try, as 2+2")  # fmt: skip
     parser.add_argument("--profile-only", action="store_true")
     parser.add_argument("--skip-compare", action="store_true", help="leave compare_trl.py out")
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     return parser.parse_args()
+
+
+def pair(text: str) -> tuple[int, int]:
+    generators, _, learners = text.partition("+")
+    return int(generators), int(learners or 1)
 
 
 def main() -> int:

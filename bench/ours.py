@@ -7,6 +7,7 @@ weights over, recording every rollout to disk.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -18,7 +19,6 @@ from worker import Port, Reply
 from workload import Work
 
 from glasshouse import randomness
-from glasshouse.learn import learner
 from glasshouse.run.loop import Run
 from glasshouse.store import RunDirectory
 from glasshouse.types import Request
@@ -30,11 +30,10 @@ class Ours:
     def __init__(self, work: Work, threads: int, skip: bool, **changed: Any) -> None:
         self.work, self.room = work, tempfile.TemporaryDirectory(prefix="glasshouse-bench-")
         out = str(Path(self.room.name) / "run")
-        self.run = run = Run(work.config(threads, out=out, **changed))
+        # without skipping, rows without a signal go through forward and backward like all others
+        self.run = run = Run(work.config(threads, out=out, skip=skip, **changed))
         if not work.spec.ends:
             run.policy.model.generation_config.eos_token_id = []
-        if not skip:  # rows without a signal go through forward and backward like all others
-            learner.skippable = lambda settings: False
         ask = work.asking(run.task)
         run.task.messages = ask  # type: ignore[method-assign]
         self.directory = RunDirectory.create(run.config)
@@ -49,9 +48,9 @@ class Ours:
         ]
 
     def step(self) -> Reply:
-        started, busy = time.perf_counter(), time.process_time()
+        started, busy = time.perf_counter(), self.cpu_seconds()
         self.run._train_step(self.directory)
-        seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+        seconds, cpu = time.perf_counter() - started, self.cpu_seconds() - busy
         last = (self.directory.results / "metrics.jsonl").read_text().splitlines()[-1]
         row = json.loads(last)
         rows = self.work.problems * self.work.samples
@@ -69,20 +68,35 @@ class Ours:
         self.requests = [
             replace(r, keys=tuple((k * 3 + 1) % 2**64 for k in r.keys)) for r in self.requests
         ]
-        started, tokens = time.perf_counter(), 0
-        chunk = self.run.config.generate.chunk
-        for start in range(0, len(self.requests), chunk):
-            part = self.requests[start : start + chunk]
-            for group in self.run.placement.generator.generate(part, self.run.sampling):
-                tokens += sum(len(c.tokens) for c in group)
-        return {"seconds": time.perf_counter() - started, "tokens": tokens}
+        size = self.run.config.generate.chunk
+        chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]
+        started = time.perf_counter()
+        made = self.run.placement.generate(chunks, self.run.sampling, lambda: None)
+        seconds = time.perf_counter() - started
+        tokens = sum(len(c.tokens) for chunk in made for group in chunk for c in group)
+        return {"seconds": seconds, "tokens": tokens}
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work for this one, if there are any."""
+        return getattr(self.run.placement, "pids", [])
+
+    def cpu_seconds(self) -> float:
+        """Of this process and those that work for it."""
+        ticks = 0
+        for pid in self.pids:
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(after_name[11]) + int(after_name[12])  # in user and in kernel mode
+        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     port = Port()
     settings = json.loads(sys.argv[1])
     ours = Ours(Work(**settings.pop("work")), **settings)
-    port.serve({"step": ours.step, "generate": ours.generate})
+    ours.generate()  # processes of its own are there once they have answered
+    port.serve({"step": ours.step, "generate": ours.generate}, lambda: ours.pids)
+    ours.run.placement.close()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -78,8 +78,8 @@ class Port:
         self.out: TextIO = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
-    def say(self, **answer: Any) -> None:
-        self.out.write(json.dumps({**answer, "peak_mb": peak_mb()}) + "\n")
+    def say(self, pids: Sequence[int] = (), **answer: Any) -> None:
+        self.out.write(json.dumps({**answer, "peak_mb": peak_mb(pids)}) + "\n")
         self.out.flush()
 
     def asked(self) -> Iterator[str]:
@@ -87,12 +87,18 @@ class Port:
         while line := sys.stdin.readline():
             yield json.loads(line)
 
-    def serve(self, does: dict[str, Callable[[], Reply]]) -> None:
-        self.say()
+    def serve(
+        self,
+        does: dict[str, Callable[[], Reply]],
+        pids: Callable[[], Sequence[int]] = lambda: (),
+    ) -> None:
+        self.say(pids())
         for what in self.asked():
-            self.say(**does[what]())
+            self.say(pids(), **does[what]())
 
 
-def peak_mb() -> float:
-    """This process's largest resident size so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak_mb(pids: Sequence[int]) -> float:
+    """The largest resident sizes so far of this process and of those that work for it."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+    return own + sum(int(s.partition("VmHWM:")[2].split()[0]) / 1024 for s in status)

@@ -64,7 +64,15 @@ class Work:
     def longest(self) -> int:
         return self.spec.max_tokens or self.max_tokens
 
-    def config(self, threads: int, policy: Policy | None = None, **changed: Any) -> Config:
+    def config(
+        self,
+        threads: int,
+        policy: Policy | None = None,
+        *,
+        skip: bool = True,
+        chunk: int = 32,
+        **changed: Any,
+    ) -> Config:
         """A Glasshouse run that does this work; with a policy, at the difficulty it was shown."""
         tree: dict[str, Any] = {
             "seed": self.seed,
@@ -72,8 +80,8 @@ class Work:
             "threads": threads,
             "task": {"name": TASK, "style": STYLE},
             "data": {"problems": self.problems},
-            "generate": {"samples": self.samples, "max_tokens": self.longest},
-            "learn": {"algorithm": "grpo", "lr": RATE},
+            "generate": {"samples": self.samples, "max_tokens": self.longest, "chunk": chunk},
+            "learn": {"algorithm": "grpo", "lr": RATE, "skip": skip},
             "evaluate": {"problems": 0},
         }
         config = Config.model_validate({**tree, **changed})

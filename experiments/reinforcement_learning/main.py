@@ -4,7 +4,8 @@
 
 Each step, every generator produces its trajectories, the trainer takes one policy-gradient step on
 the batch (per-token normalised log-probabilities times the reward, +1 right, -1 wrong), and the
-generators get the new weights. The generators take turns in this process.
+generators get the new weights. Trainer and generators are Monarch actors, each in a process of its
+own; docs/distributed.md says how they work together.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def main() -> int:
         help="task to train on",
     )
     parser.add_argument("--num-steps", type=positive, default=20, help="number of training steps")
-    parser.add_argument("--num-generators", type=positive, default=2, help="number of generators")
+    parser.add_argument(
+        "--num-generators", type=positive, default=2, help="number of generator processes"
+    )
     parser.add_argument(
         "--eval-samples", type=positive, default=20, help="number of evaluation samples"
     )
@@ -56,6 +59,8 @@ def train(args: argparse.Namespace) -> int:
         f"seed={args.seed}",
         f"steps={args.num_steps}",
         f"task.name={args.task}",
+        "placement=monarch",
+        f"monarch.generators={args.num_generators}",
         f"data.problems={args.num_generators * args.trajectories_per_generator}",
         "generate.samples=1",
         f"generate.chunk={args.trajectories_per_generator}",

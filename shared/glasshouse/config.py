@@ -124,6 +124,8 @@ class LearnConfig(Section):
     micro_tokens: int = Field(1024, ge=1)
     """Tokens in one forward and backward pass. Small models are fastest when a pass fits into a
     core's cache; raise it for large ones."""
+    skip: bool = True
+    """Leave out rows whose advantage is zero, where that changes nothing (no KL or entropy term)."""
     lora_rank: int = Field(0, ge=0)
     """Train low-rank adapters of this rank instead of the weights (extra `lora`); 0: off."""
 

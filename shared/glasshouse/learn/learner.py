@@ -128,7 +128,8 @@ class Learner:
     def update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One step's rollouts, `config.passes` updates; returns what happened, for the log."""
         rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
-        kept = [s for s in samples if s.advantage != 0 or not skippable(self.settings)]
+        skip = self.config.skip and skippable(self.settings)
+        kept = [s for s in samples if s.advantage != 0 or not skip]
         kept = [s for s in kept if s.tokens]
         metrics: dict[str, float] = {"learned_rows": len(kept), "kl": self._divergence(samples)}
         for _ in range(self.config.passes):

@@ -66,11 +66,18 @@ class GeneratorActor(Actor):
 
     @endpoint
     def generate(
-        self, version: int, chunk: list[Request], sampling: Sampling, ends: list[int], check: bool
+        self,
+        version: int,
+        chunk: list[Request],
+        sampling: Sampling,
+        ends: list[int],
+        check: bool,
+        reload: bool,
     ) -> wire.Reply | wire.Mistake:
-        """The chunk's completions; `check`: with the checksum of the weights that made them."""
+        """The chunk's completions. `check`: with the checksum of the weights that made them;
+        `reload`: take the weights anew."""
         policy, started = self.generator.policy, time.perf_counter()
-        fresh = self.generator.version != version
+        fresh = reload or self.generator.version != version
         if fresh:
             self.weights.read(version, trained(policy))
             self.generator.load(policy.weights(), version)

@@ -99,6 +99,8 @@ class Monarch:
         self.weights.write(state.version, trained(self.policy))
         self.learners.call("restore", state)
         self._hand_over(state.version, 0.0)
+        for seat in self.seats:  # what they hold under that number may be another run's
+            seat.reload, seat.checked = True, None
 
     def close(self) -> None:
         self.pool.close()

@@ -146,9 +146,11 @@ class Processes:
         return bool(self.watched and select.select(self.watched, [], [], 0)[0])
 
     def last_words(self) -> str:
-        """The end of what they printed."""
+        """The end of what they printed, without the list of libraries that a crash recites."""
         self.log.seek(0)
-        return str(self.log.read().decode(errors="replace")[-LAST_WORDS:].strip())
+        lines = self.log.read().decode(errors="replace").splitlines()
+        kept = [line for line in lines if not line.startswith("Extension modules:")]
+        return "\n".join(kept).strip()[-LAST_WORDS:]
 
     def end(self) -> None:
         """At once, and for good: they hold nothing that is not elsewhere."""

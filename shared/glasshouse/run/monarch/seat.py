@@ -51,10 +51,13 @@ class Seat(threading.Thread):
         self.deaths = 0
         """In a row, without a chunk done between."""
         self.spawned = 0
+        self.ready = False
+        """Its process is there and has loaded the model."""
         self.checked: int | None = None
         """The version at which its weights were last found right."""
+        self.reload = False
+        """Its weights were found wrong: it shall take them anew."""
         self.load_seconds = 0.0
-        self.generated_seconds = 0.0
 
     @property
     def pids(self) -> list[int]:
@@ -102,13 +105,15 @@ class Seat(threading.Thread):
                 "respawn", generator=self.number, seconds=round(time.monotonic() - started, 3)
             )
         self.spawned += 1
+        self.ready = True
 
     def _work(self, job: Job, processes: Processes) -> None:
         office, version = self.office, job.version
         check = self.checked is None or version - self.checked >= office.config.verify_every
         ends = sorted(office.policy.end_tokens)
-        started = time.monotonic()
-        call = processes.actor.generate.call(version, job.chunk, job.sampling, ends, check)
+        call = processes.actor.generate.call(
+            version, job.chunk, job.sampling, ends, check, self.reload
+        )
         (reply,) = processes.wait(call, office.config.chunk_timeout)
         if isinstance(reply, wire.Mistake):
             office.pool.fail(reply.error())
@@ -117,10 +122,10 @@ class Seat(threading.Thread):
         completions = wire.unpack(reply, job.chunk, job.sampling, version, vocabulary)
         if check:
             if reply.digest != office.digest(version):
-                raise wire.Garbage(f"its weights are not version {version} of the learner's")
+                raise wire.WrongWeights(f"its weights are not version {version} of the learner's")
             self.checked = version
+        self.reload = False
         self.load_seconds = reply.load_seconds or self.load_seconds
-        self.generated_seconds += time.monotonic() - started
         self.deaths = 0
         office.pool.finish(job, completions)
 
@@ -131,7 +136,10 @@ class Seat(threading.Thread):
             return
         self.deaths += 1
         words = self.processes.last_words() if self.processes else ""
-        self._end()
+        if isinstance(fault, wire.WrongWeights) and not self.reload:
+            self.reload = True  # the process may stay if that mends it
+        else:
+            self._end()
         what: dict[str, Any] = {
             "generator": self.number,
             "how": "garbage" if isinstance(fault, wire.Garbage) else "death",
@@ -155,6 +163,7 @@ class Seat(threading.Thread):
             time.sleep(0.05)
 
     def _end(self) -> None:
+        self.ready = self.reload = False
         if self.processes:
             self.processes.end()
         self.processes = None

@@ -23,6 +23,10 @@ class Garbage(RuntimeError):
     """A reply that no sound generator sends."""
 
 
+class WrongWeights(Garbage):
+    """A reply made with weights that are not the learner's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A generated chunk."""
