@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from glasshouse import config
 from glasshouse.cli import main
 from glasshouse.config import HostsConfig
-from glasshouse.errors import ConfigError, HostError
+from glasshouse.errors import ConfigError, HostError, RunError
+from glasshouse.run.hosts import Hosts
 from glasshouse.run.hosts.address import Address, free_port, listening
 from glasshouse.run.hosts.certificates import make
 from glasshouse.run.hosts.door import Door, ask
@@ -197,6 +199,65 @@ def test_a_worker_that_would_be_open_is_refused(
 ) -> None:
     assert main(["hosts", "worker", *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+# --- homes of generators ---------------------------------------------------------------------
+
+
+class Street:
+    """Hosts that come and go by a word; a mesh is a text."""
+
+    names: tuple[str, ...] = ("a", "b")
+
+    def __init__(self) -> None:
+        self.gone: set[str] = set()
+        self.attached = 0
+
+    def attach(self, name: str) -> Any:
+        if name in self.gone:
+            raise HostError("nobody there")
+        self.attached += 1
+        return f"{name}{self.attached}"
+
+    def release(self, name: str, mesh: Any) -> None: ...
+
+    def forget(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_lost_host_is_waited_for_and_its_other_generators_follow() -> None:
+    from glasshouse.run.hosts.homes import Homes
+
+    street, told = Street(), list[str]()
+    homes = Homes(Hosts(street), 60, lambda kind, **what: told.append(what["how"]))
+    assert [homes(n).host for n in range(4)] == ["a1", "b2", "a1", "b2"]
+    street.gone = {"b"}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(homes, 1)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        assert homes(0).host == "a3"  # its own death is its host's alone
+        street.gone = set()
+        assert waiting.result(5).host == "b4"
+    assert homes(3).host == "b4"  # not lost a second time
+    assert told == ["lost", "lost", "back", "back"]
+    homes.leave()
+    street.gone = {"a"}
+    with pytest.raises(RuntimeError, match="the run ended"):
+        homes(0)
+
+
+def test_a_run_without_any_host_ends_with_a_sentence() -> None:
+    from glasshouse.run.hosts.homes import Homes
+
+    street = Street()
+    homes = Homes(Hosts(street), 0, lambda kind, **what: None)
+    homes(0)
+    homes.hosts.lose("b")
+    street.gone = {"a", "b"}
+    with pytest.raises(RunError, match="Every host is lost"):
+        homes(0)
 
 
 # --- real workers ------------------------------------------------------------------------------

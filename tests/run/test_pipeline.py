@@ -129,6 +129,22 @@ def test_a_run_is_measured_without_its_first_step(tmp_path: Path) -> None:
     assert (larger.chunks, larger.times.chunk, larger.times.learn) == (16, 1.0, 2.0)
 
 
+def test_the_time_to_send_comes_from_the_run_or_from_the_bandwidth(tmp_path: Path) -> None:
+    one = run_directory(tmp_path / "one")
+    (one / "checkpoints" / "step-000003").mkdir(parents=True)
+    (one / "checkpoints" / "step-000003" / "model.safetensors").write_bytes(bytes(500_000))
+    assert measure(one, bandwidth=50).times.send == pytest.approx(0.01)
+    two = run_directory(tmp_path / "two")
+    rows = [json.loads(row) for row in (two / "results" / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["timing"]["sync"] = 0.4
+    (two / "results" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    addresses = "hosts: {kind: addresses, addresses: [tls://a:1, tls://b:1], count: 2}\n"
+    (two / "config.yaml").write_text((two / "config.yaml").read_text() + addresses)
+    times = measure(two).times
+    assert (times.send, times.sync, times.learn) == pytest.approx((0.2, 0.0, 0.6))
+
+
 def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no step yet"):
         measure(run_directory(tmp_path / "run", steps=0))

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -52,7 +53,8 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
     """The medians of a run's steps; the first one, which warms everything up, is left out.
 
     A chunk's time is that of the generating phase over the rounds in which its generators took the
-    chunks. `bandwidth`: megabytes a second to another host, as `glasshouse hosts check` says.
+    chunks; grading is counted with it. `bandwidth`: megabytes a second to another host, as
+    `glasshouse hosts check` says, for a run that had no other host.
     """
     rows = read_metrics(run)
     steps = [row["timing"] for row in rows[1:] or rows]
@@ -68,12 +70,14 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
         return statistics.median(step.get(name, 0.0) for step in steps)
 
     sync, load = median("sync"), median("sync_load")
+    hosts = host_count(config.get("hosts", {}))
+    send = sync / hosts if hosts else weights(run) / (bandwidth * 1e6)
     rounds = math.ceil(chunks / generators)
     times = Times(
         chunk=max(1e-9, (median("generate") - load) / rounds),
         learn=max(0.0, median("learn") - sync),
-        sync=sync,
-        send=(median("sync_bytes") or weights(run)) / (bandwidth * 1e6),
+        sync=0.0 if hosts else sync,
+        send=send,
         load=load,
         draw=median("draw"),
         grade=median("grade"),
@@ -83,6 +87,13 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
         times=times, chunks=chunks, problems=problems, samples=samples, generators=generators,
         lag=config.get("lag", 0),
     )  # fmt: skip
+
+
+def host_count(hosts: dict[str, Any]) -> int:
+    """How many further hosts a run's weights were sent to."""
+    if hosts.get("kind", "this") == "this":
+        return 0
+    return len(hosts["addresses"]) or int(hosts["count"])
 
 
 def weights(run: Path) -> int:
