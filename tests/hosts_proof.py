@@ -1,6 +1,6 @@
 """Several hosts, for real: machines in network namespaces, workers on them, mutual TLS between them.
 
-    python tests/hosts_proof.py [security cut kill rejoin …]      (`make hosts-proof`, 2 minutes)
+    python tests/hosts_proof.py [reach security cut kill orphans train]      (`make hosts-proof`)
 
 A proof is a function from a `Scene` (the network, its certificates, its workers) to what it measured;
 it raises if its claim does not hold. What happens on the controller's machine is a function of this
@@ -328,6 +328,26 @@ def _lost_and_found(
     return found
 
 
+def orphans(scene: Scene, within: float = 60) -> Measured:
+    """A run that is killed leaves nothing on the workers' machines."""
+
+    def alive(machine: int) -> list[str]:
+        listed = ["ip", "netns", "pids", scene.network.name(machine)]
+        return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+
+    before = len(alive(2))
+    with scene.inside("noticed", overrides=scene.overrides, lost=scene.network.ip(3)) as run:
+        run.hear()
+        assert len(alive(2)) > before, "nothing was started: nothing would be proved"
+        for process in alive(CONTROLLER):
+            os.kill(int(process), signal.SIGKILL)
+    begun = time.monotonic()
+    while len(alive(2)) > before:
+        assert time.monotonic() - begun < within, "orphans are left"
+        time.sleep(0.5)
+    return {"gone": round(time.monotonic() - begun, 1)}
+
+
 SMALL = [
     "steps=60", "data.problems=16", "generate.samples=8", "generate.chunk=2", "generate.max_tokens=64",
     "evaluate.problems=0", "monarch.verify_every=5",
@@ -442,7 +462,14 @@ def _rejoined(run: Inside, within: float = 30) -> Measured:
     raise AssertionError("it did not join again")
 
 
-PROOFS = {"reach": reach, "security": security, "cut": cut, "kill": kill, "train": train}
+PROOFS = {
+    "reach": reach,
+    "security": security,
+    "cut": cut,
+    "kill": kill,
+    "orphans": orphans,
+    "train": train,
+}
 
 
 def main(names: list[str]) -> int:
