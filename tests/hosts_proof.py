@@ -348,8 +348,9 @@ def orphans(scene: Scene, within: float = 60) -> Measured:
     return {"gone": round(time.monotonic() - begun, 1)}
 
 
+STEPS = 60
 SMALL = [
-    "steps=60", "data.problems=16", "generate.samples=8", "generate.chunk=2", "generate.max_tokens=64",
+    f"steps={STEPS}", "data.problems=16", "generate.samples=8", "generate.chunk=2", "generate.max_tokens=64",
     "evaluate.problems=0", "monarch.verify_every=5",
 ]  # fmt: skip
 
@@ -374,7 +375,7 @@ def train(scene: Scene, disturbed: bool = True, options: tuple[str, ...] = ()) -
             found["cut mended"] = story.mend(lambda: scene.network.mend(3))
             found["kill noticed"] = story.disturb(lambda: scene.kill_worker(3))
             found["kill mended"] = story.mend(lambda: scene.start_worker(3) and None)
-            found["steps to go"] = 60 - story.step()
+            found["steps to go"] = STEPS - story.step()
         assert run.wait(600) == 0
     finally:
         scene.network.mend(3)
@@ -383,7 +384,7 @@ def train(scene: Scene, disturbed: bool = True, options: tuple[str, ...] = ()) -
         k: n for k, n in story.counted().items() if k in ("host", "fault", "respawn")
     }
     ours, theirs = (
-        (out / "checkpoints" / "step-000060" / "model.safetensors").read_bytes()
+        (out / "checkpoints" / f"step-{STEPS:06d}" / "model.safetensors").read_bytes()
         for out in (spread, inline)
     )
     assert ours == theirs, "the weights differ"
@@ -477,6 +478,7 @@ def main(names: list[str]) -> int:
     if why:
         print(f"skipped: {why}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the network is taken down
     with tempfile.TemporaryDirectory() as folder, Network(4) as network:
         scene = Scene(network, Path(folder))
         try:
