@@ -416,6 +416,7 @@ class Story:
     def disturb(self, how: Callable[[], None]) -> float:
         """Seconds until the run says that a host is lost; it goes on without it."""
         seconds = self._heard(how, "lost")
+        assert seconds < NOTICED_WITHIN, f"the run noticed after {seconds} s"
         self.until_step(self.step() + 2)
         return seconds
 

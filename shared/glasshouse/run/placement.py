@@ -82,6 +82,9 @@ def place(policy: Policy, config: Config, event: Event) -> Placement:
         from glasshouse.run.monarch import Monarch
 
         return Monarch(policy, config, event)
+    from glasshouse.run.hosts.security import tell_monarch
+
+    tell_monarch()  # before Monarch is imported: a lost host is to be noticed within 5 s
     from glasshouse.run.hosts.homes import OnHosts
 
     return OnHosts(policy, config, event)
