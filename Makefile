@@ -54,6 +54,14 @@ resume-proof: $(VENV)/.ready ## killed at every step and 200 times at random: go
 	@$(BIN)/python tests/resume_proof.py steps
 	@$(BIN)/python tests/resume_proof.py kills $(ARGS)
 
+.PHONY: hosts-proof
+hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again, train through it (5 min, root)
+	@$(BIN)/python tests/hosts_proof.py $(ARGS)
+
+.PHONY: forecast-proof
+forecast-proof: $(VENV)/.ready ## the model of the pipeline against 1, 2 and 4 generators, on a quiet machine (5 min)
+	@$(BIN)/python tests/forecast_proof.py $(ARGS)
+
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)
 	@$(BIN)/python tests/million.py $(ARGS)

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from glasshouse.config import Config, describe, dump, load
+from glasshouse.config import Config, Section, describe, dump, load
 from glasshouse.errors import ConfigError, GlasshouseError
 from glasshouse.types import Style
 
@@ -200,10 +200,16 @@ def test_every_field_is_described():
     rows = describe()
     described = {key: text for key, _, _, text in rows}
     assert len(described) == len(rows)
-    for name, field in Config.model_fields.items():
-        section = field.annotation
-        for inner in getattr(section, "model_fields", {"": None}):
-            assert len(described[f"{name}.{inner}".rstrip(".")]) > 3
+
+    def look(section: type[Section], prefix: str) -> None:
+        for name, field in section.model_fields.items():
+            kind = field.annotation
+            if isinstance(kind, type) and issubclass(kind, Section):
+                look(kind, f"{prefix}{name}.")
+            else:
+                assert len(described[prefix + name]) > 3
+
+    look(Config, "")
     for key, kind, _, text in rows:
         assert kind, key
         assert text, key

@@ -193,6 +193,64 @@ class WatchConfig(Section):
     """Say so when sampler and learner disagree on log-probabilities by more than this."""
 
 
+class SlurmConfig(Section):
+    partition: str = ""
+    """Partition to submit to; empty: the cluster's default."""
+    time_limit: str = ""
+    """Longest run, as HH:MM:SS; empty: the cluster's default."""
+    gpus: int = Field(0, ge=0)
+    """GPUs a host."""
+    account: str = ""
+    """Account to charge; empty: the cluster's default."""
+    arguments: tuple[str, ...] = ()
+    """Further sbatch arguments, as in [--constraint=a100]."""
+    python: str = "python"
+    """The Python of the hosts, in which glasshouse is installed."""
+    start_timeout: int = Field(3600, ge=1)
+    """Seconds to wait in the queue."""
+
+
+class KubernetesConfig(Section):
+    namespace: str = "default"
+    """Where the pods are."""
+    image: str = ""
+    """Image of the pods, in which glasshouse is installed; empty: pods that are there already,
+    found by their label."""
+    gpus: int = Field(0, ge=0)
+    """GPUs a pod."""
+    kubeconfig: str = ""
+    """File with the cluster's address; empty: this process is in the cluster."""
+    start_timeout: int = Field(600, ge=1)
+    """Seconds to wait for the pods."""
+
+
+class HostsConfig(Section):
+    kind: Literal["this", "processes", "addresses", "slurm", "kubernetes"] = "this"
+    """Where hosts come from: this machine; local processes that play hosts; workers that listen at
+    addresses; a SLURM allocation; Kubernetes pods. docs/hosts.md has the files each needs."""
+    count: int = Field(2, ge=1)
+    """How many, for processes, slurm and kubernetes."""
+    addresses: tuple[str, ...] = ()
+    """Workers, as in [tls://10.0.0.2:26600-26609]; a worker that restarts takes the next port of
+    its range, and is found again."""
+    security: Literal["tls", "plain"] = "tls"
+    """`tls`: encrypted, and both sides show a certificate; `plain`: neither, and whoever reaches a
+    port can run code. Slurm and kubernetes know only `plain`, which has to be asked for."""
+    certificates: str = ""
+    """This host's folder from `glasshouse hosts certificates`: ca.pem, host.pem, host.key."""
+    controller: str = ""
+    """Address at which the workers reach this process; empty: found out, at any free port."""
+    port: int = Field(26600, ge=1, le=65535)
+    """Port of the workers that slurm and kubernetes start."""
+    attach_timeout: int = Field(30, ge=1)
+    """Seconds to wait for a worker to answer."""
+    patience: float = Field(600, ge=0)
+    """Seconds that a run waits when every host is lost. One lost host among others is waited for
+    as long as the run lasts; the others go on."""
+    slurm: SlurmConfig = SlurmConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+
+
 class MonarchConfig(Section):
     generators: int = Field(2, ge=1)
     """Generator processes. As many as there are cores is a good number; a step should have at least
@@ -238,6 +296,7 @@ class Config(Section):
     checkpoints: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
     watch: WatchConfig = WatchConfig()
+    hosts: HostsConfig = HostsConfig()
     monarch: MonarchConfig = MonarchConfig()
 
 

@@ -43,6 +43,10 @@ class MonitorError(GlasshouseError, ValueError):
     """A monitor cannot be built or used as asked, or a measure was given rows that do not fit."""
 
 
+class HostError(GlasshouseError, OSError):
+    """A host could not be reached, trusted or started."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 

@@ -77,9 +77,17 @@ def place(policy: Policy, config: Config, event: Event) -> Placement:
     """As the configuration says."""
     if config.placement == "inline":
         return Inline(policy, config)
-    from glasshouse.run.monarch import Monarch  # an extra; imported when it is asked for
+    # an extra; imported when it is asked for
+    if config.hosts.kind == "this":
+        from glasshouse.run.monarch import Monarch
 
-    return Monarch(policy, config, event)
+        return Monarch(policy, config, event)
+    from glasshouse.run.hosts.security import tell_monarch
+
+    tell_monarch()  # before Monarch is imported: a lost host is to be noticed within 5 s
+    from glasshouse.run.hosts.homes import OnHosts
+
+    return OnHosts(policy, config, event)
 
 
 class Inline:

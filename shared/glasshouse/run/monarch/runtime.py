@@ -85,6 +85,8 @@ class Processes:
     pids: list[int] = field(default_factory=list)
     watched: list[int] = field(default_factory=list)
     """A pidfd for each process of this host: readable once it has ended."""
+    lost: bool = False
+    """Monarch itself has found them dead, or their host."""
 
     @classmethod
     def spawn(
@@ -138,6 +140,7 @@ class Processes:
                 if time.monotonic() > deadline:
                     raise Died(f"it did not answer within {timeout:g} s") from None
             except Exception as error:  # Monarch's own kinds differ by how it found out
+                self.lost = True
                 raise Died(_reason(error)) from None
 
     @property
@@ -158,7 +161,7 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched, signal.SIGKILL)
             os.close(watched)
-        if not self.watched:
+        if not self.watched and not self.lost:  # a dead host would be asked in vain
             with contextlib.suppress(Exception):
                 self.mesh.stop().get(timeout=5)
         self.watched = []

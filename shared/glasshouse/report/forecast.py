@@ -1,0 +1,64 @@
+"""The forecast of a pipeline as a picture: throughput over the number of generators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from glasshouse.errors import RunError
+
+INK, WARM, FAINT = "#1b4d3e", "#c2562d", "#9bb8ae"
+
+
+class Point(Protocol):
+    """What is drawn of a forecast."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def limit(self) -> str: ...
+
+
+def draw(
+    curves: Mapping[str, Mapping[int, Point]],
+    out: Path,
+    measured: Mapping[str, Mapping[int, float]] | None = None,
+) -> None:
+    """Steps an hour for each curve, with the name of what limits it where that changes; `measured`:
+    seconds a step that were found, as dots."""
+    try:
+        import matplotlib
+
+        matplotlib.use("agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise RunError('Figures need matplotlib: pip install "glasshouse[report]".') from None
+    figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for (name, points), colour in zip(curves.items(), (INK, WARM), strict=False):
+        numbers = list(points)
+        hourly = [3600 / points[n].seconds for n in numbers]
+        axis.plot(numbers, hourly, color=colour, linewidth=2, label=name)
+        dots = (measured or {}).get(name, {})
+        axis.plot(list(dots), [3600 / s for s in dots.values()], "o", color=colour, markersize=5)
+        before = ""
+        for n, height in zip(numbers, hourly, strict=True):
+            if points[n].limit != before:
+                before = points[n].limit
+                axis.annotate(before, (n, height), xytext=(4, -11), textcoords="offset points",
+                              fontsize=8, color=colour)  # fmt: skip
+    first = next(iter(curves.values()))
+    one = 3600 / next(iter(first.values())).seconds
+    axis.plot(list(first), [one * n for n in first], color=FAINT, linewidth=0.8, label="ideal")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    top = max(3600 / p.seconds for points in curves.values() for p in points.values())
+    axis.set_ylim(one / 1.5, top * 2.5)
+    axis.set_xlabel("generators")
+    axis.set_ylabel("steps an hour")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=130)
+    pyplot.close(figure)
