@@ -36,7 +36,7 @@ class Ours:
             run.policy.model.generation_config.eos_token_id = []
         ask = work.asking(run.task)
         run.task.messages = ask  # type: ignore[method-assign]
-        self.directory = RunDirectory.create(run.config)
+        self.directory = RunDirectory.open(Path(out), run.config)
         problems = work.stream(run.config).take(work.problems)
         prompts = [run.policy.prompt(ask(p, run.config.task.style))[1] for p in problems]
         self.requests = [
