@@ -25,7 +25,7 @@ def main(log: str) -> None:
         file = os.open(log, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
-    faulthandler.enable()  # a crash in native code leaves words too
+    faulthandler.enable(all_threads=False)  # a crash in native code leaves words too
     import torch  # noqa: F401  # Monarch asks for it before its own threads start
     from monarch._src.actor.bootstrap_main import invoke_main
 

@@ -149,11 +149,11 @@ class Processes:
         return bool(self.watched and select.select(self.watched, [], [], 0)[0])
 
     def last_words(self) -> str:
-        """The end of what they printed, without the list of libraries that a crash recites."""
+        """The end of what they printed; of a crash, its beginning, since that says what it was."""
         self.log.seek(0)
-        lines = self.log.read().decode(errors="replace").splitlines()
-        kept = [line for line in lines if not line.startswith("Extension modules:")]
-        return "\n".join(kept).strip()[-LAST_WORDS:]
+        text = self.log.read().decode(errors="replace").strip()
+        crash = text.rfind("Fatal Python error")
+        return str(text[crash:][:LAST_WORDS] if crash >= 0 else text[-LAST_WORDS:])
 
     def end(self) -> None:
         """At once, and for good: they hold nothing that is not elsewhere."""
