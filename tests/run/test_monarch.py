@@ -21,6 +21,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate import Sampling
 from glasshouse.learn import LearnerState, Sample
 from glasshouse.run import Run
+from glasshouse.run.display import Display
 from glasshouse.run.monarch import Monarch, Place
 from glasshouse.run.monarch.runtime import gone, this_place
 from glasshouse.run.monarch.weights import trained
@@ -70,6 +71,30 @@ def test_any_number_of_processes_gives_the_bits_of_one(
     for kind in ("train", "validation"):
         assert rows(out, kind) == rows(alone, kind)
     assert "fault" not in (out / "results" / "events.jsonl").read_text()
+
+
+class KillsTheLearner(Display):
+    """When the second step is done and the third is being generated."""
+
+    run: Run
+
+    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
+        if row["step"] == 2:
+            os.kill(self.run.placement.pids[-1], signal.SIGKILL)
+
+
+def test_a_run_whose_learner_died_goes_on_with_a_lag_too(tmp_path: Path) -> None:
+    """The lag's order of generating and learning is the same in one process and in several."""
+    alone = run(tmp_path / "alone", "lag=1")
+    out, display = tmp_path / "a", KillsTheLearner()
+    settings = resolved(f"out={out}", "lag=1", "placement=monarch", "checkpoints.every=1")
+    display.run = Run(settings, display)
+    with pytest.raises(RunError, match="same command again"):
+        display.run.train()
+    Run(settings).train()
+    assert (out / "checkpoints/step-000003/model.safetensors").read_bytes() == alone
+    for kind in ("train", "validation"):
+        assert rows(out, kind) == rows(tmp_path / "alone", kind)
 
 
 class Events:

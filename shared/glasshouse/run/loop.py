@@ -128,7 +128,8 @@ class Run:
             directory.event("interrupted", step=progress.step)
         except RunError as error:  # what was learned is kept
             directory.event("failed", step=progress.step, text=str(error))
-            self._save_last(keeper, "the run failed")
+            with suppress(RunError):  # unless it was the learner itself that is gone
+                self._save_last(keeper, "the run failed")
             raise
         summary["steps_done"] = progress.step
         summary["checkpoint"] = str(directory.checkpoints / f"step-{progress.step:06d}")
