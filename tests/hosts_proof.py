@@ -41,8 +41,9 @@ class Scene:
         self.workers: dict[int, subprocess.Popen[str]] = {}
         self.process: dict[int, int] = {}
         paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("HYPERACTOR_")}
         self.environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"),
+            **plain, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"),
             "PYTHONPATH": os.pathsep.join(paths),  # the workers import the actors of this file
         }  # fmt: skip
         machines = (CONTROLLER, *WORKERS)

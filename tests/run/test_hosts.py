@@ -35,6 +35,19 @@ import hosts_proof as proof
 from network import Network, stop
 
 
+@pytest.fixture(autouse=True)
+def own_settings() -> Iterator[None]:
+    """What a test tells Monarch is not for those after it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    if "monarch" in sys.modules:
+        from monarch._rust_bindings.monarch_hyperactor.config import reload_config_from_env
+
+        reload_config_from_env()
+
+
 def hosts(*overrides: str) -> HostsConfig:
     return config.load([], [f"hosts.{o}" for o in overrides]).hosts
 

@@ -57,6 +57,9 @@ def load() -> Any:
             "placement is monarch, but torchmonarch is not installed. Install it with: "
             'pip install "glasshouse[monarch]", or set placement=inline.'
         ) from None
+    from monarch._rust_bindings.monarch_hyperactor.config import reload_config_from_env
+
+    reload_config_from_env()  # somebody may have imported it before
     return monarch.actor
 
 
