@@ -25,7 +25,7 @@ from glasshouse.store.rundir import (
     summary_of,
 )  # fmt: skip
 
-UNBOUND = {"out", "steps", "checkpoints", "watch", "placement", "monarch", "hosts"}
+UNBOUND = {"out", "steps", "checkpoints", "watch", "monitor", "placement", "monarch", "hosts"}
 """Keys that change nothing of what a step computes: a run may go on under others."""
 
 
