@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__, cli_data, cli_rollouts, cli_store
+from glasshouse import __version__, cli_data, cli_monitor, cli_rollouts, cli_store
 from glasshouse.errors import GlasshouseError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         add(commands)
     cli_rollouts.add(commands)
     cli_data.add(commands)
+    cli_monitor.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.monitor.inference import Interval, Scored, bootstrap, of_mean
-from glasshouse.monitor.inference.control import control_null
+from glasshouse.monitor.inference import Scored, bootstrap_all, control_null, of_mean
 from glasshouse.monitor.measures.result import mean
 
 Row = dict[str, Any]
@@ -19,22 +18,25 @@ READABLE = ("necessity uplift", "step validity", "early-answering AOC", "mistake
 def changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Scored]:
     """Of every measure, after − before over the rollouts that have a share in it both times."""
     first, second = _shares(before), _shares(after)
-    found = {}
-    for name in first:
-        if name not in second:
-            continue
-        places = sorted(first[name].keys() & second[name].keys())
-        ours = [first[name][place] for place in places]
-        theirs = [second[name][place] for place in places]
-        gain = np.array([_minus(b, a) for a, b in zip(ours, theirs, strict=True)])
-        problems = [problem for problem, _ in places]
-        found[name] = Scored(
+    names = [name for name in first if name in second]
+    places = sorted({place for name in names for place in first[name].keys() & second[name].keys()})
+    problems = [problem for problem, _ in places]
+    gains = {
+        name: np.array([_minus(second[name].get(p), first[name].get(p)) for p in places])
+        for name in names
+    }
+    intervals = bootstrap_all(
+        {name: of_mean(gain) for name, gain in gains.items()}, [problems], key=("change",)
+    )
+    return {
+        name: Scored(
             name=f"change of {name}",
             measure=mean(gain, f"no problem has a {name} both before and after"),
-            interval=_interval(gain, problems, name),
+            interval=intervals[name],
             null=control_null(gain, np.zeros(len(gain)), problems, key=("change", name)),
         )
-    return found
+        for name, gain in gains.items()
+    }
 
 
 def verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any]) -> str:
@@ -91,9 +93,3 @@ def _shares(rows: Iterable[Row]) -> dict[str, dict[tuple[str, int], float | None
 
 def _minus(after: float | None, before: float | None) -> float:
     return float("nan") if after is None or before is None else after - before
-
-
-def _interval(gain: Any, problems: list[str], name: str) -> Interval:
-    if not len(gain) or np.isnan(gain).all():
-        return Interval(low=None, high=None, units=0, reason="there is nothing to compare")
-    return bootstrap(of_mean(gain), [problems], key=("change", name))

@@ -3,6 +3,7 @@
     scored.py       a measure with its interval, its null and its ceiling
     bootstrap.py    intervals: over problems, or over seeds, problems and samples
     permutation.py  nulls: the same verdicts, dealt out anew
+    control.py      nulls: the same rollouts, not intervened on
     paired.py       two arms over paired seeds: effect, interval, exact test, Holm
     versus.py       two monitors on the same rollouts
     matched.py      two arms at one step, or where both arms are equally accurate
@@ -11,7 +12,8 @@ Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glassh
 Every draw is keyed: the same rows and key give the same interval, bit for bit.
 """
 
-from glasshouse.monitor.inference.bootstrap import Interval, bootstrap
+from glasshouse.monitor.inference.bootstrap import Interval, bootstrap, bootstrap_all
+from glasshouse.monitor.inference.control import control_null
 from glasshouse.monitor.inference.matched import (
     Curve,
     at_accuracy,
@@ -51,6 +53,8 @@ __all__ = [
     "at_step",
     "auroc_null",
     "bootstrap",
+    "bootstrap_all",
+    "control_null",
     "family",
     "matched_accuracy",
     "matched_step",

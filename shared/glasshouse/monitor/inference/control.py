@@ -37,9 +37,9 @@ def control_null(
     gain = (values - controls)[known]
     place = np.unique(np.asarray(problems)[known], return_inverse=True)[1]
     sums = np.bincount(place, weights=gain)  # (problems,)
-    seeds = [randomness.key("control", *key, n) for n in range(permutations)]
-    coins = randomness.uniforms(np.array(seeds, dtype=np.uint64), 0, len(sums)) < 0.5
-    dealt = np.where(coins, sums, -sums).sum(axis=1) / known.sum()
+    seed = np.array([randomness.key("control", *key)], dtype=np.uint64)
+    noise = randomness.uniforms(seed, 0, permutations * len(sums)).reshape(permutations, -1)
+    dealt = np.where(noise < 0.5, 1.0, -1.0) @ sums / known.sum()
     base = float(controls[known].mean())
     at_least = int((dealt >= gain.mean() - 1e-12).sum())
     return Null(

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from glasshouse.monitor import measures
 from glasshouse.monitor.evaluation import Findings, Row, Subject, shares
-from glasshouse.monitor.inference import Interval, Scored, bootstrap, of_mean
-from glasshouse.monitor.inference.control import control_null
+from glasshouse.monitor.inference import (
+    Interval,
+    Null,
+    Scored,
+    bootstrap_all,
+    control_null,
+    of_mean,
+)
 from glasshouse.monitor.interventions.ablate import FRACTIONS, Ablated, Change, ablate
 from glasshouse.monitor.measures import Measure
 from glasshouse.monitor.measures.ablation import early_answering_rows, trace_rows
 from glasshouse.monitor.measures.result import Floats
 from glasshouse.monitor.measures.steps import validity_rows
 from glasshouse.monitor.monitors.steps import FORMS, arithmetic, coverage
+from glasshouse.statistics import wilson
 
 
 class Interventions:
@@ -59,19 +67,19 @@ class _Table:
 
     def scored(self) -> dict[str, Scored]:
         key = ("monitor", self.subject.seed, self.subject.step)
-        made = {}
-        for name, rows in self.rows.items():
-            control = self.controls.get(name)
-            made[name] = Scored(
+        intervals = bootstrap_all(
+            {name: of_mean(rows) for name, rows in self.rows.items()}, [self.problems], key=key
+        )
+        return {
+            name: Scored(
                 name=name,
                 measure=self.measured[name],
-                interval=self._interval(rows, (*key, name)),
-                null=None
-                if control is None
-                else control_null(rows, control, self.problems, key=(*key, name)),
+                interval=_unanimous(self.rows[name], intervals[name]),
+                null=self._null(name, key),
                 ceiling=self.ceilings.get(name),
             )
-        return made
+            for name in self.rows
+        }
 
     def shares(self) -> list[Row]:
         rollouts = [row.rollout for row in self.found]
@@ -79,10 +87,11 @@ class _Table:
             s for name, rows in self.rows.items() for s in shares(name, rollouts, rows.tolist())
         ]
 
-    def _interval(self, rows: Floats, key: tuple[str | int, ...]) -> Interval:
-        if np.isnan(rows).all():
-            return Interval(low=None, high=None, units=0, reason="the measure is undefined")
-        return bootstrap(of_mean(rows), [self.problems], key=key)
+    def _null(self, name: str, key: tuple[str | int, ...]) -> Null | None:
+        control = self.controls.get(name)
+        if control is None:
+            return None
+        return control_null(self.rows[name], control, self.problems, key=(*key, name))
 
     def _add(
         self,
@@ -207,6 +216,17 @@ def _texts(found: Sequence[Ablated]) -> list[Row]:
             more |= {"correct": grade.correct, "reward": grade.reward} if grade else {}
             rows.append(named | more)
     return rows
+
+
+def _unanimous(rows: Floats, found: Interval) -> Interval:
+    """Where all rows say yes, or all say no, every resample does too: Wilson's interval then, with
+    the problems as trials, instead of one without width."""
+    known = rows[~np.isnan(rows)]
+    if not len(known) or found.low is None or not ((known == 0).all() or (known == 1).all()):
+        return found
+    trials = min(found.units, len(known))
+    low, high = wilson(int(known[0]) * trials, trials)
+    return replace(found, low=low, high=high)
 
 
 def _correct(row: Ablated, change: Change, fraction: float) -> bool:
