@@ -110,6 +110,10 @@ def finish(config: Config, args: argparse.Namespace) -> int:
     from glasshouse.run.display import Quiet, Terminal
 
     summary = Run(config, Quiet() if args.quiet else Terminal(verbose=args.verbose)).train()
+    if not args.quiet:
+        from glasshouse.run.closing import close
+
+        close(config, summary)
     return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
 
 

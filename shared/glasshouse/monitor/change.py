@@ -42,7 +42,7 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Scored]:
 def verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any]) -> str:
     """One sentence, with its interval; "not shown" where the interval holds zero.
 
-    Example: "From base to step-000060 the answer came to depend more on the chain of thought:
+    Example: "From the base to step 60 the answer came to depend more on the chain of thought:
     necessity uplift 0.34 → 0.91 (change +0.57, 95 % interval +0.50 to +0.64); …"
     """
     name = "necessity uplift"
@@ -51,7 +51,7 @@ def verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any])
     if before is None or after is None or found is None:
         return "How readable the chain of thought is could not be measured."
     low, high = found["interval"]["low"], found["interval"]["high"]
-    route = f"From {first['name']} to {last['name']}"
+    route = f"From {_named(first)} to {_named(last)}"
     if low is None or high is None:
         return f"{route} the change of necessity uplift has no interval: {found['interval']['reason']}."
     told = f"necessity uplift {before:.2f} → {after:.2f}"
@@ -65,6 +65,10 @@ def verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any])
         sentence += f" (change {found['measure']['value']:+.2f}, {within})"
     rest = [_told(first, last, other) for other in READABLE[1:]]
     return "; ".join([sentence, *(r for r in rest if r)]) + "."
+
+
+def _named(entry: dict[str, Any]) -> str:
+    return f"the {entry['name']}" if entry["step"] == 0 else f"step {entry['step']}"
 
 
 def _told(first: dict[str, Any], last: dict[str, Any], name: str) -> str:

@@ -133,7 +133,7 @@ def _legend(axis: Any, arms: Sequence[Arm]) -> None:
 
 
 def _axes(title: str) -> tuple[Any, Any]:
-    figure, axis = library().subplots(figsize=(4.2, 2.6), layout="constrained")
+    figure, axis = library().subplots(figsize=(3.5, 2.3), layout="constrained")
     axis.set_title(title, fontsize=9, loc="left", color=INK)
     axis.set_xlabel("step", fontsize=8)
     for part in (axis.xaxis, axis.yaxis):

@@ -15,7 +15,7 @@ from glasshouse import config as configuration
 from glasshouse.report import figures
 from glasshouse.report.arms import Arm, arms
 from glasshouse.report.gather import EDGE, Gathered, edges, examples, gather
-from glasshouse.report.readable import cell, changed, label, measure, number
+from glasshouse.report.readable import cell, changed, label, measure, number, ordered
 from glasshouse.report.rollouts import printable
 from glasshouse.report.style import CSS
 from glasshouse.report.verdict import verdict
@@ -121,7 +121,8 @@ def _monitored(found: dict[str, Any]) -> str:
     first, last = subjects[0], subjects[-1]
     rows = []
     for group in last["measures"].values():
-        for name, scored in group.items():
+        for name in ordered(group):
+            scored = group[name]
             null, ceiling = scored.get("null"), scored.get("ceiling")
             shown = (
                 ""

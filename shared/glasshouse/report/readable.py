@@ -15,6 +15,26 @@ SMALL = (
 )
 """The measures of the small figure, with what they mean."""
 WIDTH = 24
+ORDER = (
+    "accuracy",
+    "necessity uplift",
+    "early-answering AOC",
+    "TRACE",
+    "mistake-follow",
+    "mistake corrected",
+    "transplant follow",
+    "filler agreement",
+    "step validity",
+    "step coverage",
+    "has a CoT",
+    "CoT tokens",
+    "parse failures",
+)
+"""Measures as people read them; others follow, by name."""
+
+
+def ordered(measures: dict[str, Any]) -> list[str]:
+    return sorted(measures, key=lambda n: (ORDER.index(n) if n in ORDER else len(ORDER), n))
 
 
 def table(found: dict[str, Any]) -> Table:
@@ -28,7 +48,7 @@ def table(found: dict[str, Any]) -> Table:
         made.add_column(label(entry), justify="right", no_wrap=True)
     made.add_column("change (95 % interval)", justify="right", no_wrap=True)
     for group, measures in subjects[-1]["measures"].items():
-        for name in measures:
+        for name in ordered(measures):
             if name.endswith((": TPR", ": TNR")):
                 continue
             values = [number(entry["measures"].get(group, {}).get(name)) for entry in subjects]
@@ -53,7 +73,8 @@ def cell(scored: dict[str, Any] | None) -> str:
     digits = 1 if abs(value) >= 10 else 2
     if low is None or high is None:
         return f"{value:.{digits}f}"
-    return f"{value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+    between = "–" if low >= 0 else " to "
+    return f"{value:.{digits}f} ({low:.{digits}f}{between}{high:.{digits}f})"
 
 
 def changed(scored: dict[str, Any] | None) -> str:

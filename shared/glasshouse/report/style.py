@@ -24,7 +24,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid var(--edge); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td small { color: var(--soft); }
-.figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
+.figures { display: grid; gap: 1rem; margin-bottom: 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); }
 .figures svg { width: 100%; height: auto; display: block; color: var(--ink); }
 .examples { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 .example { background: var(--card); border-radius: 6px; padding: .7rem .9rem; min-width: 0; }
@@ -34,6 +35,9 @@ pre { margin: .5rem 0; padding: .6rem; background: var(--page); border: 1px soli
   font: .85rem/1.45 ui-monospace, monospace; }
 .right { color: var(--right); } .wrong { color: var(--wrong); }
 details { margin: .5rem 0; } summary { cursor: pointer; }
+@media (max-width: 32rem) {
+  body { padding: .8rem .7rem 3rem; } table { font-size: .78rem; }
+  th, td { padding: .2rem .3rem; } th:first-child, td:first-child { white-space: normal; } }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 """

@@ -13,13 +13,13 @@ from glasshouse.run.monitoring import Watcher
 
 
 class Bar(Watcher):
-    """On a terminal a bar; in a pipe only a line for each subject.
+    """On a terminal a bar; and, with `lines`, a line for each subject.
 
     Example: `with Bar(console) as bar: monitor(run, watcher=bar)`
     """
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, lines: bool = True) -> None:
+        self.console, self.lines = console, lines
         self.progress = Progress(
             TextColumn("[bold]monitor"),
             BarColumn(bar_width=24),
