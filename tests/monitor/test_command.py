@@ -192,5 +192,3 @@ def test_a_mistake_is_a_sentence(
     given = [str(whole) if a == "RUN" else a for a in arguments]
     assert main(["monitor", *given]) == 2
     assert sentence in capsys.readouterr().err
-
-

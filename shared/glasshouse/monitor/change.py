@@ -11,7 +11,13 @@ from glasshouse.monitor.inference import Scored, bootstrap_all, control_null, of
 from glasshouse.monitor.measures.result import mean
 
 Row = dict[str, Any]
-READABLE = ("necessity uplift", "step validity", "early-answering AOC", "mistake-follow")
+READABLE = (
+    "necessity uplift",
+    "has a CoT",
+    "step validity",
+    "early-answering AOC",
+    "mistake-follow",
+)
 """The measures that say together how readable a CoT is."""
 
 

@@ -31,7 +31,7 @@ def fitting(task: str) -> list[Monitor]:
     found: list[Monitor] = [RuleMonitor("no CoT", Scope.COT, patterns=[r"\A\s*\Z"])]
     if task in FORMS:
         found.append(StepVerifier("steps", Scope.COT, task=task))
-        found.append(StepVerifier("steps and answer", Scope.COT_ANSWER, task=task))
+        found.append(StepVerifier("steps+answer", Scope.COT_ANSWER, task=task))
     return found
 
 

@@ -57,9 +57,10 @@ def histogram(first: Sequence[float], last: Sequence[float], steps: int) -> str:
     figure, axis = _axes(f"rewards, first and last {steps} steps")
     low, high = min(*first, *last), max(*first, *last)
     edges = [low + (high - low) * n / 20 for n in range(21)] if high > low else 20
-    for values, colour, name in ((first, COLOURS[1], "first"), (last, COLOURS[0], "last")):
-        weights = [1 / len(values)] * len(values)
-        axis.hist(values, bins=edges, weights=weights, color=colour, alpha=0.55, label=name)
+    both = [list(first), list(last)]
+    weights = [[1 / len(values)] * len(values) for values in both]
+    colours, names = [COLOURS[1], COLOURS[0]], ["first", "last"]
+    axis.hist(both, bins=edges, weights=weights, color=colours, label=names)
     axis.set_xlabel("reward")
     axis.set_ylabel("share of rollouts")
     axis.legend(frameon=False, fontsize=8, labelcolor=INK)
@@ -128,7 +129,7 @@ def _colours(count: int) -> list[str]:
 
 
 def _legend(axis: Any, arms: Sequence[Arm]) -> None:
-    if len(arms) > 1:
+    if len(arms) > 1 and axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=7, labelcolor=INK)
 
 

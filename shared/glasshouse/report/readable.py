@@ -41,11 +41,20 @@ def table(found: dict[str, Any]) -> Table:
     """A row a measure, a column a subject, a last one for the change with its interval. The other
     intervals, nulls and ceilings are in monitor.json and in the report."""
     subjects, change = found["subjects"], found["change"]["measures"]
-    title = f"{found['settings']['problems']} held-out problems, rollouts {found['settings']['rollouts']}"
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    s = found["settings"]
+    title = f"{s['problems']} held-out problems, rollouts {s['rollouts']}; by the checkpoint's step"
+    made = Table(
+        title=title,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
     made.add_column("", no_wrap=True)
     for entry in subjects:
-        made.add_column(label(entry), justify="right", no_wrap=True)
+        name = str(entry["name"] if entry["step"] == 0 else entry["step"])
+        made.add_column(name, justify="right", no_wrap=True)
     made.add_column("change (95 % interval)", justify="right", no_wrap=True)
     for group, measures in subjects[-1]["measures"].items():
         for name in ordered(measures):
@@ -101,21 +110,21 @@ def measure(entry: Entry, name: str) -> dict[str, Any] | None:
     return None
 
 
-def small(found: dict[str, Any]) -> Table:
-    """How readable the CoT is before and after, as bars in text."""
+def small(found: dict[str, Any]) -> str:
+    """How readable the CoT is before and after, as bars in text (rich markup)."""
     first, last = found["subjects"][0], found["subjects"][-1]
-    made = Table.grid(padding=(0, 1))
+    lines = []
     for name, meaning in SMALL:
-        made.add_row(f"[bold]{name}[/]", f"[dim]{meaning}[/]", "")
-        for label, entry in (("before", first), ("after", last)):
+        lines.append(f"[bold]{name}[/]  [dim]{meaning}[/]")
+        for when, entry in (("before", first), ("after", last)):
             scored = measure(entry, name)
-            made.add_row(f"  {label}", bar(scored), cell(scored))
-    return made
+            lines.append(f"  {when:<7}{bar(scored)}  {cell(scored)}")
+    return "\n".join(lines)
 
 
 def bar(scored: dict[str, Any] | None) -> str:
     value = None if scored is None else scored["measure"]["value"]
     if value is None:
-        return "[dim]undefined[/]"
+        return f"[dim]{'undefined':<{WIDTH}}[/]"
     full = round(max(0.0, min(1.0, value)) * WIDTH)
     return f"[green]{'█' * full}[/][dim]{'░' * (WIDTH - full)}[/]"

@@ -47,7 +47,7 @@ def finished(path: Path, config: Config) -> dict[str, Any] | None:
     if summary is None or "interrupted_at" in summary:
         return None
     done = summary["steps_done"] == config.steps or "used_up_at" in summary
-    return summary if done else None
+    return {**summary, "run": str(path)} if done else None  # it may have been moved since
 
 
 def check_same(path: Path, config: Config) -> None:

@@ -51,9 +51,9 @@ class Bar(Watcher):
     def done(self, name: str, entry: dict[str, Any], known: bool) -> None:
         self.finished += self.steps
         self.progress.update(self.bar, completed=self.finished)
-        self.console.print(
-            f"[dim]{escape(name):<14}{'measured before' if known else 'measured'}[/]"
-        )
+        if self.lines:
+            how = "measured before" if known else "measured"
+            self.console.print(f"[dim]{escape(name):<14}{how}[/]")
 
     def warn(self, sentence: str) -> None:
         self.console.print(f"[yellow]{escape(sentence)}[/]")
