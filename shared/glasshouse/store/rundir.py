@@ -6,6 +6,8 @@ results/metrics.jsonl        a line a step
 results/events.jsonl         a line an event
 results/rollouts/            every prompt and completion
 results/summary.json         before, after, and where it all is
+results/monitor.json         how readable the base and each checkpoint are (monitor_rows.jsonl.zst)
+results/report.html          all of it for people, in one page
 checkpoints/step-000060/     a model in the Hugging Face layout, and all that is needed to go on
 """
 
