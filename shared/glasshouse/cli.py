@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__, cli_data, cli_hosts, cli_rollouts, cli_store
+from glasshouse import __version__, cli_data, cli_hosts, cli_monitor, cli_rollouts, cli_store
 from glasshouse.errors import GlasshouseError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli_rollouts.add(commands)
     cli_data.add(commands)
     cli_hosts.add(commands)
+    cli_monitor.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 
@@ -110,6 +111,10 @@ def finish(config: Config, args: argparse.Namespace) -> int:
     from glasshouse.run.display import Quiet, Terminal
 
     summary = Run(config, Quiet() if args.quiet else Terminal(verbose=args.verbose)).train()
+    if not args.quiet:
+        from glasshouse.run.closing import close
+
+        close(config, summary)
     return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
 
 

@@ -186,6 +186,14 @@ class RecordConfig(Section):
     """How hard the record is compressed (zstd's level)."""
 
 
+class MonitorConfig(Section):
+    at_end: bool = False
+    """After training, measure how readable the chain of thought is before and after, as
+    `glasshouse monitor` does for every checkpoint. Not with --quiet."""
+    problems: int = Field(200, ge=2)
+    """Held-out problems that the base and each checkpoint are monitored on."""
+
+
 class WatchConfig(Section):
     stuck_steps: int = Field(10, ge=1)
     """Say so when no group has had any variance for this many steps."""
@@ -297,6 +305,7 @@ class Config(Section):
     record: RecordConfig = RecordConfig()
     watch: WatchConfig = WatchConfig()
     hosts: HostsConfig = HostsConfig()
+    monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from glasshouse import randomness
-from glasshouse.config import Config
+from glasshouse.config import Config, RewardConfig
 from glasshouse.generate import Sampling
 from glasshouse.grading import grade
 from glasshouse.learn import Sample
@@ -117,9 +117,7 @@ class Collector:
         return groups
 
     def _grade(self, problem: Problem, text: str) -> Grade:
-        reward = self.config.reward
-        strict = reward.reading == "strict"
-        return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)
+        return grade_by(self.config.reward)(problem, text)
 
 
 @dataclass(slots=True)
@@ -140,6 +138,16 @@ class Asked:
         if self.found is None:
             self.found = self.collector.graded(self)
         return self.found
+
+
+def grade_by(reward: RewardConfig) -> Callable[[Problem, str], Grade]:
+    """Grading as a run's configuration has it."""
+    strict = reward.reading == "strict"
+
+    def graded(problem: Problem, text: str) -> Grade:
+        return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)
+
+    return graded
 
 
 def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:

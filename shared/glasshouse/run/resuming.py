@@ -25,7 +25,7 @@ from glasshouse.store.rundir import (
     summary_of,
 )  # fmt: skip
 
-UNBOUND = {"out", "steps", "checkpoints", "watch", "placement", "monarch", "hosts"}
+UNBOUND = {"out", "steps", "checkpoints", "watch", "monitor", "placement", "monarch", "hosts"}
 """Keys that change nothing of what a step computes: a run may go on under others."""
 
 
@@ -47,7 +47,7 @@ def finished(path: Path, config: Config) -> dict[str, Any] | None:
     if summary is None or "interrupted_at" in summary:
         return None
     done = summary["steps_done"] == config.steps or "used_up_at" in summary
-    return summary if done else None
+    return {**summary, "run": str(path)} if done else None  # it may have been moved since
 
 
 def check_same(path: Path, config: Config) -> None:

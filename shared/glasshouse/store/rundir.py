@@ -6,6 +6,8 @@ results/metrics.jsonl        a line a step
 results/events.jsonl         a line an event
 results/rollouts/            every prompt and completion
 results/summary.json         before, after, and where it all is
+results/monitor.json         how readable the base and each checkpoint are (monitor_rows.jsonl.zst)
+results/report.html          all of it for people, in one page
 checkpoints/step-000060/     a model in the Hugging Face layout, and all that is needed to go on
 """
 
@@ -50,7 +52,7 @@ class RunDirectory:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path)
+            lock = locked(path)
             if not holds_run(path) or (path / CONFIG).read_text() != dump(config):
                 write_text(path / CONFIG, dump(config))
             _mend(path / "results" / "events.jsonl")
@@ -157,7 +159,7 @@ def _others(path: Path) -> bool:
     return any(entry.name != LOCK for entry in path.iterdir())
 
 
-def _locked(path: Path) -> IO[str]:
+def locked(path: Path) -> IO[str]:
     """The lock that goes with the process, however it ends."""
     lock = open(path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  # held as long as the run
     try:

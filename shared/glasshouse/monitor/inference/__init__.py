@@ -5,6 +5,7 @@
     permutation.py  nulls: the same verdicts, dealt out anew
     seeds.py        two arms over paired seeds: effect, interval, exact test, Holm
     comparison.py   two monitors on the same rollouts
+    control.py      nulls: the same rollouts, not intervened on
     matched.py      two arms at one step, or where both arms are equally accurate
 
 Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glasshouse/statistics.py.
@@ -12,6 +13,7 @@ Every draw is keyed: the same rows and key give the same interval, bit for bit.
 """
 
 from glasshouse.monitor.inference.comparison import Versus, versus
+from glasshouse.monitor.inference.control import control_null
 from glasshouse.monitor.inference.matched import (
     Curve,
     at_accuracy,
@@ -21,7 +23,7 @@ from glasshouse.monitor.inference.matched import (
     shared_accuracy,
 )
 from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null
-from glasshouse.monitor.inference.resampling import Interval, bootstrap
+from glasshouse.monitor.inference.resampling import Interval, bootstrap, bootstrap_all
 from glasshouse.monitor.inference.scored import (
     Scored,
     ScoredGMean2,
@@ -51,6 +53,8 @@ __all__ = [
     "at_step",
     "auroc_null",
     "bootstrap",
+    "bootstrap_all",
+    "control_null",
     "family",
     "matched_accuracy",
     "matched_step",

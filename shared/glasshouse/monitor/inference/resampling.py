@@ -10,7 +10,7 @@ draw is nested: seeds, then problems of each drawn seed, then samples of each dr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,13 +103,28 @@ def bootstrap(
     resamples: int = RESAMPLES,
 ) -> Interval:
     """The 95 % interval of a measure, by resampling the groups of `levels`, outermost first."""
+    return bootstrap_all({"": statistic}, levels, key=key, resamples=resamples)[""]
+
+
+def bootstrap_all(
+    statistics: Mapping[str, Statistic],
+    levels: Sequence[ArrayLike],
+    *,
+    key: Sequence[randomness.Part],
+    resamples: int = RESAMPLES,
+) -> dict[str, Interval]:
+    """The same for several measures of the same rows, from the same resamples."""
     nest = Nest(levels)
     if nest.units < 2:
-        return Interval(
+        alone = Interval(
             low=None, high=None, units=nest.units, reason="one unit alone has no interval"
         )
-    drawn = np.concatenate([statistic(weights) for weights in nest.resamples(resamples, *key)])
-    return interval(drawn, nest.units)
+        return dict.fromkeys(statistics, alone)
+    drawn: dict[str, list[Floats]] = {name: [] for name in statistics}
+    for weights in nest.resamples(resamples, *key):
+        for name, statistic in statistics.items():
+            drawn[name].append(statistic(weights))
+    return {name: interval(np.concatenate(values), nest.units) for name, values in drawn.items()}
 
 
 def interval(drawn: Floats, units: int) -> Interval:

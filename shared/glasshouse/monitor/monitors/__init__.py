@@ -24,8 +24,10 @@ from glasshouse.monitor.monitors.judge import JudgeMonitor
 from glasshouse.monitor.monitors.ngrams import NgramMonitor
 from glasshouse.monitor.monitors.probe import ProbeMonitor
 from glasshouse.monitor.monitors.rule import RuleMonitor
+from glasshouse.monitor.monitors.saved import saved
 from glasshouse.monitor.monitors.steps import StepVerifier
 from glasshouse.monitor.monitors.trained import Split
+from glasshouse.monitor.views import Scope
 
 __all__ = [
     "Endpoint",
@@ -34,12 +36,14 @@ __all__ = [
     "NgramMonitor",
     "ProbeMonitor",
     "RuleMonitor",
+    "Scope",
     "Split",
     "StepVerifier",
     "Verdict",
     "flags",
     "identity",
     "keep_apart",
+    "saved",
     "score_all",
     "scores",
 ]
