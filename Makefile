@@ -81,6 +81,7 @@ compare-trl: $(BENCH)/.ready ## every loss that TRL has: equal values and gradie
 .PHONY: bench
 bench: $(BENCH)/.ready ## seconds a step, tokens/s and memory beside TRL and transformers (10 min)
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
+	@$(BENCH)/bin/python bench/generators.py
 
 .PHONY: pocket
 pocket: $(VENV)/.ready ## build the embedded model anew into build/pocket (under an hour)

@@ -23,6 +23,7 @@ from glasshouse.generate.decoders import LlamaDecoder
 from glasshouse.learn import Learner, learner
 from glasshouse.policy import Policy
 from glasshouse.policy.logprobs import Batch
+from glasshouse.policy.prefix import Prefixes
 from glasshouse.run import collect, metrics
 from glasshouse.run.loop import Run
 from glasshouse.store import RolloutLog, RunDirectory
@@ -43,14 +44,17 @@ PLACES: list[Place] = [
     (LlamaDecoder, "compact", "decode compaction"),
     (engine, "pick", "sampling"),
     (Policy, "texts", "text decode"),
-    (collect.Collector, "collect", "rollouts made"),
+    (collect.Collector, "graded", "rollouts made"),
     (collect, "grade", "grading"),
     (metrics, "of_groups", "metrics"),
     (Learner, "update", "learner bookkeeping"),
     (Learner, "_divergence", "learner KL watch"),
     (Batch, "of", "learner batches"),
     (learner, "logprobs", "learner forward"),
-    (torch.Tensor, "backward", "learner backward"),
+    (Prefixes, "__init__", "learner forward"),
+    (Prefixes, "logprobs", "learner forward"),
+    (Prefixes, "gradients", "learner backward"),
+    (torch.autograd, "grad", "learner backward"),
     (torch.nn.utils, "clip_grad_norm_", "optimizer"),
     (torch.optim.Adam, "step", "optimizer"),  # AdamW inherits it
     (RolloutLog, "append", "record"),
