@@ -21,7 +21,8 @@ ifdef EXP
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 	@for exp in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py $$exp || exit 1; done
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m alone
 endif
 
 ##@ Working on it

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 pytest.importorskip("monarch")
 
 ROOT = Path(__file__).resolve().parent.parent

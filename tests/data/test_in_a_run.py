@@ -102,6 +102,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, overrides
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.alone
 def test_drawing_costs_less_than_a_fiftieth_of_a_step(tmp_path):
     """Even of the mock model's steps, which are far shorter than any real one's."""
     run(

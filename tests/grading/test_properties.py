@@ -232,6 +232,7 @@ def worst_texts(unit: str) -> list[str]:
     ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("unit", UNITS, ids=ascii)
 def test_64_kilobytes_of_anything_take_under_10_ms(unit: str) -> None:
     for text in worst_texts(unit):

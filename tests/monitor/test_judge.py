@@ -18,6 +18,8 @@ from glasshouse.monitor.monitors.client import _seconds
 from glasshouse.monitor.monitors.judge import read
 from glasshouse.monitor.views import Scope, View, look
 
+pytestmark = pytest.mark.alone
+
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 Behaviour = Callable[["Handler"], None]
 

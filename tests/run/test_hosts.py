@@ -34,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import hosts_proof as proof
 from network import Network, stop
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:

@@ -28,6 +28,8 @@ from glasshouse.run.monarch.weights import trained
 from glasshouse.run.placement import Chunk, Inline
 from glasshouse.types import Completion, Request
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     f"model={ROOT / 'models' / 'mock'}",

@@ -16,6 +16,8 @@ pytest.importorskip("monarch")
 
 from glasshouse.run.monarch.runtime import gone
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [
     sys.executable, "-m", "glasshouse", "train", f"model={ROOT / 'models' / 'mock'}",

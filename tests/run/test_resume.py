@@ -74,6 +74,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return result(out)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("what", [["steps", "--small"], ["kills", "--count", "8"]])
 def test_really_killed_runs_go_on_bit_for_bit(what: list[str]) -> None:
     """A small part of `make resume-proof`."""
