@@ -12,7 +12,7 @@ Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glassh
 Every draw is keyed: the same rows and key give the same interval, bit for bit.
 """
 
-from glasshouse.monitor.inference.bootstrap import Interval, bootstrap, bootstrap_all
+from glasshouse.monitor.inference.bootstrap import Interval, bootstrap, bootstrap_all, unanimous
 from glasshouse.monitor.inference.control import control_null
 from glasshouse.monitor.inference.matched import (
     Curve,
@@ -73,5 +73,6 @@ __all__ = [
     "sign_flip",
     "slope",
     "table_null",
+    "unanimous",
     "versus",
 ]
