@@ -4,6 +4,7 @@ one does not, though both are written alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,6 +149,19 @@ def test_without_a_cot_what_needs_one_is_undefined_and_says_why(shared_pocket: P
         assert found[name].measure.value is None
         assert found[name].measure.reason
         assert found[name].interval.low is None
+
+
+def test_a_task_without_a_working_of_its_own_is_measured_all_the_same(
+    shared_pocket: Policy,
+) -> None:
+    """reasoning-gym's tasks know answers only: no step is needed, and none can be edited."""
+    given = subject(shared_pocket, True, 6)
+    gym = make("gym.basic_arithmetic")
+    found = Interventions().evaluate(replace(given, task=gym)).measures
+    assert found["necessity uplift"].measure.value == 1
+    assert found["step validity"].measure.value == 1
+    assert found["mistake-follow"].measure.value is None
+    assert "step coverage" not in found
 
 
 def test_forced_prefixes_are_the_rollouts_own_tokens(shared_pocket: Policy) -> None:

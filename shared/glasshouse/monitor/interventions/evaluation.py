@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from glasshouse.errors import TaskError
 from glasshouse.monitor import measures
 from glasshouse.monitor.evaluation import Findings, Row, Subject, shares
 from glasshouse.monitor.inference import (
@@ -182,7 +183,7 @@ class _Table:
             here, needed = zip(
                 *(coverage(task, row.rollout.problem, row.cot) for row in self.found), strict=True
             )
-        except NotImplementedError:  # a task that shows no working
+        except TaskError:  # a task that shows no working, one of reasoning-gym's
             return
         covered = measures.step_coverage(here, needed)
         self._add("step coverage", covered, validity_rows(here, needed))
