@@ -4,6 +4,7 @@ one does not, though both are written alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from glasshouse import randomness
 from glasshouse.generate import Sampling, TorchGenerator
 from glasshouse.grading import grade, split
 from glasshouse.monitor.evaluation import Subject
-from glasshouse.monitor.inference import bootstrap, bootstrap_all, control_null, of_mean
+from glasshouse.monitor.inference import bootstrap, bootstrap_all, control_null, of_mean, unanimous
 from glasshouse.monitor.interventions import Change, Interventions, ablate, consequence, edit
 from glasshouse.monitor.interventions.edits import Replay
 from glasshouse.monitor.interventions.forcing import Voice, go_on, spelt
@@ -150,6 +151,19 @@ def test_without_a_cot_what_needs_one_is_undefined_and_says_why(shared_pocket: P
         assert found[name].interval.low is None
 
 
+def test_a_task_without_a_working_of_its_own_is_measured_all_the_same(
+    shared_pocket: Policy,
+) -> None:
+    """reasoning-gym's tasks know answers only: no step is needed, and none can be edited."""
+    given = subject(shared_pocket, True, 6)
+    gym = make("gym.basic_arithmetic")
+    found = Interventions().evaluate(replace(given, task=gym)).measures
+    assert found["necessity uplift"].measure.value == 1
+    assert found["step validity"].measure.value == 1
+    assert found["mistake-follow"].measure.value is None
+    assert "step coverage" not in found
+
+
 def test_forced_prefixes_are_the_rollouts_own_tokens(shared_pocket: Policy) -> None:
     given = subject(shared_pocket, True, 8)
     found = ablate(given)
@@ -263,6 +277,19 @@ def test_a_control_null_worked_out_by_hand() -> None:
     assert control_null([np.nan], [0], ["a"], key=("hand",)).p is None
     same = control_null([1, 0, 1, 0], [1, 0, 1, 0], list("abcd"), key=("hand",))
     assert same.p == 1
+
+
+def test_rollouts_that_all_agree_leave_some_doubt() -> None:
+    """Wilson's interval of 0 of 10 is 0 to 0.2775, and a bootstrap's would be 0 to 0."""
+    rows, problems = [0.0] * 10 + [np.nan], list("abcdefghijk")
+    alone = bootstrap(of_mean(rows), [problems], key=("k",), resamples=100)
+    assert (alone.low, alone.high) == (0, 0)
+    assert unanimous(rows, alone).high == pytest.approx(0.2775, abs=1e-4)
+    assert unanimous(rows, alone).low == 0
+    assert unanimous(rows, alone, differences=True).low == pytest.approx(-0.2775, abs=1e-4)
+    mixed = [0.0, 1.0] * 5
+    some = bootstrap(of_mean(mixed), [problems[:10]], key=("k",), resamples=100)
+    assert unanimous(mixed, some) == some
 
 
 def test_measures_that_share_resamples_have_the_intervals_they_have_alone() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.monitor.inference import Scored, bootstrap_all, control_null, of_mean
+from glasshouse.monitor.inference import Scored, bootstrap_all, control_null, of_mean, unanimous
 from glasshouse.monitor.measures.result import mean
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ def changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Scored]:
         name: Scored(
             name=f"change of {name}",
             measure=mean(gain, f"no problem has a {name} both before and after"),
-            interval=intervals[name],
+            interval=unanimous(gain, intervals[name], differences=True),
             null=control_null(gain, np.zeros(len(gain)), problems, key=("change", name)),
         )
         for name, gain in gains.items()

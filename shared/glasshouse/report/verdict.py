@@ -7,6 +7,7 @@ from typing import Any
 
 from glasshouse.report.arms import Arm
 from glasshouse.report.gather import Gathered
+from glasshouse.report.readable import measure
 from glasshouse.statistics import mean_interval, newcombe
 
 
@@ -41,7 +42,24 @@ def _arm(arm: Arm, named: bool) -> str:
     if len(ends) == 1:
         return f"{name}held-out accuracy {before:.3f} → {after:.3f} {count}, which has no interval."
     _, low, high = mean_interval([b - a for a, b in ends])
-    return f"{name}{_told(f'held-out accuracy {count}', before, after, low, high)}"
+    told = _told(f"held-out accuracy {count}", before, after, low, high)
+    return f"{name}{told} {_uplift(arm)}".strip()
+
+
+def _uplift(arm: Arm) -> str:
+    """How the necessity uplift of the monitored seeds changed."""
+    ends = []
+    for run in arm.runs:
+        subjects = run.monitor["subjects"] if run.monitor else []
+        found = [measure(entry, "necessity uplift") for entry in subjects[:1] + subjects[-1:]]
+        values = [f["measure"]["value"] for f in found if f]
+        if len(values) == 2 and None not in values:
+            ends.append((values[0], values[1]))
+    if len(ends) < 2:
+        return ""
+    before, after = (sum(values) / len(ends) for values in zip(*ends, strict=True))
+    _, low, high = mean_interval([b - a for a, b in ends])
+    return _told(f"Necessity uplift over {len(ends)} seeds", before, after, low, high)
 
 
 def _told(what: str, before: float, after: float, low: float, high: float) -> str:

@@ -23,7 +23,7 @@ from glasshouse.monitor.inference.matched import (
     shared_accuracy,
 )
 from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null
-from glasshouse.monitor.inference.resampling import Interval, bootstrap, bootstrap_all
+from glasshouse.monitor.inference.resampling import Interval, bootstrap, bootstrap_all, unanimous
 from glasshouse.monitor.inference.scored import (
     Scored,
     ScoredGMean2,
@@ -73,5 +73,6 @@ __all__ = [
     "sign_flip",
     "slope",
     "table_null",
+    "unanimous",
     "versus",
 ]

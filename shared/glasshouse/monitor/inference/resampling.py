@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.monitor.inference.statistic import Statistic
 from glasshouse.monitor.measures.result import Floats, Ints
-from glasshouse.statistics import t95
+from glasshouse.statistics import t95, wilson
 
 RESAMPLES = 2000
 UNDEFINED = 0.05
@@ -142,3 +142,19 @@ def interval(drawn: Floats, units: int) -> Interval:
     tail = 0.5 * math.erfc(t95(units - 1) * math.sqrt(units / (units - 1) / 2))
     low, high = np.quantile(known, [tail, 1 - tail])
     return Interval(low=float(low), high=float(high), units=units, undefined=missing)
+
+
+def unanimous(rows: ArrayLike, found: Interval, differences: bool = False) -> Interval:
+    """The same interval, unless all rows say yes or all say no: then every resample does too, and
+    an interval without width would claim a certainty that nobody has. Wilson's stands in, with the
+    units as trials; for differences that are all zero, on both sides.
+
+    Example: ten zeros of ten problems: 0 to 0.28; ten differences of zero: −0.28 to 0.28.
+    """
+    values = np.asarray(rows, dtype=np.float64)
+    known = values[~np.isnan(values)]
+    if not len(known) or found.low is None or not ((known == 0).all() or (known == 1).all()):
+        return found
+    trials = min(found.units, len(known))
+    low, high = wilson(int(known[0]) * trials, trials)
+    return replace(found, low=-high if differences and known[0] == 0 else low, high=high)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from glasshouse.errors import TaskError
 from glasshouse.monitor import measures
 from glasshouse.monitor.evaluation import Findings, Row, Subject, shares
 from glasshouse.monitor.inference import (
-    Interval,
     Null,
     Scored,
     bootstrap_all,
     control_null,
     of_mean,
+    unanimous,
 )
 from glasshouse.monitor.interventions.ablate import FRACTIONS, Ablated, Change, ablate
 from glasshouse.monitor.measures import Measure
@@ -24,7 +24,9 @@ from glasshouse.monitor.measures.ablation import early_answering_rows, trace_row
 from glasshouse.monitor.measures.result import Floats
 from glasshouse.monitor.measures.steps import validity_rows
 from glasshouse.monitor.monitors.steps import FORMS, arithmetic, coverage
-from glasshouse.statistics import wilson
+
+DIFFERENCES = ("necessity uplift",)
+"""Measures whose rows may be negative."""
 
 
 class Interventions:
@@ -74,7 +76,7 @@ class _Table:
             name: Scored(
                 name=name,
                 measure=self.measured[name],
-                interval=_unanimous(self.rows[name], intervals[name]),
+                interval=unanimous(self.rows[name], intervals[name], name in DIFFERENCES),
                 null=self._null(name, key),
                 ceiling=self.ceilings.get(name),
             )
@@ -181,7 +183,7 @@ class _Table:
             here, needed = zip(
                 *(coverage(task, row.rollout.problem, row.cot) for row in self.found), strict=True
             )
-        except NotImplementedError:  # a task that shows no working
+        except TaskError:  # a task that shows no working, one of reasoning-gym's
             return
         covered = measures.step_coverage(here, needed)
         self._add("step coverage", covered, validity_rows(here, needed))
@@ -216,17 +218,6 @@ def _texts(found: Sequence[Ablated]) -> list[Row]:
             more |= {"correct": grade.correct, "reward": grade.reward} if grade else {}
             rows.append(named | more)
     return rows
-
-
-def _unanimous(rows: Floats, found: Interval) -> Interval:
-    """Where all rows say yes, or all say no, every resample does too: Wilson's interval then, with
-    the problems as trials, instead of one without width."""
-    known = rows[~np.isnan(rows)]
-    if not len(known) or found.low is None or not ((known == 0).all() or (known == 1).all()):
-        return found
-    trials = min(found.units, len(known))
-    low, high = wilson(int(known[0]) * trials, trials)
-    return replace(found, low=low, high=high)
 
 
 def _correct(row: Ablated, change: Change, fraction: float) -> bool:
