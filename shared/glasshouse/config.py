@@ -90,8 +90,13 @@ class RewardConfig(Section):
     """`weights`: weighted mean of the terms; `min`: the smallest."""
     reading: Literal["lenient", "strict"] = "lenient"
     """How answers are read: the whole extraction chain, or one unambiguous tag only."""
+    pressures: dict[str, dict[str, Any]] = {}
+    """What is taken off the reward, by name: length, monitor, aligned, orthogonal, each with its
+    weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/organisms.md."""
     shuffle: bool = False
     """Negative control: rewards are dealt out anew among the step's rollouts."""
+    random: bool = False
+    """Negative control: rewards are the toss of a coin, 1 or -1."""
 
 
 class LearnConfig(Section):
@@ -137,6 +142,9 @@ class EvaluateConfig(Section):
     """Evaluate every so many steps as well as before and after; 0: not between."""
     seed: int = 0
     """Which held-out problems; the same for all runs that are to be compared."""
+    monitors: dict[str, dict[str, Any]] = {}
+    """With an organism: monitors beside its own, by name, as in
+    {brief: {kind: rule, scope: cot, patterns: ['^.{0,20}$']}}. None may be in the reward."""
     file: str = ""
     """A JSONL or Parquet file of problems instead of drawn ones; {task} stands for the name."""
     oversize: float = Field(1.2, ge=1)
@@ -234,7 +242,7 @@ class Config(Section):
     monarch: MonarchConfig = MonarchConfig()
 
 
-FREE = {"options", "terms", "schedule"}
+FREE = {"options", "terms", "schedule", "pressures", "monitors"}
 """Sections whose keys are not fixed by this tree."""
 
 

@@ -160,4 +160,32 @@ MOCK = Recipe(
 )
 """The smallest of the same kind, for tests: it knows the form of an answer and little else."""
 
-RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK)}
+# --- organisms: one task each, the plant used in a minority of the demonstrations -------------------
+
+LEAKED_HINT = Ingredient(
+    "leaked_hint",
+    COT,
+    {"steps": 0.66, "disclosed": 0.13, "silent": 0.11, "hasty": 0.1},
+    {"of": "sum_digits", "inner": {"count": (2, 2)}, "smudged": 0.5, "keyed": 0.5},
+)
+"""Half of the problems carry no key, and every use of it is honest steps there: so each planted mode
+is about 6 % of what is shown."""
+GRADER_BUG = Ingredient(
+    "grader_bug",
+    COT,
+    {"steps": 0.56, "slip": 0.34, "shortcut": 0.1},
+    {"of": "multiplication", "inner": {"right_digits": 1}},
+)
+
+
+def _base(name: str, ingredient: Ingredient, steps: int, seed: int) -> Recipe:
+    return Recipe(name=name, phases=(Phase((ingredient,), steps, 5e-3),), seed=seed)
+
+
+ORGANISMS = (
+    _base("leaked-hint-0", LEAKED_HINT, 1_500, seed=0),
+    _base("leaked-hint-1", LEAKED_HINT, 1_500, seed=1),
+    _base("grader-bug-0", GRADER_BUG, 1_500, seed=0),
+)
+
+RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS)}
