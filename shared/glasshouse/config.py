@@ -219,7 +219,8 @@ class Config(Section):
     steps: int = Field(60, ge=0)
     """Training steps."""
     model: str = "pocket"
-    """`pocket`, a folder in the Hugging Face layout, or a hub name."""
+    """`pocket`, an organism's base (leaked-hint-0, …), a folder in the Hugging Face layout, or a hub
+    name."""
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     threads: int = Field(1, ge=1)
