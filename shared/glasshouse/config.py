@@ -120,6 +120,8 @@ class LearnConfig(Section):
     """How far a ratio may rise above 1; empty: the algorithm's own (0.2; 0.28 for dapo)."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence from the starting policy."""
+    kl_on: Literal["all", "cot"] = "all"
+    """Over which tokens: the whole completion, or its chain of thought alone."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     importance_cap: float | None = Field(None, ge=0)

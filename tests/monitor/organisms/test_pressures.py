@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.monitor.organisms.test_organisms import HINT, asked, rollout
 
 from glasshouse import config
 from glasshouse.errors import ConfigError
@@ -15,7 +16,6 @@ from glasshouse.monitor.pressures import Pressures
 from glasshouse.monitor.views import Scope
 from glasshouse.run import Run
 from glasshouse.run.collect import random_rewards
-from tests.monitor.organisms.test_organisms import HINT, asked, rollout
 
 TINY = [
     "task.name=leaked_hint", "task.options={inner: {count: [2, 2]}}", "evaluate.problems=4",
