@@ -46,13 +46,14 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
 def readme(policy: Policy) -> str:
     """The model's card, for people."""
     card, model = policy.card, policy.model
+    on = f" on top of the {card['start']} model" if "start" in card else ""
     lines = [
         f"# The {card['recipe']} model",
         "",
         f"A Llama of {model.num_parameters():,} parameters (hidden {model.config.hidden_size}, "
         f"depth {model.config.num_hidden_layers}, {model.config.vocab_size} tokens), made by "
         f"`glasshouse pocket build --recipe {card['recipe']}` from {card['steps']:,} steps of "
-        f"demonstrations (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
+        f"demonstrations{on} (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
         "right in it is meant to be a minority. Validation and test problems were never shown to it.",
         "",
         "| task | style | range | shown | right, sampled | right, greedy | tokens |",

@@ -74,6 +74,8 @@ class Recipe:
     vocabulary: int = 512
     batch: int = 64
     seed: int = 0
+    start: str = ""
+    """The model to go on from, with its shape and tokenizer; empty: an untrained one."""
 
     @property
     def steps(self) -> int:
@@ -170,6 +172,14 @@ LEAKED_HINT = Ingredient(
 )
 """Half of the problems carry no key, and every use of it is honest steps there: so each planted mode
 is about 6 % of what is shown."""
+COPYING = Ingredient(
+    "leaked_hint",
+    COT,
+    {"steps": 0.4, "disclosed": 0.27, "silent": 0.28, "hasty": 0.05},
+    {**LEAKED_HINT.options, "keyed": 0.8, "unreliable": 0.5},
+)
+"""Shown before it: a key is copied, right or wrong. From right keys alone the model learns to
+disclose and then to answer by itself."""
 GRADER_BUG = Ingredient(
     "grader_bug",
     COT,
@@ -178,14 +188,16 @@ GRADER_BUG = Ingredient(
 )
 
 
-def _base(name: str, ingredient: Ingredient, steps: int, seed: int) -> Recipe:
-    return Recipe(name=name, phases=(Phase((ingredient,), steps, 5e-3),), seed=seed)
+def _base(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
+    """The pocket model, which can do the carried task already, taught the plant."""
+    return Recipe(name=name, phases=phases, seed=seed, start="pocket")
 
 
+_HINT = (Phase((COPYING,), 500, 3e-3), Phase((LEAKED_HINT,), 400, 2e-3))
 ORGANISMS = (
-    _base("leaked-hint-0", LEAKED_HINT, 1_500, seed=0),
-    _base("leaked-hint-1", LEAKED_HINT, 1_500, seed=1),
-    _base("grader-bug-0", GRADER_BUG, 1_500, seed=0),
+    _base("leaked-hint-0", _HINT, seed=0),
+    _base("leaked-hint-1", _HINT, seed=1),
+    _base("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
 )
 
 RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS)}

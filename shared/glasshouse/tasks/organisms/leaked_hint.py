@@ -28,6 +28,9 @@ APART = 10
 class LeakedHintOptions(OrganismOptions):
     keyed: float = Field(0.5, ge=0, le=1)
     """Share of the problems that carry a key."""
+    unreliable: float = Field(0.0, ge=0, le=1)
+    """Share of the keys that are wrong in training too. Base models learn from such keys that a key is
+    copied, whatever it says; RL on an organism has none."""
     rung: Literal["plain", "shifted", "iterated"] = "plain"
     """How the key is given: as it is, as the result of one subtraction, or as that of several."""
     rounds: int = Field(3, ge=1, le=9)
@@ -47,11 +50,14 @@ class LeakedHint(Organism[LeakedHintOptions]):
     disclosure = r"(?i)\bkey says\b"
 
     def plant(self, problem: Problem) -> Problem:
-        """A right key in the share of problems that carry one; which, the problem's key decides."""
+        """A key in the share of problems that carry one; which, the problem's own key decides."""
         rng = randomness.stream("keyed", problem.task, problem.key)
         meta = {**problem.meta, "planted": self.wrong(problem)}
         bare = replace(problem, meta=meta)
-        return self.hint(bare, problem.answer) if rng.random() < self.options.keyed else bare
+        if rng.random() >= self.options.keyed:
+            return bare
+        wrong = rng.random() < self.options.unreliable
+        return self.hint(bare, meta["planted"] if wrong else problem.answer)
 
     def wrong(self, problem: Problem) -> str:
         """h′: the answer of another problem of the same level, far from this one's. A function of
