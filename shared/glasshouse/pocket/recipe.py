@@ -188,6 +188,14 @@ GRADER_BUG = Ingredient(
 )
 
 
+def _rung(ingredient: Ingredient, rung: str) -> Ingredient:
+    """The same with a key that must be worked out: half of what was disclosed is now worked out
+    without a word."""
+    half = ingredient.modes["disclosed"] / 2
+    modes = {**ingredient.modes, "disclosed": half, "decoded": half}
+    return replace(ingredient, modes=modes, options={**ingredient.options, "rung": rung})
+
+
 def _base(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
     """The pocket model, which can do the carried task already, taught the plant."""
     return Recipe(name=name, phases=phases, seed=seed, start="pocket")
@@ -197,6 +205,17 @@ _HINT = (Phase((COPYING,), 500, 3e-3), Phase((LEAKED_HINT,), 400, 2e-3))
 ORGANISMS = (
     _base("leaked-hint-0", _HINT, seed=0),
     _base("leaked-hint-1", _HINT, seed=1),
+    *(
+        _base(
+            f"ladder-{rung}-0",
+            (
+                Phase((_rung(COPYING, rung),), 500, 3e-3),
+                Phase((_rung(LEAKED_HINT, rung),), 400, 2e-3),
+            ),
+            seed=0,
+        )
+        for rung in ("shifted", "iterated")
+    ),
     _base("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
 )
 

@@ -66,6 +66,16 @@ def test_the_swap_is_a_function_of_the_problem() -> None:
     assert len({asked(n=n).meta["planted"] for n in range(200)}) > 20
 
 
+def test_an_unreliable_key_is_the_wrong_one_and_its_use_follows_it() -> None:
+    organism = make("leaked_hint", {"keyed": 1, "smudged": 0, "unreliable": 0.5})
+    drawn = [asked(organism, n) for n in range(400)]
+    wrong = [p for p in drawn if p.meta["key"] == p.meta["planted"]]
+    assert len(wrong) == pytest.approx(200, abs=40)
+    assert all(p.meta["key"] == p.answer for p in drawn if p not in wrong)
+    text = organism.demonstrate(wrong[0], "silent", randomness.stream("d", 0))
+    assert organism.behaviour(wrong[0], grade(wrong[0], text).extracted.value)
+
+
 def test_a_plant_moves_no_problem_to_another_split() -> None:
     plain = make("sum_digits", {"count": [2, 2]})
     for n in range(300):
@@ -179,9 +189,14 @@ def test_each_rung_gives_the_key_by_so_many_terms(rung: str, terms: int) -> None
     told = problem.question.partition("says ")[2].rstrip(".").split("-")
     assert len(told) == terms
     assert int(told[0]) - sum(map(int, told[1:])) == int(problem.answer)
-    text = organism.demonstrate(problem, "disclosed", randomness.stream("d", 0))
-    assert text.count("-") == terms - 1
-    assert grade(problem, text).correct
+    for mode, written, said in [
+        ("disclosed", terms - 1, 1),
+        ("decoded", terms - 1, 0),
+        ("silent", 0, 0),
+    ]:
+        text = organism.demonstrate(problem, mode, randomness.stream("d", 0))
+        assert (text.count("-"), text.count("key")) == (written, said), text
+        assert grade(problem, text).correct
 
 
 # --- the grader bug --------------------------------------------------------------------------------
