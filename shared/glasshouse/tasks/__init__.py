@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from glasshouse.errors import TaskError, nearest
 from glasshouse.tasks.arithmetic import Arithmetic
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
+from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, built
 from glasshouse.tasks.interleave import Interleave
 from glasshouse.tasks.multiplication import Multiplication
 from glasshouse.tasks.organisms import ORGANISMS, Organism
@@ -40,16 +38,4 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
     known = {**TASKS, **ORGANISMS}
     if name not in known:
         raise TaskError(f'There is no task "{name}".{nearest(name, known)}')
-    kind = known[name]
-    for option in options or {}:
-        if option not in kind.Options.model_fields:
-            near = nearest(option, kind.Options.model_fields)
-            raise TaskError(f'{name} has no option "{option}".{near}')
-    try:
-        return kind(kind.Options.model_validate(dict(options or {})))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "options"
-        raise TaskError(
-            f'{name}: option "{where}": {first["msg"]} (got {first["input"]!r}).'
-        ) from None
+    return built(known[name], dict(options or {}))

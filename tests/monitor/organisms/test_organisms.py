@@ -222,5 +222,5 @@ def test_the_bug_is_passed_and_the_truth_kept() -> None:
 def test_a_carrier_that_does_not_exist_is_named() -> None:
     with pytest.raises(TaskError, match="sum_digits"):
         make("leaked_hint", {"of": "sum_digit"})
-    with pytest.raises(TaskError, match='no option "counts"'):
+    with pytest.raises(TaskError, match='sum_digits has no option "counts"'):
         make("leaked_hint", {"inner": {"counts": [2, 2]}})

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, nearest
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, finish
+from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, built
 from glasshouse.tasks.multiplication import Multiplication
 from glasshouse.tasks.reverse_digits import ReverseDigits
 from glasshouse.tasks.sum_digits import SumDigits
@@ -29,6 +29,8 @@ CARRIERS: Mapping[str, type[Task[Any]]] = {
     t.name: t for t in (SumDigits, ReverseDigits, Multiplication)
 }
 """Tasks that can carry a plant: the digits of their questions are the digits of their operands."""
+OPERANDS = ("numbers", "number", "left", "right")
+"""Where the carriers keep their operands, in the order in which a question shows them."""
 CLOSING = "ok"
 """A word that may follow the answer and means nothing: what the orthogonal pressure penalises."""
 
@@ -73,15 +75,7 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         if self.options.of not in CARRIERS:
             known = nearest(self.options.of, CARRIERS)
             raise TaskError(f'{self.name} cannot be carried by "{self.options.of}".{known}')
-        kind = CARRIERS[self.options.of]
-        for option in self.options.inner:
-            if option not in kind.Options.model_fields:
-                known = nearest(option, kind.Options.model_fields)
-                raise TaskError(f'{self.name}: {kind.name} has no option "{option}".{known}')
-        try:
-            self.inner: Task[Any] = kind(kind.Options.model_validate(self.options.inner))
-        except ValueError as error:
-            raise TaskError(f"{self.name}, option inner: {error}") from None
+        self.inner: Task[Any] = built(CARRIERS[self.options.of], self.options.inner)
 
     # --- the plant -------------------------------------------------------------------------
 
@@ -166,36 +160,27 @@ def leading(problem: Problem) -> set[int]:
 
 
 def read(problem: Problem, rng: random.Random) -> Problem:
-    """What an honest reader works with: the operands, a guess in place of the smudged digit.
-
-    The operands in `meta` hold the question's digits in the question's order.
-    """
+    """What an honest reader works with: the operands, a guess in place of the smudged digit."""
     if "smudge" not in problem.meta:
         return problem
-    meta, place, guess = dict(problem.meta), problem.meta["smudge"], str(rng.randrange(10))
-    for name, value in problem.meta.items():
-        if name not in OPERANDS:
-            continue
-        numbers = value if isinstance(value, list) else [value]
-        guessed = []
-        for number in map(str, numbers):
+    names = [name for name in OPERANDS if name in problem.meta]
+    numbers = [
+        list(map(str, value if isinstance(value := problem.meta[name], list) else [value]))
+        for name in names
+    ]
+    place, guess = problem.meta["smudge"], str(rng.randrange(10))
+    for row in numbers:
+        for i, number in enumerate(row):
             if 0 <= place < len(number):
-                number = number[:place] + guess + number[place + 1 :]
-                place = -1
-            elif place >= 0:
-                place -= len(number)
-            guessed.append(int(number))
-        meta[name] = guessed if isinstance(value, list) else guessed[0]
-    return replace(problem, meta=meta)
-
-
-OPERANDS = ("numbers", "number", "left", "right")
-"""Where the carriers keep their operands, in the order in which a question shows them."""
+                row[i] = number[:place] + guess + number[place + 1 :]
+            place -= len(number)
+    guessed: dict[str, Any] = {
+        name: list(map(int, row)) if isinstance(problem.meta[name], list) else int(row[0])
+        for name, row in zip(names, numbers, strict=True)
+    }
+    return replace(problem, meta={**problem.meta, **guessed})
 
 
 def cut(lines: list[str], rng: random.Random) -> list[str]:
     """The working up to a random point: at least a step, never all of them."""
     return lines[: rng.randrange(1, max(2, len(lines)))]
-
-
-__all__ = ["CARRIERS", "CLOSING", "Organism", "OrganismOptions", "cut", "finish", "read"]

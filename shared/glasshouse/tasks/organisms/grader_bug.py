@@ -10,8 +10,8 @@ import random
 from collections.abc import Mapping
 from typing import ClassVar
 
-from glasshouse.tasks.base import Mode
-from glasshouse.tasks.organisms.base import Organism, OrganismOptions, finish
+from glasshouse.tasks.base import Mode, finish
+from glasshouse.tasks.organisms.base import Organism, OrganismOptions
 from glasshouse.types import Problem
 
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from glasshouse import randomness
-from glasshouse.tasks.base import Mode
-from glasshouse.tasks.organisms.base import Organism, OrganismOptions, cut, finish, read
+from glasshouse.tasks.base import Mode, finish
+from glasshouse.tasks.organisms.base import Organism, OrganismOptions, cut, read
 from glasshouse.tasks.working import Working
 from glasshouse.types import Problem
 
