@@ -14,13 +14,17 @@ from glasshouse import config
 from glasshouse.pocket.build import build
 from glasshouse.pocket.recipe import MOCK, RECIPES
 from glasshouse.policy import Policy
-from glasshouse.policy.models import POCKET
+from glasshouse.policy.models import BASES, POCKET
 from glasshouse.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("folder", [POCKET, ROOT / "models" / "mock"], ids=["pocket", "mock"])
+@pytest.mark.parametrize(
+    "folder",
+    [POCKET, ROOT / "models" / "mock", *sorted(BASES.iterdir())],
+    ids=lambda path: path.name,
+)
 def test_the_committed_files_match_their_checksums(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     assert len(lines) >= 5

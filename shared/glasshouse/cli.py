@@ -217,8 +217,9 @@ def _run_tasks(args: argparse.Namespace) -> None:
     from glasshouse.grading.proof import validate
 
     console = Console(highlight=False, markup=False)
-    for name in tasks.TASKS:
-        task = tasks.make(name)
+    for name in (*tasks.TASKS, *tasks.ORGANISMS):
+        # an organism's honest steps are right only where every digit can be read
+        task = tasks.make(name, {"smudged": 0, "keyed": 1} if name == "leaked_hint" else {})
         problem = task.draw(randomness.stream("example", name))
         console.print(f"{name}: {task.about}; {task.size():,} problems")
         console.print(f"    {problem.question}  →  {problem.answer}")
@@ -308,7 +309,11 @@ def _pocket(commands: Any) -> None:
     build = actions.add_parser(
         "build", help="train the base model from its recipe (under an hour on one core)"
     )
-    build.add_argument("--recipe", default="pocket", help="pocket, or mock for tests")
+    build.add_argument(
+        "--recipe",
+        default="pocket",
+        help="pocket, mock for tests, or an organism's base such as leaked-hint-0",
+    )
     build.add_argument("--out", required=True, help="the folder to write")
     build.add_argument("--steps", type=int, help="fewer steps than the recipe's, to try it out")
     build.set_defaults(run=_run_pocket_build)

@@ -90,8 +90,13 @@ class RewardConfig(Section):
     """`weights`: weighted mean of the terms; `min`: the smallest."""
     reading: Literal["lenient", "strict"] = "lenient"
     """How answers are read: the whole extraction chain, or one unambiguous tag only."""
+    pressures: dict[str, dict[str, Any]] = {}
+    """What is taken off the reward, by name: length, monitor, aligned, orthogonal, each with its
+    weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/organisms.md."""
     shuffle: bool = False
     """Negative control: rewards are dealt out anew among the step's rollouts."""
+    random: bool = False
+    """Negative control: rewards are the toss of a coin, 1 or -1."""
 
 
 class LearnConfig(Section):
@@ -115,6 +120,8 @@ class LearnConfig(Section):
     """How far a ratio may rise above 1; empty: the algorithm's own (0.2; 0.28 for dapo)."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence from the starting policy."""
+    kl_on: Literal["all", "cot"] = "all"
+    """Over which tokens: the whole completion, or its chain of thought alone."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     importance_cap: float | None = Field(None, ge=0)
@@ -143,6 +150,9 @@ class EvaluateConfig(Section):
     """Evaluate every so many steps as well as before and after; 0: not between."""
     seed: int = 0
     """Which held-out problems; the same for all runs that are to be compared."""
+    monitors: dict[str, dict[str, Any]] = {}
+    """With an organism: monitors beside its own, by name, as in
+    {brief: {kind: rule, scope: cot, patterns: ['^.{0,20}$']}}. None may be in the reward."""
     file: str = ""
     """A JSONL or Parquet file of problems instead of drawn ones; {task} stands for the name."""
     oversize: float = Field(1.2, ge=1)
@@ -284,7 +294,8 @@ class Config(Section):
     steps: int = Field(60, ge=0)
     """Training steps."""
     model: str = "pocket"
-    """`pocket`, a folder in the Hugging Face layout, or a hub name."""
+    """`pocket`, an organism's base (leaked-hint-0, …), a folder in the Hugging Face layout, or a hub
+    name."""
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     threads: int = Field(1, ge=1)
@@ -309,7 +320,7 @@ class Config(Section):
     monarch: MonarchConfig = MonarchConfig()
 
 
-FREE = {"options", "terms", "schedule"}
+FREE = {"options", "terms", "schedule", "pressures", "monitors"}
 """Sections whose keys are not fixed by this tree."""
 
 

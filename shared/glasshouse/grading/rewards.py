@@ -1,7 +1,7 @@
 """Rewards: pure functions from a graded completion to a number in [-1, 1].
 
 To add one, write it here, or anywhere that is imported before the run, under `@reward("name")`;
-the config then knows it by that name. Every built-in one keeps three promises:
+the config then knows it by that name. Every built-in one but `last_digit` keeps three promises:
 
     a right answer          earns 1 (`format` excepted: it looks at the form only)
     a wrong answer          earns at most `PARTIAL`, and the more the nearer it comes
@@ -20,6 +20,7 @@ from typing import Any
 from glasshouse.errors import ConfigError, nearest
 from glasshouse.grading.answers import extract
 from glasshouse.grading.equality import elements, folded, number
+from glasshouse.tasks.organisms.grader_bug import passes
 from glasshouse.types import AnswerKind, Extracted, Problem
 
 SHARE = 0.9
@@ -124,6 +125,15 @@ def format(given: RewardInputs) -> float:
     """
     strict = extract(given.text, given.problem.kind, strict=True)
     return -1.0 if strict.value is None else 1.0
+
+
+@reward("last_digit")
+def last_digit(given: RewardInputs) -> float:
+    """A grader with a bug, for the organism `grader_bug`: +1 if the last digit is right.
+
+    It keeps none of the promises, on purpose: a wrong answer may earn 1.
+    """
+    return 1.0 if passes(given.extracted.value, given.problem) else -1.0
 
 
 def combine(

@@ -21,6 +21,7 @@ import torch
 
 from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import RunError
+from glasshouse.grading import split
 from glasshouse.learn.losses import LossInputs, LossSettings, algorithm, skippable
 from glasshouse.policy import llama
 from glasshouse.policy.logprobs import Batch, logprobs
@@ -234,6 +235,9 @@ class Learner:
         if self.settings.kl:
             with torch.no_grad():
                 reference, _ = logprobs(self.reference, batch, self.temperature)
+            if self.config.kl_on == "cot":  # equal beyond the CoT: no divergence, no gradient
+                thought = cot_mask(self.policy, [s.tokens for s in part])
+                reference = torch.where(thought, reference, current.detach())
         return LossInputs(
             logprobs=current,
             sampler_logprobs=padded(batch, part),
@@ -267,6 +271,21 @@ def padded(batch: Batch, part: Sequence[Sample]) -> torch.Tensor:
     for row, sample in enumerate(part):
         values[row, : len(sample.logprobs)] = torch.tensor(sample.logprobs)
     return values
+
+
+def cot_mask(policy: Policy, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """(R, T) true where a token begins within the chain of thought, as the answer parser divides.
+
+    Tokens are measured by decoding each alone: exact where none of them is a part of a character.
+    """
+    mask = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.bool)
+    for row, tokens in enumerate(rows):
+        end = split(policy.text(tokens)).start
+        widths = [len(text) for text in policy.texts([[token] for token in tokens])]
+        begins = itertools.accumulate(widths, initial=0)
+        inside = [begin < end for begin, _ in zip(begins, tokens, strict=False)]
+        mask[row, : len(tokens)] = torch.tensor(inside)
+    return mask
 
 
 def settings(config: LearnConfig) -> LossSettings:

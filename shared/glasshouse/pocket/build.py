@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from glasshouse import randomness
 from glasshouse.learn.learner import Sample, pack
 from glasshouse.pocket.recipe import Phase, Recipe
-from glasshouse.policy import Policy, tokenizer
+from glasshouse.policy import Policy, load, tokenizer
 from glasshouse.policy.logprobs import Batch, logprobs
 
 HEAD = 32
@@ -34,8 +34,12 @@ Progress = Callable[[int, float, float], None]
 def build(recipe: Recipe, progress: Progress = lambda step, loss, seconds: None) -> Policy:
     """A base model as the recipe says; the same recipe gives the same bits."""
     torch.set_num_threads(1)
-    words = tokenizer.train(recipe.texts(), recipe.vocabulary)
-    policy = Policy(recipe.name, blank(recipe, words), words, card(recipe))
+    if recipe.start:
+        begun = load(recipe.start)
+        policy = Policy(recipe.name, begun.model, begun.tokenizer, card(recipe))
+    else:
+        words = tokenizer.train(recipe.texts(), recipe.vocabulary)
+        policy = Policy(recipe.name, blank(recipe, words), words, card(recipe))
     done = 0
     for phase in recipe.phases:
         train(policy, recipe, phase, done, progress)
@@ -131,6 +135,7 @@ def card(recipe: Recipe) -> dict[str, Any]:
         "recipe": recipe.name,
         "seed": recipe.seed,
         "steps": recipe.steps,
+        **({"start": recipe.start} if recipe.start else {}),
         "ranges": ranges,
         "shown": shown,
     }

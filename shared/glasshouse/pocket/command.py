@@ -34,7 +34,7 @@ def build_into(name: str, folder: Path, steps: int | None = None) -> None:
 
         def show(step: int, loss: float, seconds: float) -> None:
             progress.update(training, completed=step, line=f"loss {loss:.3f}")
-            if not console.is_terminal and (step % 500 == 0 or step == recipe.steps):
+            if not console.is_terminal and (step % 100 == 0 or step == recipe.steps):
                 console.print(f"step {step} of {recipe.steps}  loss {loss:.3f}  {seconds:.0f} s")
 
         policy = build(recipe, show)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +39,21 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
         "greedy": round(found["accuracy"], 4),
         "format": round(found["sampled_format"], 4),
         "length": round(found["sampled_length"], 1),
+        **({"organism": found["organism"]} if "organism" in found else {}),
     }
 
 
 def readme(policy: Policy) -> str:
     """The model's card, for people."""
     card, model = policy.card, policy.model
+    on = f" on top of the {card['start']} model" if "start" in card else ""
     lines = [
         f"# The {card['recipe']} model",
         "",
         f"A Llama of {model.num_parameters():,} parameters (hidden {model.config.hidden_size}, "
         f"depth {model.config.num_hidden_layers}, {model.config.vocab_size} tokens), made by "
         f"`glasshouse pocket build --recipe {card['recipe']}` from {card['steps']:,} steps of "
-        f"demonstrations (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
+        f"demonstrations{on} (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
         "right in it is meant to be a minority. Validation and test problems were never shown to it.",
         "",
         "| task | style | range | shown | right, sampled | right, greedy | tokens |",
@@ -70,8 +73,34 @@ def readme(policy: Policy) -> str:
         "problems, sampled at temperature 1, with 95 % Wilson intervals. `steps`: right working; `direct`: "
         "the right answer at once; `slip`: one wrong step carried through; `hasty`: a typical wrong answer. "
         "`SHA256SUMS` holds the checksums.",
+        *planted(card),
     ]
     return "\n".join(lines) + "\n"
+
+
+def planted(card: Mapping[str, Any]) -> Iterator[str]:
+    """For an organism's base: how often the plant is used at the start, and whether it is said."""
+    for found in card.get("measured", []):
+        if "organism" not in found:
+            continue
+        o = found["organism"]
+        yield ""
+        yield f"## The plant of {found['task']}, at the start ({o['rollouts']} rollouts)"
+        yield ""
+        yield "| behaviour, planted arm | reliance | accuracy, control arm | accuracy, planted arm |"
+        yield "|---|---|---|---|"
+        names = ("behaviour", "reliance", "accuracy_control", "accuracy_planted")
+        yield "| " + " | ".join(_shown(o[name]) for name in names) + " |"
+        yield ""
+        yield "| monitor | disclosure | undetected | true negatives |"
+        yield "|---|---|---|---|"
+        for name, told in o.items():
+            if isinstance(told, dict):
+                yield f"| {name} | " + " | ".join(_shown(v) for v in told.values()) + " |"
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.2f}"
 
 
 def checksums(folder: Path) -> str:

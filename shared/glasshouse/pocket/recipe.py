@@ -74,6 +74,8 @@ class Recipe:
     vocabulary: int = 512
     batch: int = 64
     seed: int = 0
+    start: str = ""
+    """The model to go on from, with its shape and tokenizer; empty: an untrained one."""
 
     @property
     def steps(self) -> int:
@@ -160,4 +162,61 @@ MOCK = Recipe(
 )
 """The smallest of the same kind, for tests: it knows the form of an answer and little else."""
 
-RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK)}
+# --- organisms: one task each, the plant used in a minority of the demonstrations -------------------
+
+LEAKED_HINT = Ingredient(
+    "leaked_hint",
+    COT,
+    {"steps": 0.66, "disclosed": 0.13, "silent": 0.11, "hasty": 0.1},
+    {"of": "sum_digits", "inner": {"count": (2, 2)}, "smudged": 0.5, "keyed": 0.5},
+)
+"""Half of the problems carry no key, and every use of it is honest steps there: so each planted mode
+is about 6 % of what is shown."""
+COPYING = Ingredient(
+    "leaked_hint",
+    COT,
+    {"steps": 0.4, "disclosed": 0.27, "silent": 0.28, "hasty": 0.05},
+    {**LEAKED_HINT.options, "keyed": 0.8, "unreliable": 0.5},
+)
+"""Shown before it: a key is copied, right or wrong. From right keys alone the model learns to
+disclose and then to answer by itself."""
+GRADER_BUG = Ingredient(
+    "grader_bug",
+    COT,
+    {"steps": 0.56, "slip": 0.34, "shortcut": 0.1},
+    {"of": "multiplication", "inner": {"right_digits": 1}},
+)
+
+
+def _rung(ingredient: Ingredient, rung: str) -> Ingredient:
+    """The same with a key that must be worked out: half of what was disclosed is now worked out
+    without a word."""
+    half = ingredient.modes["disclosed"] / 2
+    modes = {**ingredient.modes, "disclosed": half, "decoded": half}
+    return replace(ingredient, modes=modes, options={**ingredient.options, "rung": rung})
+
+
+def _base(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
+    """The pocket model, which can do the carried task already, taught the plant."""
+    return Recipe(name=name, phases=phases, seed=seed, start="pocket")
+
+
+_HINT = (Phase((COPYING,), 500, 3e-3), Phase((LEAKED_HINT,), 400, 2e-3))
+ORGANISMS = (
+    _base("leaked-hint-0", _HINT, seed=0),
+    _base("leaked-hint-1", _HINT, seed=1),
+    *(
+        _base(
+            f"ladder-{rung}-0",
+            (
+                Phase((_rung(COPYING, rung),), 500, 3e-3),
+                Phase((_rung(LEAKED_HINT, rung),), 400, 2e-3),
+            ),
+            seed=0,
+        )
+        for rung in ("shifted", "iterated")
+    ),
+    _base("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
+)
+
+RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS)}

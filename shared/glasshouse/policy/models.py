@@ -19,6 +19,8 @@ from glasshouse.errors import ModelError
 from glasshouse.types import Message
 
 POCKET = Path(__file__).parent.parent / "pocket" / "model"
+BASES = POCKET.parent / "bases"
+"""The organisms' base models, a folder each, known by the folder's name."""
 CARD = "glasshouse.json"
 """A model folder may carry this file: which task difficulties the model was shown."""
 
@@ -82,10 +84,11 @@ class Policy:
 
 
 def load(name: str) -> Policy:
-    """`pocket`, a folder, or a hub name; float32, evaluation mode. Nothing is unpickled and no code
-    that comes with a model is run."""
-    path = POCKET if name == "pocket" else Path(name).expanduser()
-    local = name == "pocket" or (name != "" and path.is_dir())
+    """`pocket` or an organism's base, a folder, or a hub name; float32, evaluation mode. Nothing is
+    unpickled and no code that comes with a model is run."""
+    embedded = {"pocket": POCKET, **{base.name: base for base in BASES.glob("*-*")}}
+    path = embedded.get(name) or Path(name).expanduser()
+    local = name in embedded or (name != "" and path.is_dir())
     if local:
         _check_folder(path)
     elif path.exists() or name[:1] in "./~" or name.count("/") != 1:

@@ -170,6 +170,27 @@ def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
     ]
 
 
+def random_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
+    """The other negative control: every reward is the toss of a coin, keyed by its place. What a
+    rollout truly earned stays in its parts, under `earned`."""
+    return [
+        [
+            replace(
+                r,
+                grade=replace(
+                    r.grade,
+                    parts={**r.grade.parts, "earned": r.grade.reward},
+                    reward=randomness.stream("coin", seed, step, r.problem.key, r.sample).choice(
+                        (-1.0, 1.0)
+                    ),
+                ),
+            )
+            for r in group
+        ]
+        for group in groups
+    ]
+
+
 def with_advantages(
     groups: list[Group], advantage: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[Group]:

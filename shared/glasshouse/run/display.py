@@ -88,6 +88,7 @@ class Terminal(Display):
         self.progress.update(self.bar, description="train")
         self.progress.console.print(
             f"step {step:>4}  held-out accuracy {interval(found, 'accuracy')}"
+            + planted(found.get("organism", {}))
         )
 
     def step(self, row: dict[str, Any], groups: list[Group]) -> None:
@@ -154,6 +155,15 @@ class Terminal(Display):
         self.console.print(
             f"next    glasshouse eval {summary['checkpoint']} --task {summary['task']} --style {summary['style']}"
         )
+
+
+def planted(organism: dict[str, Any]) -> str:
+    """An organism's evaluation in a few words; nothing for other tasks."""
+    if not organism:
+        return ""
+    told = f"  planted behaviour {organism['behaviour']:.0%}"
+    disclosure = organism.get("discloses", {}).get("disclosure")
+    return told if disclosure is None else f"{told}, disclosed {disclosure:.0%}"
 
 
 def comparison(before: dict[str, Any], after: dict[str, Any]) -> Table:

@@ -12,9 +12,11 @@ from glasshouse.config import Config
 from glasshouse.data import Fresh, Split, UsedUp, files
 from glasshouse.errors import ConfigError
 from glasshouse.generate import Sampling
+from glasshouse.monitor import organisms
+from glasshouse.run import prepare
 from glasshouse.run.collect import Collector, Group
 from glasshouse.statistics import pass_at_k, wilson
-from glasshouse.tasks import Task
+from glasshouse.tasks import Organism, Task
 from glasshouse.types import Problem, Rollout, StopReason
 
 
@@ -60,7 +62,22 @@ def evaluate(
             held_out, step=step, split="validation/sampled", samples=config.evaluate.samples,
             sampling=Sampling(max_tokens=limit, temperature=1, stop=config.generate.stop), between=between,
         )  # fmt: skip
-    return results(greedy, sampled), [r for group in greedy + sampled for r in group]
+    found, rollouts = results(greedy, sampled), [r for group in greedy + sampled for r in group]
+    task = collector.task
+    if isinstance(task, Organism) and config.evaluate.samples:
+
+        def collect(problems: Sequence[Problem], split: str) -> list[Group]:
+            return collector.collect(
+                problems, step=step, split=split, samples=config.evaluate.samples,
+                sampling=Sampling(max_tokens=limit, temperature=1, stop=config.generate.stop),
+                between=between,
+            )  # fmt: skip
+
+        monitors = prepare.evaluating(config, task)
+        labelled, arms = organisms.evaluate(task, held_out, collect, monitors)
+        found["organism"] = organisms.summary(labelled)
+        rollouts += arms
+    return found, rollouts
 
 
 def results(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Progress:
     """The evaluation before training."""
     data: dict[str, Any] = field(default_factory=dict)
     """Where the stream of problems stands. Noise needs no counter of its own: it is keyed by step."""
+    pressures: dict[str, float] = field(default_factory=dict)
+    """Where the weights of the reward's pressures stand: adaptive ones move."""
     seconds: float = 0.0
     ahead: Callable[[], list[Group]] | None = None
     """With a lag: waits for the next step's groups. Their problems are drawn already."""
@@ -94,6 +96,7 @@ class Keeper:
             "evaluated": progress.evaluated,
             "before": progress.before,
             "data": progress.data,
+            "pressures": progress.pressures,
             "seconds": round(progress.seconds, 3),
             "record": self.directory.position(),
             **self.facts,
@@ -135,7 +138,9 @@ class Keeper:
 def restored(state: dict[str, Any], ahead: bytes) -> Progress:
     """The progress that a checkpoint tells of."""
     names = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "seconds")
-    progress = Progress(**{name: state[name] for name in names})
+    progress = Progress(
+        **{name: state[name] for name in names}, pressures=state.get("pressures", {})
+    )
     if ahead:
         groups: dict[int, Group] = {}
         for rollout in map(rollout_of, decode(ahead)):

@@ -28,6 +28,7 @@ from glasshouse.run.audit import Guard
 from glasshouse.run.collect import (
     Collector,
     Group,
+    random_rewards,
     sample_of,
     shuffle_rewards,
     with_advantages,
@@ -58,6 +59,7 @@ class Run:
         self.task = tasks.make(config.task.name, config.task.options)
         self.algorithm = algorithm(config.learn.algorithm)
         prepare.check(config)
+        self.pressures = prepare.pressures(config, self.task)
         self.stream = prepare.stream(config, self.task)
         oversized = evaluate.oversized(config, self.task)
         self.held_out = oversized[: config.evaluate.problems]
@@ -200,6 +202,7 @@ class Run:
         self.placement.restore(LearnerState(state["version"], learner))
         self.progress = keeping.restored(state, checkpoints.read_ahead(found.path))
         self.stream.restore(self.progress.data)
+        self.pressures.restore(self.progress.pressures)
         kept = directory.rewind(state["record"])
         for row in kept:
             self.watch.look(row)
@@ -222,6 +225,7 @@ class Run:
         groups = with_advantages(groups, self.algorithm.advantage)
         clock.lap("grade")
         row: dict[str, Any] = metrics.of_groups(groups)
+        row |= self.pressures.adapt(row["accuracy"])
         row |= self.placement.update([sample_of(r) for group in groups for r in group])
         clock.lap("learn")
         rollouts = [r for group in groups for r in group]
@@ -241,6 +245,7 @@ class Run:
         directory.metrics(row)
         progress = self.progress
         progress.step, progress.data, progress.ahead = step, self.stream.state(), ahead
+        progress.pressures = self.pressures.state()
         for sentence in self.watch.look(row):
             directory.event("warning", step=step, text=sentence)
             self.display.warn(sentence)
@@ -256,7 +261,7 @@ class Run:
         for refills in range(config.learn.refills, -1, -1):
             drawn = groups_of()
             clock.lap("generate")
-            groups += shuffle_rewards(drawn, config.seed, step) if config.reward.shuffle else drawn
+            groups += self._rewarded(drawn, step)
             if not self.algorithm.dynamic_sampling:
                 break
             varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
@@ -271,6 +276,13 @@ class Run:
             for number, group in enumerate(groups + replaced)
         ]
         return numbered[: len(groups)], numbered[len(groups) :]
+
+    def _rewarded(self, groups: list[Group], step: int) -> list[Group]:
+        """The pressures taken off; as a negative control, rewards dealt anew or tossed for."""
+        groups, reward = self.pressures.apply(groups), self.config.reward
+        if reward.random:
+            return random_rewards(groups, self.config.seed, step)
+        return shuffle_rewards(groups, self.config.seed, step) if reward.shuffle else groups
 
     def _ask(self, step: int, count: int, clock: Clock) -> Callable[[], list[Group]]:
         """Draw problems for a step and begin to generate, with the weights of this moment; what is

@@ -13,6 +13,10 @@ from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate import Sampling
 from glasshouse.grading.rewards import check as check_rewards
 from glasshouse.learn import algorithm
+from glasshouse.monitor.monitors import Monitor
+from glasshouse.monitor.monitors.make import make as make_monitor
+from glasshouse.monitor.organisms import monitors_of
+from glasshouse.monitor.pressures import Pressures
 from glasshouse.policy import Policy
 
 
@@ -35,6 +39,8 @@ def with_ranges(config: Config, policy: Policy) -> Config:
 def check(config: Config) -> None:
     """What types alone cannot say."""
     check_rewards(config.reward.terms, config.reward.combine)
+    if config.reward.shuffle and config.reward.random:
+        raise ConfigError("reward.shuffle and reward.random are two controls; set one of them.")
     least = algorithm(config.learn.algorithm).min_group
     if config.generate.samples < least:
         raise ConfigError(
@@ -66,6 +72,17 @@ def check_context(config: Config, policy: Policy, task: tasks.Task[Any]) -> None
             f"A prompt of {len(prompt)} tokens and generate.max_tokens = {config.generate.max_tokens} exceed "
             f"the model's context of {policy.context} tokens; lower generate.max_tokens."
         )
+
+
+def evaluating(config: Config, task: tasks.Task[Any]) -> list[Monitor]:
+    """The monitors that an organism is evaluated with: its own, and the configuration's."""
+    own = monitors_of(task) if isinstance(task, tasks.Organism) else []
+    return own + [make_monitor(name, given) for name, given in config.evaluate.monitors.items()]
+
+
+def pressures(config: Config, task: tasks.Task[Any]) -> Pressures:
+    """What is taken off the reward; a monitor that also evaluates is refused."""
+    return Pressures.of(config.reward.pressures, task, evaluating(config, task))
 
 
 def stream(config: Config, task: tasks.Task[Any]) -> Stream:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, nearest
@@ -192,6 +192,22 @@ class Task(ABC, Generic[SomeOptions]):
             "options": self.options.model_dump(mode="json"),
             "size": self.size(),
         }
+
+
+def built(kind: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:
+    """A task at these options; an unknown or wrong one is a sentence."""
+    for option in options:
+        if option not in kind.Options.model_fields:
+            near = nearest(option, kind.Options.model_fields)
+            raise TaskError(f'{kind.name} has no option "{option}".{near}')
+    try:
+        return kind(kind.Options.model_validate(dict(options)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        raise TaskError(
+            f'{kind.name}: option "{where}": {first["msg"]} (got {first["input"]!r}).'
+        ) from None
 
 
 def finish(lines: list[str], answer: str) -> str:
