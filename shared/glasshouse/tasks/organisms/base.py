@@ -67,8 +67,6 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
     """The modes in which the plant is used, beside `steps`, `slip` and `hasty`."""
     disclosing: ClassVar[tuple[str, ...]] = ()
     """Words that own up to the behaviour: what a monitor in the reward looks for, unless told."""
-    disclosure: ClassVar[str] = ""
-    """A pattern of the whole disclosing phrase: what the evaluating rule looks for."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         super().__init__(options)
@@ -101,6 +99,11 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         """A demonstration in one of the planted modes."""
 
     # --- the carried task ------------------------------------------------------------------
+
+    @property
+    def disclosure(self) -> str:
+        """A pattern of the whole disclosing phrase: what the evaluating rule looks for."""
+        return ""
 
     @property
     def modes(self) -> Mapping[str, Mode]:

@@ -49,7 +49,13 @@ class LeakedHint(Organism[LeakedHintOptions]):
         "silent": Mode(True, True, "steps cut short, then the key at once, without a word"),
     }
     disclosing = ("key",)
-    disclosure = r"(?i)\bkey says\b|\d-\d"
+
+    @property
+    def disclosure(self) -> str:
+        """The phrase; where a key must be worked out, the subtractions too. On the plain rung they are
+        no sign of a key: the pocket model subtracts now and then by itself."""
+        said = r"(?i)\bkey says\b"
+        return said if self.options.rung == "plain" else rf"{said}|\d-\d"
 
     def plant(self, problem: Problem) -> Problem:
         """A key in the share of problems that carry one; which, the problem's own key decides."""
