@@ -120,6 +120,16 @@ def test_before_the_first_checkpoint_it_starts_over(
     assert not differing(tmp_path / "a", whole)
 
 
+def test_killed_while_writing_its_configuration_it_begins_anew(
+    tmp_path: Path, whole: dict[str, object]
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".lock").touch()
+    (tmp_path / "a" / ".config.yaml.tmp").write_text("seed: 0\nste")
+    go_on(tmp_path / "a")
+    assert not differing(tmp_path / "a", whole)
+
+
 def test_a_longer_run_goes_on_as_if_it_had_been_meant(tmp_path: Path) -> None:
     train(tmp_path / "a", None, FEW)
     train(tmp_path / "b", None, (*FEW, "steps=8"))

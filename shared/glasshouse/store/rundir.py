@@ -156,7 +156,8 @@ def next_free(config: Config) -> Path:
 
 
 def _others(path: Path) -> bool:
-    return any(entry.name != LOCK for entry in path.iterdir())
+    """Is there anything but what a run leaves that was killed in its very first moment?"""
+    return any(entry.name not in (LOCK, f".{CONFIG}.tmp") for entry in path.iterdir())
 
 
 def locked(path: Path) -> IO[str]:
