@@ -137,6 +137,16 @@ def test_a_longer_run_goes_on_as_if_it_had_been_meant(tmp_path: Path) -> None:
     assert not differing(tmp_path / "a", result(tmp_path / "b"))
 
 
+@pytest.mark.parametrize("override", ["lag=1", "learn.decay=linear"])
+def test_a_longer_run_is_refused_where_it_would_have_been_another(
+    tmp_path: Path, override: str
+) -> None:
+    """With a lag the step after the last was not generated ahead; a decay has ended."""
+    train(tmp_path / "a", None, (*FEW, override))
+    with pytest.raises(RunError, match=r"another configuration: steps \(5 → 8\)"):
+        train(tmp_path / "a", None, (*FEW, override, "steps=8"))
+
+
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     train(tmp_path / "a", None, FEW)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*")}

@@ -52,7 +52,7 @@ class Progress:
 class Keeper:
     """Saves checkpoints of one run and prunes the old ones.
 
-    Example: `if why := keeper.reasons(progress, reward): keeper.save(progress, why, learner_state)`
+    Example: `if why := keeper.step(progress, reward, end): keeper.save(progress, why, learner_state)`
     """
 
     config: CheckpointConfig

@@ -32,7 +32,7 @@ from glasshouse.run.collect import (
     sample_of,
     shuffle_rewards,
     with_advantages,
-)  # fmt: skip
+)
 from glasshouse.run.display import Display, Quiet
 from glasshouse.run.interrupt import Interrupted, Interruption, TooLate
 from glasshouse.run.keeping import Keeper, Progress

@@ -53,7 +53,9 @@ def finished(path: Path, config: Config) -> dict[str, Any] | None:
 def check_same(path: Path, config: Config) -> None:
     """Refuse to go on with a configuration that would give other numbers."""
     before = config_of(path)
-    unbound = UNBOUND - ({"steps"} if config.learn.decay != "constant" else set())
+    # a decay is stretched over the steps, and a lag generates nothing ahead of the last one
+    bound = {"steps"} if config.learn.decay != "constant" or config.lag else set()
+    unbound = UNBOUND - bound
     broken = [key for key in changes(before, config) if key.split(".")[0] not in unbound]
     if broken:
         old, new = dict(leaves(before)), dict(leaves(config))
