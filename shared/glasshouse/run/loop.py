@@ -10,6 +10,7 @@ command gives the same bits, and so does a run that was interrupted and went on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -177,10 +178,12 @@ class Run:
     def _enter(self, directory: RunDirectory, facts: dict[str, Any]) -> int:
         """Begin, or go on from the newest valid checkpoint with the record cut back to it; returns
         that checkpoint's step, or -1."""
-        (directory.path / "data").mkdir(exist_ok=True)
-        if self.held_out:
-            files.write(directory.path / "data" / "evaluation.jsonl", self.held_out)
-        self.stream.keep(directory.path / "data")
+        data = directory.path / "data"
+        data.mkdir(exist_ok=True)
+        if self.held_out and not (data / "evaluation.jsonl").exists():
+            files.write(data / ".writing.jsonl", self.held_out)
+            os.replace(data / ".writing.jsonl", data / "evaluation.jsonl")
+        self.stream.keep(data)
         found, sentences = resuming.newest(directory)
         for sentence in sentences:
             directory.event("damaged", text=sentence)
