@@ -82,6 +82,19 @@ def test_tasks_lists_every_task_with_its_size() -> None:
     assert "0 faults" in done.stdout
 
 
+def test_tasks_shows_the_prompts_of_one_word_for_word() -> None:
+    done = glasshouse("tasks", "arithmetic")
+    assert done.returncode == 0
+    assert "Do not show steps, working or explanations." in done.stdout
+    assert "task.style=cot" in done.stdout
+    assert "hasty" in done.stdout
+    assert "interleave" not in done.stdout
+    assert (
+        'There is no task "aritmetic". Did you mean "arithmetic"'
+        in glasshouse("tasks", "aritmetic").stderr
+    )
+
+
 def test_config_explains_every_key() -> None:
     done = glasshouse("config")
     assert done.returncode == 0

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__, cli_data, cli_hosts, cli_monitor, cli_rollouts, cli_store
+from glasshouse import (
+    __version__,
+    cli_data,
+    cli_hosts,
+    cli_monitor,
+    cli_rollouts,
+    cli_store,
+    cli_tasks,
+)
 from glasshouse.errors import GlasshouseError
 
 if TYPE_CHECKING:
@@ -26,7 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"glasshouse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_train, cli_store.add, _eval, _control, _tasks, _grade, _config, _figure, _pocket):
+    for add in (
+        _train,
+        cli_store.add,
+        _eval,
+        _control,
+        cli_tasks.add,
+        _grade,
+        _config,
+        _figure,
+        _pocket,
+    ):
         add(commands)
     cli_rollouts.add(commands)
     cli_data.add(commands)
@@ -196,42 +214,6 @@ def _run_control(args: argparse.Namespace) -> int:
     from glasshouse.run.control import control
 
     return control(args.config, args.overrides, args.seeds, args.jobs, Path(args.out), args.only)
-
-
-def _tasks(commands: Any) -> None:
-    parser = commands.add_parser("tasks", help="list the tasks with an example each")
-    parser.add_argument(
-        "--validate",
-        type=int,
-        metavar="N",
-        default=0,
-        help="prove each task's grading on N problems",
-    )
-    parser.set_defaults(run=_run_tasks)
-
-
-def _run_tasks(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from glasshouse import randomness, tasks
-    from glasshouse.grading.proof import validate
-
-    console = Console(highlight=False, markup=False)
-    for name in (*tasks.TASKS, *tasks.ORGANISMS):
-        # an organism's honest steps are right only where every digit can be read
-        task = tasks.make(name, {"smudged": 0, "keyed": 1} if name == "leaked_hint" else {})
-        problem = task.draw(randomness.stream("example", name))
-        console.print(f"{name}: {task.about}; {task.size():,} problems")
-        console.print(f"    {problem.question}  →  {problem.answer}")
-        for option, field in task.Options.model_fields.items():
-            console.print(
-                f"    {option} = {field.default}: {' '.join((field.description or '').split())}"
-            )
-        if args.validate:
-            console.print(f"    {validate(task, args.validate)}")
-    console.print(
-        "gym.<name>: any procedural task of reasoning-gym (pip install 'glasshouse[gym]')"
-    )
 
 
 def _grade(commands: Any) -> None:
