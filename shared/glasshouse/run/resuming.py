@@ -5,11 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, dump
+from glasshouse.config import Config, changes, dump, leaves
 from glasshouse.errors import RunError
 from glasshouse.store import checkpoints
 from glasshouse.store.checkpoints import Checkpoint
@@ -87,25 +86,6 @@ def check_facts(path: Path, state: dict[str, Any], facts: dict[str, Any]) -> lis
         for name in here
         if here[name] != then.get(name)
     ]
-
-
-def changes(before: Config, after: Config) -> list[str]:
-    """The keys whose values differ."""
-    old, new = dict(leaves(before)), dict(leaves(after))
-    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
-
-
-def leaves(config: Config) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of the whole tree."""
-
-    def walk(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in tree.items():
-            if isinstance(value, dict):
-                yield from walk(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", value
-
-    return walk(config.model_dump(mode="json"), "")
 
 
 def fork(source: Path, target: Path, config: Config) -> None:

@@ -137,6 +137,27 @@ def summary_of(path: Path) -> dict[str, Any] | None:
     return summary
 
 
+def metrics_of(path: Path) -> list[dict[str, Any]]:
+    """A row a training step."""
+    file = path / "results" / "metrics.jsonl"
+    return [json.loads(line) for line in _lines(file)]
+
+
+def evaluations_of(path: Path) -> list[dict[str, Any]]:
+    """The last evaluation of each step: a run that was interrupted may have repeated one."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in _lines(path / "results" / "events.jsonl"):
+        if '"event": "evaluation"' in line:
+            row = json.loads(line)
+            found[row["step"]] = row
+    return [found[step] for step in sorted(found)]
+
+
+def _lines(file: Path) -> list[str]:
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return [line for line in text.split("\n") if line]
+
+
 def stem(config: Config) -> str:
     return f"{config.task.name}-{config.learn.algorithm}"
 
