@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
+from tests.study import synthetic
 
 from glasshouse.errors import GlasshouseError
 from glasshouse.study.analysis import Analysis, analyse, write
@@ -18,7 +18,6 @@ from glasshouse.study.bounds import bounds, room
 from glasshouse.study.spec import Study, check
 from glasshouse.study.table import Row, Table
 from glasshouse.study.verdict import Verdict, pairs_needed
-from tests.study import synthetic
 
 
 def asking(*questions: Mapping[str, Any], null: str | None = "random") -> Study:

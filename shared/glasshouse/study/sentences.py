@@ -20,7 +20,7 @@ def headline(answers: Sequence[Answer]) -> str:
     """
     parts = []
     for verdict in Verdict:
-        told = [_claim(a, verdict) for a in answers if decide(a) is verdict]
+        told = [claim(a, verdict) for a in answers if decide(a) is verdict]
         if told:
             parts.append(f"{verdict.value}: {'; '.join(told)}.")
     return " ".join(parts) or "The study asks no question."
@@ -34,7 +34,7 @@ def sentence(a: Answer) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _claim(a: Answer, verdict: Verdict) -> str:
+def claim(a: Answer, verdict: Verdict) -> str:
     """A question in a few words."""
     where = f"in {a.question.arm}" + ("" if a.against == START else f" against {a.against}")
     if verdict is Verdict.UNDEFINED:
@@ -154,12 +154,25 @@ def _room(a: Answer) -> str:
 
 def span(c: Contrast) -> str:
     """`+0.72, 95 % interval +0.68 to +0.76`"""
+    known = _ends(c)
+    if known is None:
+        return f"undefined: {c.paired.reason}"
+    effect, low, high = known
+    return f"{effect}, 95 % interval {low} to {high}"
+
+
+def short(c: Contrast) -> str:
+    """`+0.72 (+0.68 to +0.76)`; a dash where it is undefined."""
+    known = _ends(c)
+    return "–" if known is None else f"{known[0]} ({known[1]} to {known[2]})"
+
+
+def _ends(c: Contrast) -> tuple[str, str, str] | None:
     p = c.paired
     if p.effect is None or p.low is None or p.high is None:
-        return f"undefined: {p.reason}"
+        return None
     digits = _digits(max(abs(p.effect), abs(p.low), abs(p.high)))
-    effect, low, high = (_signed(value, digits) for value in (p.effect, p.low, p.high))
-    return f"{effect}, 95 % interval {low} to {high}"
+    return _signed(p.effect, digits), _signed(p.low, digits), _signed(p.high, digits)
 
 
 def signed(value: float) -> str:
