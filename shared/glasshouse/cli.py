@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import __version__, cli_data, cli_hosts, cli_monitor, cli_rollouts, cli_store
+from glasshouse import (
+    __version__,
+    cli_data,
+    cli_hosts,
+    cli_monitor,
+    cli_rollouts,
+    cli_store,
+    cli_study,
+)
 from glasshouse.errors import GlasshouseError
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli_data.add(commands)
     cli_hosts.add(commands)
     cli_monitor.add(commands)
+    cli_study.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 

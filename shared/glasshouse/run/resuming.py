@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +17,7 @@ from glasshouse.store.rundir import (
     LOCK,
     RunDirectory,
     config_of,
+    held,
     holds_run,
     next_free,
     numbered,
@@ -34,7 +34,7 @@ def place(config: Config) -> Path:
     if config.out:
         return Path(config.out)
     for path in numbered(config)[-1:]:
-        unfinished = holds_run(path) and not _held(path) and not finished(path, config)
+        unfinished = holds_run(path) and not held(path) and not finished(path, config)
         if unfinished and not set(changes(config_of(path), config)) - {"out"}:
             return path
     return next_free(config)
@@ -121,15 +121,3 @@ def newest(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
         for bad in damaged
     ]
     return found, sentences
-
-
-def _held(path: Path) -> bool:
-    """Is another process writing into it?"""
-    try:
-        with open(path / LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config import Config, RecordConfig, dump
+from glasshouse.config import Config, RecordConfig, changes, dump
 from glasshouse.config import load as load_config
 from glasshouse.errors import RunError
 from glasshouse.store.files import write_json, write_text
@@ -128,6 +128,15 @@ def config_of(path: Path) -> Config:
     return load_config([path / CONFIG])
 
 
+def unlike(path: Path, wanted: Config) -> list[str]:
+    """The keys, but for `out`, in which a run that is there differs from the one that is wanted."""
+    there = config_of(path)
+    if not wanted.task.options:  # filled in from the model's own range
+        task = wanted.task.model_copy(update={"options": there.task.options})
+        wanted = wanted.model_copy(update={"task": task})
+    return [key for key in changes(there, wanted) if key != "out"]
+
+
 def summary_of(path: Path) -> dict[str, Any] | None:
     """A run's summary, if it came to its end."""
     file = path / "results" / "summary.json"
@@ -198,6 +207,18 @@ def locked(path: Path) -> IO[str]:
     lock.write(f"process {os.getpid()}")
     lock.flush()
     return lock
+
+
+def held(path: Path) -> bool:
+    """Is another process writing into it?"""
+    try:
+        with open(path / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _mend(file: Path) -> None:

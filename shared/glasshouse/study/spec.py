@@ -104,7 +104,10 @@ class Study(Section):
     def _control_is_first(cls, tree: Any) -> Any:
         if isinstance(tree, Mapping) and not tree.get("control"):
             arms = tree.get("arms")
-            return {**tree, "control": next(iter(arms), "") if isinstance(arms, Mapping) else ""}
+            return {
+                **tree,
+                "control": str(next(iter(arms), "")) if isinstance(arms, Mapping) else "",
+            }
         return tree
 
     @model_validator(mode="after")
