@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,30 @@ def test_arms_are_compared_at_a_step_and_where_they_are_equally_accurate() -> No
     assert found.effect.paired.effect == pytest.approx(0.6)
     assert found.matched_place == "accuracy 0.400"  # midway between .2 and .6
     assert found.matched.paired.effect == pytest.approx(0.3)  # .2 and .4
+    assert found.equal.when == pytest.approx({"kl": 5.0, "outcome": 5.0})
+    assert found.equal.early  # between the start and the first evaluation after it
     turned = only(analyse(asking({**asked, "at": "accuracy"}, null=None), table)).answer
     assert (turned.place, turned.matched_place) == ("accuracy 0.400", "step 10")
     assert turned.effect.paired.effect == pytest.approx(0.3)
+
+
+def test_an_effect_that_goes_with_accuracy_is_gone_where_accuracy_is_equal() -> None:
+    """m is accuracy itself: kl lags behind, and at one step it looks different."""
+    levels = {"outcome": (0.2, 0.5, 0.8), "kl": (0.2, 0.3, 0.7)}
+    rows = []
+    for seed, arm, i in product(range(8), levels, range(3)):
+        level = levels[arm][i]
+        own = level + (0.002 * (seed - 3.5) if arm == "kl" else 0.0)  # zero on average
+        for name, value in (("accuracy", level), ("m", own)):
+            rows.append(Row(arm=arm, seed=seed, step=10 * i, measure=name, base="a", value=value))
+    table = Table(rows)
+    found = only(analyse(asking({"arm": "kl", "expect": "falls", "at": 10}, null=None), table))
+    assert found.verdict is Verdict.SHOWN
+    assert found.answer.effect.paired.effect == pytest.approx(-0.2)
+    assert found.answer.matched.paired.effect == pytest.approx(0.0, abs=1e-9)
+    assert (
+        "step 13.8 in kl, 8.3 in outcome on average: a difference in capability" in found.sentence
+    )
 
 
 def test_the_ceiling_is_the_room_that_is_left() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from glasshouse.monitor.inference import Curve, at_accuracy, shared_accuracy
 from glasshouse.study.series import Measured, Series
@@ -20,6 +21,10 @@ class Place:
     """`step 40`, or `accuracy 0.55`."""
     read: Callable[[str, str], Values]
     """(arm, measure) to values by seed."""
+    when: Mapping[str, float] = field(default_factory=dict)
+    """At equal accuracy: the step, mean over seeds, at which each arm passes it."""
+    early: bool = False
+    """All arms pass it before their first evaluation after the start: RL had done little yet."""
     reason: str = ""
     """Why nothing can be read here; empty where something can."""
 
@@ -52,7 +57,20 @@ def at_equal_accuracy(found: Measured, arms: Sequence[str]) -> Place:
             for seed in found.of(arm, measure)
         }
 
-    return Place(name=f"accuracy {level:.3f}", read=read)
+    when = {arm: _passed(found, arm, sorted(seeds), level) for arm in arms}
+    runs = [run for arm in arms for run in found.of(arm, "accuracy").values()]
+    first = min((step for run in runs for step in run if step), default=0)
+    early = all(step < first for step in when.values())
+    return Place(name=f"accuracy {level:.3f}", read=read, when=when, early=early)
+
+
+def _passed(found: Measured, arm: str, seeds: Sequence[int], level: float) -> float:
+    """The step at which the arm passes the level, mean over seeds; every seed passes it."""
+    curves = [_curve(found, arm, "accuracy", seed) for seed in seeds]
+    steps = [
+        at_accuracy(replace(c, values=[float(s) for s in c.steps]), level).value for c in curves
+    ]
+    return math.fsum(step for step in steps if step is not None) / len(steps)
 
 
 def last_step(series: Series) -> int:

@@ -70,6 +70,8 @@ class Answer:
     matched: Contrast | None
     """Two arms at a step: the same at equal accuracy. At equal accuracy: the same at the last step."""
     matched_place: str
+    equal: Place | None
+    """The place of equal accuracy, whichever of the two it is; None against the start."""
     room: Room
     by_base: Mapping[str, Contrast]
     companions: Mapping[str, Mapping[str, Mean]]
@@ -98,6 +100,7 @@ class Answer:
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
             "why_no_null": self.why_no_null,
             "matched": self.matched and {"at": self.matched_place, **self.matched.as_dict()},
+            "equal_accuracy": self.equal and _told(self.equal),
             "ceiling": asdict(self.room),
             "by_base": {base: c.as_dict() for base, c in self.by_base.items()},
             "companions": {
@@ -131,6 +134,7 @@ def answer(question: Question, study: Study, found: Measured) -> Answer:
         why_no_null=why,
         matched=asked.contrast(there, question.arm, against) if there else None,
         matched_place=there.name if there else "",
+        equal=here if question.at == ACCURACY else there,
         room=room(question.measure, effect.before),
         by_base={
             base: asked.contrast(here, question.arm, against, base)
@@ -237,6 +241,11 @@ def _no_null(arm: str, against: str, study: Study) -> str:
     if study.null in (arm, against):
         return f"{study.null} is the null arm itself"
     return ""
+
+
+def _told(place: Place) -> dict[str, Any]:
+    when = dict(place.when)
+    return {"at": place.name, "passed_at_step": when, "early": place.early, "reason": place.reason}
 
 
 def _mean(values: Values, seeds: Sequence[int]) -> float | None:

@@ -122,9 +122,15 @@ def _matched(a: Answer) -> str:
         return ""
     if m.paired.effect is None or m.paired.low is None or m.paired.high is None:
         return f"At {a.matched_place} it cannot be compared: {m.paired.reason}."
+    passed = (
+        ", ".join(f"{step:.1f} in {arm}" for arm, step in a.equal.when.items()) if a.equal else ""
+    )
     told = f"At {a.matched_place} the difference is {span(m)}, p {p_value(m)}, not corrected"
+    told += f"; accuracy is equal at step {passed} on average"
     lost = m.paired.low <= 0 if effect > 0 else m.paired.high >= 0
-    if lost and a.effect.paired.shown and not a.place.startswith("accuracy"):
+    if a.equal and a.equal.early:
+        told += ", before the first evaluation after the start, so that it says little"
+    elif lost and a.effect.paired.shown and not a.place.startswith("accuracy"):
         told += ": a difference in capability may explain it"
     return f"{told}."
 
