@@ -17,6 +17,7 @@ from glasshouse import (
     cli_monitor,
     cli_rollouts,
     cli_store,
+    cli_study,
     cli_tasks,
 )
 from glasshouse.errors import GlasshouseError
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli_data.add(commands)
     cli_hosts.add(commands)
     cli_monitor.add(commands)
+    cli_study.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 

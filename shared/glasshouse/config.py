@@ -6,6 +6,7 @@ types are errors that name where the key stands and the nearest valid one.
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -324,27 +325,65 @@ FREE = {"options", "terms", "schedule", "pressures", "monitors"}
 """Sections whose keys are not fixed by this tree."""
 
 
+Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
+"""Where it comes from, for error sentences; and a tree as a file holds it, or overrides."""
+
+
 def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
     """Defaults, then each file laid over what is there, then the overrides.
 
     Example: `load(["training/example.rl/config.yaml"], ["learn.lr=1e-4", "seed=3"])`
     """
-    tree: dict[str, Any] = {}
+    layers: list[Layer] = [(str(file), read(Path(file))) for file in files]
+    return resolve([*layers, ("the command line", overrides)] if overrides else layers)
+
+
+def resolve(layers: Sequence[Layer]) -> Config:
+    """Defaults, then each layer laid over what is there.
+
+    Example: `resolve([("a study", {"steps": 40}), ("its arm kl", {"learn.kl": 0.3})])`
+    """
     origin: dict[str, str] = {}
-    for file in files:
-        read = _read(Path(file))
-        _lay_over(tree, read)
-        origin |= {path: str(file) for path, _ in _leaves(read)}
-    for override in overrides:
-        path, value = _parse(override)
-        _assign(tree, path, value)
-        origin[path] = "the command line"
+    for name, layer in layers:
+        given = _leaves(layer) if isinstance(layer, Mapping) else map(_parse, layer)
+        origin |= {path: name for path, _ in given}
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(overlaid([layer for _, layer in layers]))
     except ValidationError as error:
-        fallback = str(files[-1]) if files else "the command line"
+        fallback = layers[-1][0] if layers else "the command line"
         problems = [_sentence(dict(e), origin, fallback) for e in error.errors()]
         raise ConfigError("\n".join(problems)) from None
+
+
+def overlaid(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[str, Any]:
+    """The layers as one tree, not yet checked."""
+    tree: dict[str, Any] = {}
+    for layer in layers:
+        if isinstance(layer, Mapping):
+            _lay_over(tree, copy.deepcopy(layer))
+        else:
+            for path, value in map(_parse, layer):
+                _assign(tree, path, value)
+    return tree
+
+
+def changes(before: Config, after: Config) -> list[str]:
+    """The keys whose values differ."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
+
+
+def leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of the whole tree."""
+
+    def walk(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
+    return walk(config.model_dump(mode="json"), "")
 
 
 def dump(config: Config) -> str:
@@ -387,7 +426,8 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read(file: Path) -> dict[str, Any]:
+    """A YAML file's tree; a file that is none is one sentence."""
     try:
         tree = yaml.safe_load(file.read_text())
     except FileNotFoundError:
@@ -431,9 +471,12 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
 
 def _lay_over(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
     """Sections are merged key by key, everything else replaced. A section that names its entries
-    freely (task.options, reward.terms) is replaced whole: half of another's would make no sense."""
+    freely (task.options, reward.terms) is replaced whole: half of another's would make no sense.
+    A dotted name (learn.kl) sets that one key."""
     for name, value in over.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(name), dict) and name not in FREE:
+        if isinstance(name, str) and "." in name:
+            _assign(tree, name, value)
+        elif isinstance(value, Mapping) and isinstance(tree.get(name), dict) and name not in FREE:
             _lay_over(tree[name], value)
         else:
             tree[name] = dict(value) if isinstance(value, Mapping) else value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from glasshouse.errors import RunError
@@ -54,7 +55,7 @@ def readability(arms: Sequence[Arm]) -> list[str]:
 
 def histogram(first: Sequence[float], last: Sequence[float], steps: int) -> str:
     """How rewards are spread at the beginning and at the end of training."""
-    figure, axis = _axes(f"rewards, first and last {steps} steps")
+    figure, axis = axes(f"rewards, first and last {steps} steps")
     low, high = min(*first, *last), max(*first, *last)
     edges = [low + (high - low) * n / 20 for n in range(21)] if high > low else 20
     both = [list(first), list(last)]
@@ -64,11 +65,11 @@ def histogram(first: Sequence[float], last: Sequence[float], steps: int) -> str:
     axis.set_xlabel("reward")
     axis.set_ylabel("share of rollouts")
     axis.legend(frameon=False, fontsize=8, labelcolor=INK)
-    return _svg(figure, "How rewards are spread at the first and last steps")
+    return svg(figure, "How rewards are spread at the first and last steps")
 
 
 def _curve(arms: Sequence[Arm], key: str, title: str) -> str:
-    figure, axis = _axes(title)
+    figure, axis = axes(title)
     for arm, colour in zip(arms, _colours(len(arms)), strict=True):
         found = band(arm, lambda run: [(r["step"], r[key]) for r in run.metrics if key in r])
         _line(axis, found, colour, arm.name if len(arms) > 1 else "")
@@ -79,11 +80,11 @@ def _curve(arms: Sequence[Arm], key: str, title: str) -> str:
         axis.set_ylim(-0.02, 1.02)
         axis.set_title("dots: held out, greedy", fontsize=8, loc="right", color=INK)
     _legend(axis, arms)
-    return _svg(figure, f"{title} over training steps")
+    return svg(figure, f"{title} over training steps")
 
 
 def _readability(arms: Sequence[Arm], name: str) -> str:
-    figure, axis = _axes(name)
+    figure, axis = axes(name)
     for arm, colour in zip(arms, _colours(len(arms)), strict=True):
         found = band(arm, lambda run: _points(run, name))
         if not found.steps:
@@ -94,7 +95,7 @@ def _readability(arms: Sequence[Arm], name: str) -> str:
     axis.set_ylim(-0.04, 1.04)
     axis.set_xlabel("step of the checkpoint (0: base)")
     _legend(axis, arms)
-    return _svg(figure, f"{name} over checkpoints")
+    return svg(figure, f"{name} over checkpoints")
 
 
 def _points(run: Gathered, name: str) -> list[tuple[float, float]]:
@@ -133,7 +134,7 @@ def _legend(axis: Any, arms: Sequence[Arm]) -> None:
         axis.legend(frameon=False, fontsize=7, labelcolor=INK)
 
 
-def _axes(title: str) -> tuple[Any, Any]:
+def axes(title: str) -> tuple[Any, Any]:
     figure, axis = library().subplots(figsize=(3.5, 2.3), layout="constrained")
     axis.set_title(title, fontsize=9, loc="left", color=INK)
     axis.set_xlabel("step", fontsize=8)
@@ -147,7 +148,7 @@ def _axes(title: str) -> tuple[Any, Any]:
     return figure, axis
 
 
-def _svg(figure: Any, described: str) -> str:
+def svg(figure: Any, described: str) -> str:
     """The picture's own element, without the header that a file would have."""
     import matplotlib
 
@@ -162,4 +163,6 @@ def _svg(figure: Any, described: str) -> str:
     text = re.sub(r'font: ([\d.]+)px [^;"]*', r"font: \1px var(--font)", text)
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+    return text.replace(
+        "<svg ", f'<svg role="img" aria-label="{escape(described, quote=True)}" ', 1
+    )

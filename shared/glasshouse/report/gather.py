@@ -17,7 +17,7 @@ from glasshouse.store import Query, Reader
 from glasshouse.store import findings as store_findings
 from glasshouse.store.checkpoints import STATE
 from glasshouse.store.manifest import read_manifest
-from glasshouse.store.rundir import config_of, summary_of
+from glasshouse.store.rundir import config_of, evaluations_of, summary_of
 from glasshouse.types import Rule
 
 Row = dict[str, Any]
@@ -49,20 +49,10 @@ def gather(path: Path) -> Gathered:
         config=config,
         summary=summary_of(path),
         metrics=read_metrics(path),
-        evaluations=list(_evaluations(path / "results" / "events.jsonl")),
+        evaluations=evaluations_of(path),
         monitor=store_findings.read(path / "results"),
         state=_state(path / "checkpoints"),
     )
-
-
-def _evaluations(file: Path) -> Iterator[Row]:
-    """The last evaluation of each step: a run that was interrupted may have repeated one."""
-    found: dict[int, Row] = {}
-    for line in file.read_text(encoding="utf-8").split("\n") if file.is_file() else []:
-        if '"event": "evaluation"' in line:
-            row = json.loads(line)
-            found[row["step"]] = row
-    yield from (found[step] for step in sorted(found))
 
 
 def _state(folder: Path) -> dict[str, Any]:

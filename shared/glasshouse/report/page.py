@@ -1,29 +1,25 @@
 """`glasshouse report`: one HTML file that needs nothing else, for one run or for several.
 
-Everything that a model or a person wrote is escaped, once, where it enters the page (`text`). The
+Everything that a model or a person wrote is escaped, once, where it enters the page (`elements.text`). The
 page has no script and forbids itself every request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from glasshouse import config as configuration
 from glasshouse.report import figures
 from glasshouse.report.arms import Arm, arms
+from glasshouse.report.elements import document, gallery, section, table, text
 from glasshouse.report.gather import EDGE, Gathered, edges, examples, gather
 from glasshouse.report.readable import cell, changed, label, measure, number, ordered
-from glasshouse.report.rollouts import printable
-from glasshouse.report.style import CSS
 from glasshouse.report.verdict import verdict
 from glasshouse.store.files import write_text
 
 FILE = "report.html"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What the page may load: nothing."""
 SECOND = (
     ("strict reading", "strict"),
     ("format", "format"),
@@ -44,12 +40,12 @@ def page(runs: Sequence[Gathered]) -> str:
     title = runs[0].path.resolve().name if len(runs) == 1 else f"{len(runs)} runs"
     parts = [_head(runs, title), f'<p class="verdict">{text(verdict(groups))}</p>']
     parts += [_single(runs[0])] if len(runs) == 1 else [_several(groups)]
-    parts += [_section("Over training", _figures(figures.curves(groups)))]
+    parts += [section("Over training", gallery(figures.curves(groups)))]
     parts += [_readability(runs, groups)]
     if len(runs) == 1:
         parts += [_rewards(runs[0]), _examples(runs[0])]
     parts += [_reproduce(run) for run in runs[:1]]
-    return _document(title, "\n".join(part for part in parts if part))
+    return document(title, "\n".join(part for part in parts if part))
 
 
 # --- sections --------------------------------------------------------------------------------
@@ -69,7 +65,7 @@ def _head(runs: Sequence[Gathered], title: str) -> str:
 def _single(run: Gathered) -> str:
     before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
     if not before or not after:
-        return _section("Before and after", "<p>The run has not come to its end.</p>")
+        return section("Before and after", "<p>The run has not come to its end.</p>")
     rows = [("accuracy, greedy", *(_rate(found, "accuracy") for found in (before, after)))]
     rows += [(name, *(_rate(found, key) for found in (before, after))) for name, key in SECOND]
     for key in (k for k in before if k.startswith("pass_at_") and k in after):
@@ -80,7 +76,7 @@ def _single(run: Gathered) -> str:
         old = before["levels"].get(level)
         rows.append((f"accuracy, {level}", _rate(old, "accuracy"), _rate(rates, "accuracy")))
     note = f"<p class=soft>{after['problems']} held-out problems; 95 % intervals (Wilson).</p>"
-    return _section("Before and after", _table(("", "before", "after"), rows) + note)
+    return section("Before and after", table(("", "before", "after"), rows) + note)
 
 
 def _several(groups: Sequence[Arm]) -> str:
@@ -99,20 +95,20 @@ def _several(groups: Sequence[Arm]) -> str:
             )
     head = ("arm", "seed", "accuracy before", "after", *figures.READABILITY)
     note = "<p class=soft>Readability is that of the last checkpoint that was monitored.</p>"
-    return _section("Arms and seeds", _table(head, rows) + note)
+    return section("Arms and seeds", table(head, rows) + note)
 
 
 def _readability(runs: Sequence[Gathered], groups: Sequence[Arm]) -> str:
     if not any(run.monitor for run in runs):
         how = f"<code>glasshouse monitor {text(str(runs[0].path))}</code>"
-        return _section(
+        return section(
             "Can it be read?", f"<p>Not measured yet: {how}, then this report again.</p>"
         )
-    inner = _figures(figures.readability(groups))
+    inner = gallery(figures.readability(groups))
     only = runs[0].monitor if len(runs) == 1 else None
     if only:
         inner += _monitored(only)
-    return _section("Can it be read?", inner)
+    return section("Can it be read?", inner)
 
 
 def _monitored(found: dict[str, Any]) -> str:
@@ -138,14 +134,14 @@ def _monitored(found: dict[str, Any]) -> str:
         "problems; a dash: undefined. Null: the same measure of the last checkpoint without the intervention, "
         "or with permuted verdicts. docs/monitoring.md says how to read each."
     )
-    return _table(head, rows) + f'<p class="soft">{text(note)}</p>'
+    return table(head, rows) + f'<p class="soft">{text(note)}</p>'
 
 
 def _rewards(run: Gathered) -> str:
     first, last = edges(run.path)
     if not first or not last:
         return ""
-    return _section("Rewards", _figures([figures.histogram(first, last, EDGE)]))
+    return section("Rewards", gallery([figures.histogram(first, last, EDGE)]))
 
 
 def _examples(run: Gathered) -> str:
@@ -161,7 +157,7 @@ def _examples(run: Gathered) -> str:
             f"{text(row['rule'])}, gold {text(row['gold'])}, reward {row['reward']:+.2f}, "
             f"{row['length']} tokens</p></div>"
         )
-    return _section("Examples", f'<div class="examples">{"".join(cards)}</div>') if cards else ""
+    return section("Examples", f'<div class="examples">{"".join(cards)}</div>') if cards else ""
 
 
 def _reproduce(run: Gathered) -> str:
@@ -173,7 +169,7 @@ def _reproduce(run: Gathered) -> str:
         "bits come out."
     )
     out = "glasshouse train --config config.yaml out=again\nglasshouse monitor again\nglasshouse report again"
-    return _section(
+    return section(
         "How to reproduce",
         f"<p>{how}</p><pre>{out}</pre><dl>{listed}</dl><details><summary>config.yaml</summary>"
         f"<pre>{text(configuration.dump(run.config))}</pre></details>",
@@ -181,25 +177,6 @@ def _reproduce(run: Gathered) -> str:
 
 
 # --- elements --------------------------------------------------------------------------------
-
-
-def text(raw: str) -> str:
-    """A text as the page shows it, whatever it holds: control characters spelt out, then escaped."""
-    return escape(printable(raw), quote=True)
-
-
-def _section(title: str, inner: str) -> str:
-    return f"<section><h2>{text(title)}</h2>{inner}</section>"
-
-
-def _figures(svgs: Sequence[str]) -> str:
-    return f'<div class="figures">{"".join(f"<figure style=margin:0>{svg}</figure>" for svg in svgs)}</div>'
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{text(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{text(c)}</td>' for c in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
 
 
 def _rate(found: dict[str, Any] | None, key: str) -> str:
@@ -214,13 +191,3 @@ def _last(run: Gathered, name: str) -> str:
 
 def _as_measure(value: float) -> dict[str, Any]:
     return {"measure": {"value": value}}
-
-
-def _document(title: str, body: str) -> str:
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{text(title)}</title><style>{CSS}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )

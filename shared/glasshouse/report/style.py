@@ -38,6 +38,12 @@ details { margin: .5rem 0; } summary { cursor: pointer; }
 @media (max-width: 32rem) {
   body { padding: .8rem .7rem 3rem; } table { font-size: .78rem; }
   th, td { padding: .2rem .3rem; } th:first-child, td:first-child { white-space: normal; } }
+h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; }
+.verdict ul { margin: .2rem 0 .6rem; padding-left: 1.2rem; } .verdict p { margin: .2rem 0; }
+.questions td:first-child { white-space: normal; min-width: 13rem; }
+.left th, .left td { text-align: left; } .left td:nth-child(2) { white-space: normal; }
+.curves .figures { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+.effects { margin: 1rem 0; max-width: 44rem; } .effects svg { width: 100%; height: auto; display: block; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 """

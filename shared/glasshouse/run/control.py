@@ -2,17 +2,12 @@
 
 Positive: the configuration as it is must learn. Negative: the same with rewards dealt out at
 random among rollouts must not. Both are needed: a pipeline that "learns" from noise leaks its
-answers somewhere. Each run is a process of its own; finished runs are not run again.
+answers somewhere. Finished runs are not run again, and an interrupted one goes on.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +15,10 @@ from typing import Any
 from rich.console import Console
 
 from glasshouse import config as configs
-from glasshouse.errors import RunError
+from glasshouse.run.crew import Crew, Done, Job
 from glasshouse.statistics import mean_interval
 from glasshouse.store.files import write_json
+from glasshouse.store.rundir import summary_of
 
 ARMS = {"positive": "reward.shuffle=false", "negative": "reward.shuffle=true"}
 LEARNED = 0.1
@@ -131,37 +127,26 @@ def _run_all(
     jobs: int,
     out: Path,
 ) -> Iterator[tuple[str, Gain]]:
-    with ThreadPoolExecutor(jobs) as pool:
-        running = {
-            pool.submit(_run_one, arm, seed, files, overrides, out / f"{arm}-{seed}"): arm
-            for arm, seed in wanted
-        }
-        for done in as_completed(running):
-            yield running[done], done.result()
+    """What is there already, then what is missing as it comes."""
+    missing: dict[Job, tuple[str, int]] = {}
+    for arm, seed in wanted:
+        path = out / f"{arm}-{seed}"
+        summary = summary_of(path)
+        if summary and "after" in summary:
+            yield arm, _gain(summary, seed)
+        else:
+            given = [*overrides, ARMS[arm], f"seed={seed}", f"out={path}"]
+            name = f"The {arm} control with seed {seed}"
+            missing[Job(name=name, config=configs.load(files, given))] = arm, seed
+    with Crew(jobs) as crew:
+        for heard in crew.work(missing):
+            if isinstance(heard, Done):
+                arm, seed = missing[heard.job]
+                yield arm, _gain(heard.summary, seed)
 
 
-def _run_one(
-    arm: str, seed: int, files: Sequence[str], overrides: Sequence[str], out: Path
-) -> Gain:
-    summary = out / "results" / "summary.json"
-    if not summary.exists():
-        command = [sys.executable, "-m", "glasshouse", "train", "--quiet"]
-        for file in files:
-            command += ["--config", str(file)]
-        command += [*overrides, ARMS[arm], f"seed={seed}", f"out={out}"]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        )
-        if done.returncode:
-            raise RunError(
-                f"The {arm} control with seed {seed} failed: {done.stderr.strip()[-800:]}"
-            )
-    found: dict[str, Any] = json.loads(summary.read_text())
+def _gain(summary: dict[str, Any], seed: int) -> Gain:
+    before, after = summary["before"], summary["after"]
     return Gain(
-        seed, found["before"]["accuracy"], found["after"]["accuracy"],
-        found["before"]["pass_at_1"], found["after"]["pass_at_1"],
-    )  # fmt: skip
+        seed, before["accuracy"], after["accuracy"], before["pass_at_1"], after["pass_at_1"]
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, dump
+from glasshouse.config import Config, changes, dump, leaves
 from glasshouse.errors import RunError
 from glasshouse.store import checkpoints
 from glasshouse.store.checkpoints import Checkpoint
@@ -19,6 +17,7 @@ from glasshouse.store.rundir import (
     LOCK,
     RunDirectory,
     config_of,
+    held,
     holds_run,
     next_free,
     numbered,
@@ -35,7 +34,7 @@ def place(config: Config) -> Path:
     if config.out:
         return Path(config.out)
     for path in numbered(config)[-1:]:
-        unfinished = holds_run(path) and not _held(path) and not finished(path, config)
+        unfinished = holds_run(path) and not held(path) and not finished(path, config)
         if unfinished and not set(changes(config_of(path), config)) - {"out"}:
             return path
     return next_free(config)
@@ -89,25 +88,6 @@ def check_facts(path: Path, state: dict[str, Any], facts: dict[str, Any]) -> lis
     ]
 
 
-def changes(before: Config, after: Config) -> list[str]:
-    """The keys whose values differ."""
-    old, new = dict(leaves(before)), dict(leaves(after))
-    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
-
-
-def leaves(config: Config) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of the whole tree."""
-
-    def walk(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in tree.items():
-            if isinstance(value, dict):
-                yield from walk(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", value
-
-    return walk(config.model_dump(mode="json"), "")
-
-
 def fork(source: Path, target: Path, config: Config) -> None:
     """A new run that begins with the record and the newest valid checkpoint of another."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -141,15 +121,3 @@ def newest(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
         for bad in damaged
     ]
     return found, sentences
-
-
-def _held(path: Path) -> bool:
-    """Is another process writing into it?"""
-    try:
-        with open(path / LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

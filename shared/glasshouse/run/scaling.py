@@ -2,19 +2,14 @@
 
 Every arm trains for the same number of steps from the same model, so that a larger set costs no
 more training, only more problems. What a small set costs is the gap: training accuracy that
-held-out problems do not share. Each run is a process of its own; finished runs are not run again.
+held-out problems do not share. Finished runs are not run again, and an interrupted one goes on.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +17,15 @@ from rich.console import Console
 from rich.table import Table
 
 from glasshouse import config as configs
+from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.report.curves import read_metrics
 from glasshouse.report.scaling import draw
+from glasshouse.run.crew import Crew, Done, Job
 from glasshouse.statistics import mean_interval
 from glasshouse.store import reading
 from glasshouse.store.files import write_json
+from glasshouse.store.rundir import summary_of, unlike
 
 FRESH = "fresh"
 LAST = 10
@@ -55,23 +53,29 @@ def scaling(
     wanted = [(arm, seed) for seed in range(seeds) for arm in (*arms, FRESH)]
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in (*arms, FRESH)}
 
-    def one(what: tuple[str, int]) -> tuple[str, dict[str, Any]]:
-        arm, seed = what
+    missing: dict[Job, tuple[str, int]] = {}
+    for arm, seed in wanted:
+        path, size = out / f"{arm}-{seed}", arms.get(arm)
         source = (
-            ["data.source=fixed", "data.file=''", f"data.size={arms[arm]}"]
-            if arm in arms
+            ["data.source=fixed", "data.file=''", f"data.size={size}"]
+            if size
             else ["data.source=fresh", "data.file=''"]
         )
-        given = [*overrides, *source, f"seed={seed}", f"out={out / f'{arm}-{seed}'}"]
-        return arm, _run_one(arm, seed, files, given, out / f"{arm}-{seed}")
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for arm, run in pool.map(one, wanted):
-            found[arm].append(run)
-            console.print(
-                f"{arm} seed {run['seed']}: held out {run['held_out']:.3f}, training "
-                f"{run['training']:.3f}, {run['seconds']:.0f} s"
-            )
+        config = configs.load(files, [*overrides, *source, f"seed={seed}", f"out={path}"])
+        summary = summary_of(path)
+        if summary and "after" in summary:
+            _same_configuration(config, path)
+        else:
+            missing[Job(name=f"The run {arm} with seed {seed}", config=config)] = arm, seed
+    for arm, seed in _trained(wanted, missing, jobs):
+        run = measure(out / f"{arm}-{seed}", seed)
+        found[arm].append(run)
+        console.print(
+            f"{arm} seed {run['seed']}: held out {run['held_out']:.3f}, training "
+            f"{run['training']:.3f}, {run['seconds']:.0f} s"
+        )
+    for runs in found.values():
+        runs.sort(key=lambda run: run["seed"])
     report = {
         "task": resolved.task.name,
         "steps": resolved.steps,
@@ -87,6 +91,17 @@ def scaling(
     draw(report, out / "scaling.png")
     console.print(f"figures {out / 'scaling.png'}   numbers {out / 'scaling.json'}")
     return report
+
+
+def _trained(
+    wanted: Sequence[tuple[str, int]], missing: Mapping[Job, tuple[str, int]], jobs: int
+) -> Iterator[tuple[str, int]]:
+    """What is there already, then what is missing as it comes."""
+    yield from (run for run in wanted if run not in missing.values())
+    with Crew(jobs) as crew:
+        for heard in crew.work(missing):
+            if isinstance(heard, Done):
+                yield missing[heard.job]
 
 
 def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -149,42 +164,9 @@ def _interval(value: dict[str, Any], digits: int) -> str:
     return f"{mean} ({value['low']:.2f}–{value['high']:.2f})"
 
 
-def _run_one(
-    arm: str, seed: int, files: Sequence[str], overrides: Sequence[str], out: Path
-) -> dict[str, Any]:
-    if _finished(out):
-        _same_configuration(files, overrides, out)
-        return measure(out, seed)
-    if (out / "config.yaml").exists():
-        shutil.rmtree(out)  # a run cut off in the middle: it is run again from its beginning
-    command = [sys.executable, "-m", "glasshouse", "train", "--quiet"]
-    for file in files:
-        command += ["--config", str(file)]
-    done = subprocess.run(
-        [*command, *overrides],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    if done.returncode:
-        raise RunError(f"The run {arm} with seed {seed} failed: {done.stderr.strip()[-800:]}")
-    return measure(out, seed)
-
-
-def _finished(out: Path) -> bool:
-    summary = out / "results" / "summary.json"
-    return summary.exists() and "after" in json.loads(summary.read_text())
-
-
-def _same_configuration(files: Sequence[str], overrides: Sequence[str], out: Path) -> None:
+def _same_configuration(config: Config, out: Path) -> None:
     """A finished run counts only if it is the run that is asked for."""
-    wanted = configs.load(files, overrides).model_dump(mode="json")
-    there = configs.load([out / "config.yaml"]).model_dump(mode="json")
-    if not wanted["task"]["options"]:  # filled in from the model's own range
-        wanted["task"]["options"] = there["task"]["options"]
-    if wanted != there:
-        differing = ", ".join(k for k in wanted if wanted[k] != there[k])
+    if differing := ", ".join(dict.fromkeys(k.split(".")[0] for k in unlike(out, config))):
         raise RunError(
             f"{out} holds a finished run with another configuration (these differ: {differing}). "
             "Choose another --out, or remove it."

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config import Config, RecordConfig, dump
+from glasshouse.config import Config, RecordConfig, changes, dump
 from glasshouse.config import load as load_config
 from glasshouse.errors import RunError
 from glasshouse.store.files import write_json, write_text
@@ -128,6 +128,15 @@ def config_of(path: Path) -> Config:
     return load_config([path / CONFIG])
 
 
+def unlike(path: Path, wanted: Config) -> list[str]:
+    """The keys, but for `out`, in which a run that is there differs from the one that is wanted."""
+    there = config_of(path)
+    if not wanted.task.options:  # filled in from the model's own range
+        task = wanted.task.model_copy(update={"options": there.task.options})
+        wanted = wanted.model_copy(update={"task": task})
+    return [key for key in changes(there, wanted) if key != "out"]
+
+
 def summary_of(path: Path) -> dict[str, Any] | None:
     """A run's summary, if it came to its end."""
     file = path / "results" / "summary.json"
@@ -135,6 +144,27 @@ def summary_of(path: Path) -> dict[str, Any] | None:
         return None
     summary: dict[str, Any] = json.loads(file.read_text())
     return summary
+
+
+def metrics_of(path: Path) -> list[dict[str, Any]]:
+    """A row a training step."""
+    file = path / "results" / "metrics.jsonl"
+    return [json.loads(line) for line in _lines(file)]
+
+
+def evaluations_of(path: Path) -> list[dict[str, Any]]:
+    """The last evaluation of each step: a run that was interrupted may have repeated one."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in _lines(path / "results" / "events.jsonl"):
+        if '"event": "evaluation"' in line:
+            row = json.loads(line)
+            found[row["step"]] = row
+    return [found[step] for step in sorted(found)]
+
+
+def _lines(file: Path) -> list[str]:
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return [line for line in text.split("\n") if line]
 
 
 def stem(config: Config) -> str:
@@ -177,6 +207,18 @@ def locked(path: Path) -> IO[str]:
     lock.write(f"process {os.getpid()}")
     lock.flush()
     return lock
+
+
+def held(path: Path) -> bool:
+    """Is another process writing into it?"""
+    try:
+        with open(path / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _mend(file: Path) -> None:

@@ -1,0 +1,29 @@
+"""What `glasshouse study` ends with: study.json, figures, the page, and the verdicts on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from glasshouse.report import study_figures, study_page, study_table
+from glasshouse.study.analysis import Analysis, analyse, write
+from glasshouse.study.spec import Study
+from glasshouse.study.table import Table
+
+
+def present(
+    study: Study, table: Table, results: Path, versions: Mapping[str, str], console: Console
+) -> Analysis:
+    """Analyse the table, write everything under `results`, and say it.
+
+    Example: `present(study, table, out / "results", keeping.versions(), Console())`
+    """
+    analysis = analyse(study, table)
+    write(analysis, results)
+    study_figures.save(analysis, results / "figures")
+    page = study_page.write(analysis, results, versions)
+    study_table.show(analysis, console)
+    console.print(f"page    {page}", markup=False, soft_wrap=True)
+    return analysis

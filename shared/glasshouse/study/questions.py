@@ -1,0 +1,252 @@
+"""One question of a study: its effect over paired seeds, and what must stand beside it.
+
+    effect        the arm − its reference (the same run before RL, or another arm), seed by seed
+    null          the same effect in the arm whose reward is noise
+    beyond null   the arm − the null arm: what the reward does that RL on noise does not do
+    matched       two arms where they are equally accurate, beside the same step
+    room          the largest effect possible
+    by base       the effect among the seeds of each base
+
+Nothing is judged here; see verdict.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glasshouse.monitor.inference import Paired, family, paired
+from glasshouse.statistics import mean_interval
+from glasshouse.study.bounds import Room, room
+from glasshouse.study.places import Place, Values, at_equal_accuracy, at_step, last_step
+from glasshouse.study.series import Measured
+from glasshouse.study.spec import START, Question, Study
+
+ACCURACY = "accuracy"
+COMPANIONS = ("accuracy", "kl", "cot_characters", "sampled_length", "rule_none")
+"""Accuracy, KL from the start, CoT length and parse failures: what stands beside every point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """An arm − a reference over paired seeds, with the means of both over the same pairs."""
+
+    arm: str
+    reference: str
+    before: float | None
+    """The reference's mean."""
+    after: float | None
+    """The arm's mean."""
+    paired: Paired
+
+    def as_dict(self) -> dict[str, Any]:
+        ends = {"before": self.before, "after": self.after}
+        return {"arm": self.arm, "reference": self.reference, **ends, **asdict(self.paired)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """A mean over seeds with Student's 95 % interval; one seed alone has none."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the table says to a question."""
+
+    question: Question
+    against: str
+    place: str
+    effect: Contrast
+    null: Contrast | None
+    beyond_null: Contrast | None
+    why_no_null: str
+    """Empty where there is a null."""
+    matched: Contrast | None
+    """Two arms at a step: the same at equal accuracy. At equal accuracy: the same at the last step."""
+    matched_place: str
+    equal: Place | None
+    """The place of equal accuracy, whichever of the two it is; None against the start."""
+    room: Room
+    by_base: Mapping[str, Contrast]
+    companions: Mapping[str, Mapping[str, Mean]]
+    """By arm, then by measure, at the question's place."""
+    tests: int = 0
+    """How many tests Holm's correction was over."""
+
+    @property
+    def held_to_null(self) -> bool:
+        """A change against the start is the reward's doing only beyond what RL on noise does."""
+        directed = self.question.expect != "unchanged"
+        return self.against == START and directed and self.beyond_null is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        q = self.question
+        return {
+            "ask": q.ask,
+            "measure": q.measure,
+            "arm": q.arm,
+            "against": self.against,
+            "at": self.place,
+            "expect": q.expect,
+            "margin": q.margin,
+            "effect": self.effect.as_dict(),
+            "null": self.null and self.null.as_dict(),
+            "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
+            "why_no_null": self.why_no_null,
+            "matched": self.matched and {"at": self.matched_place, **self.matched.as_dict()},
+            "equal_accuracy": self.equal and _told(self.equal),
+            "ceiling": asdict(self.room),
+            "by_base": {base: c.as_dict() for base, c in self.by_base.items()},
+            "companions": {
+                arm: {name: asdict(mean) for name, mean in means.items()}
+                for arm, means in self.companions.items()
+            },
+            "tests": self.tests,
+        }
+
+
+def answer(question: Question, study: Study, found: Measured) -> Answer:
+    """The question's numbers, p-values not yet corrected; see `corrected`."""
+    found.known(question.measure)
+    against = study.against(question)
+    here, there = _places(question, against, found)
+    asked = _Asked(question.measure, found)
+    effect = asked.contrast(here, question.arm, against)
+    why = _no_null(question.arm, against, study)
+    null = beyond = None
+    if not why and study.null:
+        null = asked.contrast(here, study.null, against)
+        beyond = asked.contrast(here, question.arm, study.null)
+    involved = dict.fromkeys(a for a in (question.arm, against, study.null) if a in found.arms)
+    return Answer(
+        question=question,
+        against=against,
+        place=here.name,
+        effect=effect,
+        null=null,
+        beyond_null=beyond,
+        why_no_null=why,
+        matched=asked.contrast(there, question.arm, against) if there else None,
+        matched_place=there.name if there else "",
+        equal=here if question.at == ACCURACY else there,
+        room=room(question.measure, effect.before),
+        by_base={
+            base: asked.contrast(here, question.arm, against, base)
+            for base in sorted(set(found.bases.values()))
+        },
+        companions={arm: companions(here, arm, found) for arm in involved if arm},
+    )
+
+
+def corrected(answers: Sequence[Answer]) -> list[Answer]:
+    """Holm's correction over everything that the study's verdicts rest on: each question's effect,
+    and what goes beyond the null where the verdict is held to it."""
+    tested = [(i, "effect", a.effect) for i, a in enumerate(answers)]
+    tested += [
+        (i, "beyond_null", a.beyond_null)
+        for i, a in enumerate(answers)
+        if a.held_to_null and a.beyond_null
+    ]
+    adjusted = family([contrast.paired for _, _, contrast in tested])
+    tests = sum(p.p is not None for p in adjusted)
+    changes: list[dict[str, Any]] = [{"tests": tests} for _ in answers]
+    for (i, field, contrast), p in zip(tested, adjusted, strict=True):
+        changes[i][field] = replace(contrast, paired=p)
+    return [replace(a, **change) for a, change in zip(answers, changes, strict=True)]
+
+
+def companions(place: Place, arm: str, found: Measured) -> dict[str, Mean]:
+    return {
+        name: mean(list(place.read(arm, name).values()))
+        for name in COMPANIONS
+        if found.of(arm, name)
+    }
+
+
+def mean(values: Sequence[float | None]) -> Mean:
+    """Over the seeds in which it is defined."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return Mean(mean=None, low=None, high=None, n=0)
+    middle, low, high = mean_interval(known)
+    if len(known) == 1:
+        return Mean(mean=middle, low=None, high=None, n=1)
+    return Mean(mean=middle, low=low, high=high, n=len(known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A measure, to be compared between arms."""
+
+    measure: str
+    found: Measured
+
+    def contrast(self, place: Place, arm: str, reference: str, base: str = "") -> Contrast:
+        """Over every seed of the study, or of one base; a pair that lacks a value is dropped."""
+        after = place.read(arm, self.measure)
+        before = (
+            at_step(self.found, 0).read(arm, self.measure)
+            if reference == START
+            else place.read(reference, self.measure)
+        )
+        bases = self.found.bases
+        seeds = [s for s in self.found.seeds if not base or bases[s] == base]
+        both = [s for s in seeds if after.get(s) is not None and before.get(s) is not None]
+        done = paired([after.get(s) for s in seeds], [before.get(s) for s in seeds])
+        if done.effect is None:
+            done = replace(done, reason=self._why(place, arm, reference) or done.reason)
+        return Contrast(
+            arm=arm,
+            reference=reference,
+            before=_mean(before, both),
+            after=_mean(after, both),
+            paired=done,
+        )
+
+    def _why(self, place: Place, arm: str, reference: str) -> str:
+        for one in (arm, reference):
+            if one != START and not self.found.of(one, self.measure):
+                return f"{one} has no run that measured {self.measure}"
+        if place.reason:
+            return place.reason
+        steps = sorted({s for run in self.found.of(arm, self.measure).values() for s in run})
+        if place.name.startswith("step ") and int(place.name.removeprefix("step ")) not in steps:
+            listed = ", ".join(map(str, steps))
+            return f"{self.measure} was not measured at {place.name}, but at {listed}"
+        if reference == START and 0 not in steps:
+            return f"{self.measure} was not measured before RL"
+        return ""
+
+
+def _places(question: Question, against: str, found: Measured) -> tuple[Place, Place | None]:
+    """Where the question is asked, and where it is asked again beside that."""
+    last = last_step(found.of(question.arm, question.measure))
+    if against == START:
+        return at_step(found, question.at if isinstance(question.at, int) else last), None
+    equal = at_equal_accuracy(found, [question.arm, against])
+    if question.at == ACCURACY:
+        return equal, at_step(found, last)
+    return at_step(found, last if question.at is None else int(question.at)), equal
+
+
+def _no_null(arm: str, against: str, study: Study) -> str:
+    if not study.null:
+        return "the study has no null arm"
+    if study.null in (arm, against):
+        return f"{study.null} is the null arm itself"
+    return ""
+
+
+def _told(place: Place) -> dict[str, Any]:
+    when = dict(place.when)
+    return {"at": place.name, "passed_at_step": when, "early": place.early, "reason": place.reason}
+
+
+def _mean(values: Values, seeds: Sequence[int]) -> float | None:
+    return mean([values[s] for s in seeds]).mean if seeds else None
