@@ -50,8 +50,8 @@ def add(commands: Any) -> None:
 def _study(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from glasshouse.errors import RecordError
     from glasshouse.study import spec
+    from glasshouse.study.comparison import compare, read
     from glasshouse.study.display import Terminal
     from glasshouse.study.runs import carry_out
 
@@ -60,8 +60,8 @@ def _study(args: argparse.Namespace) -> int:
     study = spec.load(file, args.overrides).part(arms, args.seeds)
     out = Path(args.out) if args.out else Path("runs") / "studies" / file.stem
     console = Console(highlight=False)
-    if args.check and not Path(args.check).is_file():
-        raise RecordError(f"There is no table {args.check} to compare with.")
+    # read before anything is written: it may be the very file that this study writes
+    committed = read(Path(args.check)) if args.check else None
     if args.dry_run:
         _list(study, out, console)
         return 0
@@ -75,13 +75,15 @@ def _study(args: argparse.Namespace) -> int:
             soft_wrap=True,
         )
         return 130
+    from glasshouse.report.study import present  # brings torch and matplotlib with it
+    from glasshouse.run.keeping import versions
+
     console.print(
         f"table   {out / 'results' / 'table.jsonl'}  ({len(table):,} rows)", soft_wrap=True
     )
-    if args.check:
-        from glasshouse.study.comparison import compare
-
-        same, sentence = compare(table, Path(args.check), bool(arms or args.seeds))
+    present(study, table, out / "results", versions(), console)
+    if committed is not None:
+        same, sentence = compare(table, committed, args.check, part=bool(arms or args.seeds))
         console.print(sentence, markup=False, soft_wrap=True)
         return 0 if same else 1
     return 0

@@ -220,6 +220,12 @@ def test_a_finished_study_is_checked_against_a_committed_table(
     assert study(file, copied, "--arms", "kl", "--check", str(committed)) == 1
     assert "different from" in capsys.readouterr().out
     assert study(file, copied, "--check", "nowhere") == 2
+    own = copied / "results" / "table.jsonl"  # written anew, but compared as it was
+    own.write_bytes(committed.read_bytes())
+    assert study(file, copied, "--check", str(own)) == 1
+    assert study(file, copied, "--check", str(own)) == 0
+    assert (copied / "results" / "report.html").stat().st_size > 10_000
+    assert json.loads((copied / "results" / "study.json").read_text())["questions"]
 
 
 def test_dry_run_lists_the_runs_and_touches_nothing(

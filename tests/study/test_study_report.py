@@ -51,12 +51,22 @@ def test_the_terminal_has_a_row_and_a_sentence_for_each_question() -> None:
     out = console.export_text()
     for question in study.questions:
         assert out.count(question.ask) == 2
-    first = next(line for line in out.splitlines() if line.startswith(study.questions[0].ask))
+    first = next(line for line in out.splitlines() if study.questions[0].ask in line)
     assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.047 .*Shown", first)
     assert "within ±0.15" in out
+
+
+def test_a_narrow_terminal_loses_nothing() -> None:
     narrow = Console(record=True, width=80)
-    present_to(narrow, study, synthetic.table())
-    assert "Not shown" in narrow.export_text()
+    present_to(narrow, synthetic.study(), synthetic.table())
+    out = narrow.export_text()
+    rows = out[: out.index("1. Does")]
+    assert "…" not in rows
+    assert re.search(r"1 +\+0\.7\d +0\.047 +\+0\.09 +\+0\.78 Shown", rows)
+    assert (
+        len(re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)) == 8
+    )  # effect and null, each whole
+    assert rows.count("Not shown") == 1
 
 
 def present_to(console: Console, study: synthetic.Study, table: Table) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.errors import RecordError
-from glasshouse.study.comparison import compare
+from glasshouse.study.comparison import compare, read
 from glasshouse.study.table import Row, Table, rows_of
 
 
@@ -78,14 +78,16 @@ def test_a_comparison_is_bytewise_and_names_the_rows_that_differ(tmp_path: Path)
     rows = [row("a", seed, 0, "x", 0.5) for seed in range(8)]
     file = tmp_path / "t.jsonl"
     Table(rows).write(file)
-    assert compare(Table(rows), file) == (True, f"identical: 8 rows, bytewise those of {file}")
-    same, sentence = compare(Table([*rows[:-1], row("a", 7, 0, "x", 0.5000000001)]), file)
+    assert compare(Table(rows), read(file), "t") == (True, "identical: 8 rows, bytewise those of t")
+    same, sentence = compare(
+        Table([*rows[:-1], row("a", 7, 0, "x", 0.5000000001)]), read(file), "t"
+    )
     assert not same
     assert "1 of 8 rows" in sentence
     assert '"value": 0.5000000001' in sentence
-    same, sentence = compare(Table(rows[:3]), file)
+    same, sentence = compare(Table(rows[:3]), read(file), "t")
     assert not same
     assert "(no row)" in sentence
-    assert compare(Table(rows[:3]), file, part=True)[0]
+    assert compare(Table(rows[:3]), read(file), "t", part=True)[0]
     file.write_text(file.read_text().replace('"seed": 1, ', '"seed":1,'))
-    assert not compare(Table(rows), file)[0]
+    assert not compare(Table(rows), read(file), "t")[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,24 +22,38 @@ STYLES = {
 HEAD = ("question", "effect (95 % interval)", "p, Holm", "null arm", "ceiling", "verdict")
 
 
+WIDE = 130
+"""From so many columns on, a question's text stands in its row; below, its number alone."""
+
+
 def show(analysis: Analysis, console: Console) -> None:
-    console.print(table(analysis))
+    console.print(table(analysis, console.width))
     console.print()
-    for answered in analysis.answers:
-        console.print(f"[bold]{escape(answered.answer.question.ask)}[/]", soft_wrap=True)
+    for number, answered in enumerate(analysis.answers, 1):
+        console.print(f"[bold]{number}. {escape(answered.answer.question.ask)}[/]", soft_wrap=True)
         console.print(answered.sentence, markup=False, soft_wrap=True)
 
 
-def table(analysis: Analysis) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    made.add_column(HEAD[0], ratio=1, min_width=16)
+def table(analysis: Analysis, width: int) -> Table:
+    wide = width >= WIDE
+    made = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
+    made.add_column("", justify="right")
+    if wide:
+        made.add_column(HEAD[0])
     for name in HEAD[1:]:
-        made.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for answered in analysis.answers:
-        *told, verdict = cells(answered)
+        justify: Literal["left", "right"] = "left" if name == "verdict" else "right"
+        made.add_column(name if wide else _folded(name), justify=justify, no_wrap=True)
+    for number, answered in enumerate(analysis.answers, 1):
+        ask, *told, verdict = cells(answered)
+        shown = [ask, *told] if wide else [_folded(cell) for cell in told]
         style = STYLES[answered.verdict]
-        made.add_row(*(escape(c) for c in told), f"[{style}]{verdict}[/]")
+        made.add_row(str(number), *map(escape, shown), f"[{style}]{verdict}[/]")
     return made
+
+
+def _folded(cell: str) -> str:
+    """A cell on two lines."""
+    return cell.replace(" (", "\n(").replace("within ", "within\n").replace(", ", ",\n")
 
 
 def cells(answered: Answered) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -12,22 +13,28 @@ from glasshouse.study.table import Table
 SHOWN = 5
 
 
-def compare(table: Table, file: Path, part: bool = False) -> tuple[bool, str]:
-    """Whether the table is what the file holds, and a sentence. `part`: only the file's rows of
-    runs that the table has.
-
-    Example: `compare(table, Path("studies/results/leaked_hint/table.jsonl"))`
-    """
+def read(file: Path) -> list[str]:
+    """A committed table's lines."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{file} cannot be compared with: {error}.") from None
+        raise RecordError(f"There is no table {file} to compare with: {error}.") from None
+
+
+def compare(
+    table: Table, lines: Sequence[str], file: str, *, part: bool = False
+) -> tuple[bool, str]:
+    """Whether the table is what the file's lines say, and a sentence. `part`: only the lines of runs
+    that the table has.
+
+    Example: `compare(table, read(Path("committed.jsonl")), "committed.jsonl")`
+    """
     whole = len(lines)
     if part:
         runs = {(row.arm, row.seed) for row in table}
         lines = [line for line in lines if _run(line, file) in runs]
     here = table.text().splitlines()
-    if lines == here:
+    if list(lines) == here:
         of = f" of its {whole:,}" if len(lines) < whole else ""
         return True, f"identical: {len(here):,} rows, bytewise those{of} of {file}"
     differing = [
@@ -39,7 +46,7 @@ def compare(table: Table, file: Path, part: bool = False) -> tuple[bool, str]:
     return False, sentence + "\n".join(shown) + more
 
 
-def _run(line: str, file: Path) -> tuple[str, int]:
+def _run(line: str, file: str) -> tuple[str, int]:
     try:
         row = json.loads(line)
         return row["arm"], row["seed"]
