@@ -133,3 +133,12 @@ def test_a_mistake_is_a_sentence(file: Path, old: str, new: str, sentence: str) 
 def test_a_wrong_override_is_a_sentence(file: Path, override: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         spec.load(file, [override])
+
+
+def test_the_study_that_the_docs_walk_through_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "studies.md").read_text()
+    (tmp_path / "mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    study = spec.load(tmp_path / "mine.yaml")
+    assert list(study.arms) == ["outcome", "kl", "random"]
+    assert study.null == "random"
+    assert [study.against(q) for q in study.questions] == ["start", "outcome", "outcome"]
