@@ -18,7 +18,7 @@ from glasshouse.study.analysis import Analysis, analyse, write
 from glasshouse.study.bounds import bounds, room
 from glasshouse.study.spec import Study, check
 from glasshouse.study.table import Row, Table
-from glasshouse.study.verdict import Verdict, pairs_needed
+from glasshouse.study.verdict import Verdict, apart, pairs_needed
 
 
 def asking(*questions: Mapping[str, Any], null: str | None = "random") -> Study:
@@ -73,7 +73,9 @@ def test_the_numbers_are_those_worked_out_by_hand() -> None:
     assert (effect.low, effect.high) == pytest.approx((0.4 - half, 0.4 + half))
     assert (effect.p, effect.smallest_p, effect.n, effect.dropped) == (0.25, 0.25, 3, 0)
     assert effect.d == pytest.approx(4.0)
-    assert effect.p_holm == 0.5  # two tests: the effect, and what goes beyond the null
+    assert (
+        effect.p_holm == 0.25
+    )  # one question: the larger of its p and of what goes beyond the null
     assert (found.effect.before, found.effect.after) == pytest.approx((0.2, 0.6))
     assert found.null.paired.effect == 0.0
     assert found.beyond_null.paired.effect == pytest.approx(0.4)
@@ -143,7 +145,7 @@ def test_a_change_that_rl_on_noise_does_as_well_is_not_shown() -> None:
     assert "RL on noise does not do the same (outcome − random is +0.70" in alone.sentence
     wiggle = [[0.2, 0.9 + 0.01 * (-1) ** seed] for seed in range(8)]
     drift = only(analyse(asking(RISES), told({"outcome": eight(0.2, 0.9), "random": wiggle})))
-    assert drift.answer.effect.paired.shown
+    assert apart(drift.answer.effect)
     assert drift.verdict is Verdict.NOT_SHOWN
     assert "not told apart from RL on noise" in drift.sentence
     more = only(
@@ -184,14 +186,14 @@ def test_so_few_seeds_can_show_nothing_and_the_sentence_says_how_many_could() ->
     found = only(analyse(asking(RISES), told(two)))
     assert found.verdict is Verdict.NOT_SHOWN
     assert (
-        "So few seeds can show nothing: 2 pairs give a p of 0.5 at best; 7 would" in found.sentence
+        "So few seeds can show nothing: 2 pairs give a p of 0.5 at best; 6 would" in found.sentence
     )
-    # eight seeds are enough for six tests and not for eight
+    # eight seeds are enough for six questions and not for seven
     arms = {"outcome": eight(0.2, 0.9), "random": eight(0.2, 0.2)}
-    for questions, shown in ((3, 3), (4, 0)):
+    for questions, shown in ((6, 6), (7, 0)):
         many = analyse(asking(*[RISES] * questions), told(arms))
         assert [a.verdict for a in many.answers].count(Verdict.SHOWN) == shown
-    assert "0.062 after Holm over 8 tests; 9 would be needed" in many.answers[0].sentence
+    assert "0.055 after Holm over 7 questions; 9 would be needed" in many.answers[0].sentence
     assert [pairs_needed(n) for n in (1, 6, 7, 8, 12, 13)] == [6, 8, 9, 9, 9, 10]
     for n in range(1, 40):
         assert n * 2.0 ** (1 - pairs_needed(n)) <= 0.05 < n * 2.0 ** (2 - pairs_needed(n))
@@ -308,7 +310,7 @@ def test_against_the_start_the_null_arm_makes_false_claims_rarer_still() -> None
     rng, studies = np.random.default_rng(8), 200
     drift = {"outcome": 2.0, "kl": 2.0, "random": 2.0}
     found = [only(analyse(asking(RISES), simulated(rng, drift))) for _ in range(studies)]
-    from_start = sum(a.answer.effect.paired.shown for a in found)
+    from_start = sum(apart(a.answer.effect) for a in found)
     claimed = sum(a.verdict is Verdict.SHOWN for a in found)
     assert from_start > 0.5 * studies
     assert claimed <= 0.08 * studies
@@ -327,3 +329,37 @@ def test_an_effect_of_two_deviations_is_mostly_shown_with_eight_seeds() -> None:
         for _ in range(studies)
     )
     assert shown > 0.8 * studies
+
+
+def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
+    seen = told({"outcome": eight(0.2, 0.9), "random": eight(0.2, 0.3)}, measure="cot")
+    floor = told({"outcome": eight(0.2, 0.5), "random": eight(0.2, 0.3)}, measure="answer")
+    found = only(
+        analyse(
+            asking({"measure": "cot", "over": "answer", "expect": "rises"}),
+            Table([*seen, *floor]),
+        )
+    )
+    assert found.answer.effect.paired.effect == pytest.approx(0.4)
+    assert found.verdict is Verdict.SHOWN
+    assert "cot is higher in outcome than answer at step 10: 0.90 against 0.50" in found.sentence
+    assert "In the null arm, random, the effect is +0.00" in found.sentence
+
+
+def test_a_question_may_have_a_null_arm_of_its_own() -> None:
+    tree = asking(RISES, {**RISES, "null": "kl"})
+    arms = {"outcome": eight(0.2, 0.9), "kl": eight(0.2, 0.9), "random": eight(0.2, 0.2)}
+    first, second = analyse(tree, told(arms)).answers
+    assert first.verdict is Verdict.SHOWN
+    assert second.verdict is Verdict.NOT_SHOWN
+    assert second.answer.null is not None
+    assert second.answer.null.arm == "kl"
+
+
+def test_the_claim_beyond_noise_costs_a_question_one_test_and_not_two() -> None:
+    """Both of its tests must pass, so the larger p is the claim's: six questions fit eight seeds."""
+    found = analyse(
+        asking(*[RISES] * 6), told({"outcome": eight(0.2, 0.9), "random": eight(0.2, 0.2)})
+    )
+    assert found.tests == 6
+    assert all(a.verdict is Verdict.SHOWN for a in found.answers)

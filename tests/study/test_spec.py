@@ -142,3 +142,12 @@ def test_the_study_that_the_docs_walk_through_is_one(tmp_path: Path) -> None:
     assert list(study.arms) == ["outcome", "kl", "random"]
     assert study.null == "random"
     assert [study.against(q) for q in study.questions] == ["start", "outcome", "outcome"]
+
+
+def test_a_question_within_an_arm_takes_no_other_arm(file: Path) -> None:
+    tree = yaml.safe_load(STUDY)
+    tree = {"null" if key is None else key: value for key, value in tree.items()}
+    within = {"ask": "?", "measure": "a", "over": "b", "arm": "kl", "expect": "rises"}
+    assert spec.check({**tree, "questions": [within]}, "s").part(["kl"]).questions[0].over == "b"
+    with pytest.raises(ConfigError, match="`over` compares within an arm"):
+        spec.check({**tree, "questions": [{**within, "against": "start"}]}, "s")

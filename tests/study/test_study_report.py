@@ -52,7 +52,7 @@ def test_the_terminal_has_a_row_and_a_sentence_for_each_question() -> None:
     for question in study.questions:
         assert out.count(question.ask) == 2
     first = next(line for line in out.splitlines() if study.questions[0].ask in line)
-    assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.047 .*Shown", first)
+    assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.031 .*Shown", first)
     assert "within ±0.15" in out
 
 
@@ -62,7 +62,7 @@ def test_a_narrow_terminal_loses_nothing() -> None:
     out = narrow.export_text()
     rows = out[: out.index("1. Does")]
     assert "…" not in rows
-    assert re.search(r"1 +\+0\.7\d +0\.047 +\+0\.09 +\+0\.78 Shown", rows)
+    assert re.search(r"1 +\+0\.7\d +0\.031 +\+0\.09 +\+0\.78 Shown", rows)
     assert (
         len(re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)) == 8
     )  # effect and null, each whole

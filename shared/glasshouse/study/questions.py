@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse.monitor.inference import Paired, family, paired
+from glasshouse import statistics
+from glasshouse.monitor.inference import Paired, paired
 from glasshouse.statistics import mean_interval
 from glasshouse.study.bounds import Room, room
 from glasshouse.study.places import Place, Values, at_equal_accuracy, at_step, last_step
@@ -85,13 +86,23 @@ class Answer:
         directed = self.question.expect != "unchanged"
         return self.against == START and directed and self.beyond_null is not None
 
+    @property
+    def p(self) -> float | None:
+        """What its verdict rests on. Where the change must also go beyond the null, both tests must
+        pass, so the larger p is that of the claim (an intersection-union test)."""
+        own = self.effect.paired.p
+        if not self.held_to_null or not self.beyond_null or own is None:
+            return own
+        beyond = self.beyond_null.paired.p
+        return None if beyond is None else max(own, beyond)
+
     def as_dict(self) -> dict[str, Any]:
         q = self.question
         return {
             "ask": q.ask,
             "measure": q.measure,
             "arm": q.arm,
-            "against": self.against,
+            "against": q.over or self.against,
             "at": self.place,
             "expect": q.expect,
             "margin": q.margin,
@@ -113,17 +124,19 @@ class Answer:
 
 def answer(question: Question, study: Study, found: Measured) -> Answer:
     """The question's numbers, p-values not yet corrected; see `corrected`."""
-    found.known(question.measure)
-    against = study.against(question)
+    for name in filter(None, (question.measure, question.over)):
+        found.known(name)
+    against, noise = study.against(question), study.noise(question)
     here, there = _places(question, against, found)
-    asked = _Asked(question.measure, found)
+    asked = _Asked(question.measure, found, question.over)
     effect = asked.contrast(here, question.arm, against)
-    why = _no_null(question.arm, against, study)
+    why = _no_null(question.arm, against, noise, bool(question.over))
     null = beyond = None
-    if not why and study.null:
-        null = asked.contrast(here, study.null, against)
-        beyond = asked.contrast(here, question.arm, study.null)
-    involved = dict.fromkeys(a for a in (question.arm, against, study.null) if a in found.arms)
+    if not why and noise:
+        null = asked.contrast(here, noise, noise if question.over else against)
+        if not question.over:
+            beyond = asked.contrast(here, question.arm, noise)
+    involved = dict.fromkeys(a for a in (question.arm, against, noise) if a in found.arms)
     return Answer(
         question=question,
         against=against,
@@ -145,20 +158,29 @@ def answer(question: Question, study: Study, found: Measured) -> Answer:
 
 
 def corrected(answers: Sequence[Answer]) -> list[Answer]:
-    """Holm's correction over everything that the study's verdicts rest on: each question's effect,
-    and what goes beyond the null where the verdict is held to it."""
-    tested = [(i, "effect", a.effect) for i, a in enumerate(answers)]
-    tested += [
-        (i, "beyond_null", a.beyond_null)
+    """Holm's correction over the study's questions."""
+    known = [i for i, a in enumerate(answers) if a.p is not None]
+    holm = dict(zip(known, statistics.holm([answers[i].p or 0.0 for i in known]), strict=True))
+    return [
+        replace(
+            a,
+            tests=len(known),
+            effect=_with(a.effect, holm.get(i)),
+            beyond_null=_with(a.beyond_null, holm.get(i) if a.held_to_null else None),
+        )
         for i, a in enumerate(answers)
-        if a.held_to_null and a.beyond_null
     ]
-    adjusted = family([contrast.paired for _, _, contrast in tested])
-    tests = sum(p.p is not None for p in adjusted)
-    changes: list[dict[str, Any]] = [{"tests": tests} for _ in answers]
-    for (i, field, contrast), p in zip(tested, adjusted, strict=True):
-        changes[i][field] = replace(contrast, paired=p)
-    return [replace(a, **change) for a, change in zip(answers, changes, strict=True)]
+
+
+def _with(contrast: Contrast | None, p_holm: float | None) -> Any:
+    if contrast is None:
+        return None
+    return replace(contrast, paired=replace(contrast.paired, p_holm=p_holm))
+
+
+def _told(place: Place) -> dict[str, Any]:
+    when = dict(place.when)
+    return {"at": place.name, "passed_at_step": when, "early": place.early, "reason": place.reason}
 
 
 def companions(place: Place, arm: str, found: Measured) -> dict[str, Mean]:
@@ -186,6 +208,8 @@ class _Asked:
 
     measure: str
     found: Measured
+    over: str = ""
+    """The reference's measure, where it is another one."""
 
     def contrast(self, place: Place, arm: str, reference: str, base: str = "") -> Contrast:
         """Over every seed of the study, or of one base; a pair that lacks a value is dropped."""
@@ -193,7 +217,7 @@ class _Asked:
         before = (
             at_step(self.found, 0).read(arm, self.measure)
             if reference == START
-            else place.read(reference, self.measure)
+            else place.read(reference, self.over or self.measure)
         )
         bases = self.found.bases
         seeds = [s for s in self.found.seeds if not base or bases[s] == base]
@@ -227,7 +251,7 @@ class _Asked:
 def _places(question: Question, against: str, found: Measured) -> tuple[Place, Place | None]:
     """Where the question is asked, and where it is asked again beside that."""
     last = last_step(found.of(question.arm, question.measure))
-    if against == START:
+    if against == START or question.over:
         return at_step(found, question.at if isinstance(question.at, int) else last), None
     equal = at_equal_accuracy(found, [question.arm, against])
     if question.at == ACCURACY:
@@ -235,17 +259,12 @@ def _places(question: Question, against: str, found: Measured) -> tuple[Place, P
     return at_step(found, last if question.at is None else int(question.at)), equal
 
 
-def _no_null(arm: str, against: str, study: Study) -> str:
-    if not study.null:
+def _no_null(arm: str, against: str, noise: str | None, within: bool) -> str:
+    if not noise:
         return "the study has no null arm"
-    if study.null in (arm, against):
-        return f"{study.null} is the null arm itself"
+    if noise == arm or (noise == against and not within):
+        return f"{noise} is the null arm itself"
     return ""
-
-
-def _told(place: Place) -> dict[str, Any]:
-    when = dict(place.when)
-    return {"at": place.name, "passed_at_step": when, "early": place.early, "reason": place.reason}
 
 
 def _mean(values: Values, seeds: Sequence[int]) -> float | None:

@@ -168,7 +168,8 @@ def _check_measures(study: Study, arm: str, rows: Sequence[Row]) -> None:
     for number, question in enumerate(study.questions):
         if arm in (question.arm, study.against(question)):
             at = question.at if isinstance(question.at, int) else None
-            asked.append((f'questions.{number}: "{question.measure}"', question.measure, at))
+            for name in filter(None, (question.measure, question.over)):
+                asked.append((f'questions.{number}: "{name}"', name, at))
     for where, name, at in asked:
         if name not in steps:
             raise ConfigError(f"{where} is nothing that a run measures.{nearest(name, steps)}")

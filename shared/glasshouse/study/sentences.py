@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from glasshouse.monitor.inference.seeds import ALPHA
 from glasshouse.study.questions import Answer, Contrast
 from glasshouse.study.spec import START
-from glasshouse.study.verdict import Verdict, beyond_null, decide, pairs_needed, tests, too_few
+from glasshouse.study.verdict import (
+    Verdict,
+    apart,
+    beyond_null,
+    decide,
+    pairs_needed,
+    tests,
+    too_few,
+)
 
 LITTLE_ROOM = 0.05
 """A measure with less room than this could hardly have moved."""
@@ -36,20 +44,27 @@ def sentence(a: Answer) -> str:
 
 def claim(a: Answer, verdict: Verdict) -> str:
     """A question in a few words."""
-    where = f"in {a.question.arm}" + ("" if a.against == START else f" against {a.against}")
+    where = f"in {a.question.arm}{_against(a)}"
     if verdict is Verdict.UNDEFINED:
         return f"{a.question.measure} {where} ({a.effect.paired.reason})"
     that = "that " if verdict is Verdict.NOT_SHOWN else ""
     return f"{that}{a.question.measure} {_does(a, verdict)} {where} ({span(a.effect)})"
 
 
+def _against(a: Answer) -> str:
+    if a.question.over:
+        return f" than {a.question.over}"
+    return "" if a.against == START else f" against {a.against}"
+
+
 def _does(a: Answer, verdict: Verdict) -> str:
     """What the measure does; where that is not shown, what it was expected to do."""
+    does: str = a.question.expect
     if verdict is Verdict.OPPOSITE:
-        return "rises" if (a.effect.paired.effect or 0.0) > 0 else "falls"
-    if a.question.margin is not None:
+        does = "rises" if (a.effect.paired.effect or 0.0) > 0 else "falls"
+    elif a.question.margin is not None:
         return f"stays within ±{a.question.margin:g}"
-    return a.question.expect
+    return {"rises": "is higher", "falls": "is lower"}[does] if a.question.over else does
 
 
 def _verdict(a: Answer) -> str:
@@ -63,7 +78,7 @@ def _verdict(a: Answer) -> str:
         what = f"{q.measure} {_does(a, verdict)} in {q.arm} by {a.place}: {before} → {after}"
     else:
         what = (
-            f"{q.measure} {_does(a, verdict)} in {q.arm} against {a.against} at {a.place}: "
+            f"{q.measure} {_does(a, verdict)} in {q.arm}{_against(a)} at {a.place}: "
             f"{after} against {before}"
         )
     return f"{opening}: {lead}{what} ({span(a.effect)}; {_test(a)}; {_seeds(a)})."
@@ -72,7 +87,8 @@ def _verdict(a: Answer) -> str:
 def _test(a: Answer) -> str:
     if a.question.margin is not None:
         return "the whole 95 % interval must lie within the margin, where TOST takes 90 %"
-    return f"p {p_value(a.effect)} after Holm over {a.tests} test{'s' * (a.tests != 1)}"
+    larger = ", the larger of this and of what goes beyond noise," if a.held_to_null else ""
+    return f"p {p_value(a.effect)}{larger} after Holm over {a.tests} question{'s' * (a.tests != 1)}"
 
 
 def _seeds(a: Answer) -> str:
@@ -87,30 +103,30 @@ def _few(a: Answer) -> str:
         return ""
     best = f"{p.n} pairs give a p of {probability(p.smallest_p)} at best"
     if p.smallest_p <= ALPHA:
-        best += f", {probability(p.smallest_p * a.tests)} after Holm over {a.tests} tests"
+        best += f", {probability(p.smallest_p * a.tests)} after Holm over {a.tests} questions"
     return f"So few seeds can show nothing: {best}; {pairs_needed(tests(a))} would be needed."
 
 
 def _null(a: Answer) -> str:
     """The null arm's own effect, and whether the arm can be told from it."""
-    if a.null is None or a.beyond_null is None:
+    if a.null is None:
         itself = "itself" in a.why_no_null
         return "" if itself else "There is no null arm: what RL on noise does is not known."
     name, beyond = a.null.arm, a.beyond_null
-    against = "" if a.against == START else f" against {a.against}"
+    against = "" if a.against == START or a.question.over else f" against {a.against}"
     own = f"In the null arm, {name}, the effect{against} is {span(a.null)}"
+    if beyond is None:
+        return f"{own}."
     if beyond.paired.effect is None:
         return f"{own}; the two cannot be compared: {beyond.paired.reason}."
-    corrected = "" if a.held_to_null else ", not corrected"
-    between = f"{beyond.arm} − {name} is {span(beyond)}, p {p_value(beyond)}{corrected}"
-    if a.held_to_null and beyond_null(a):
+    between = f"{beyond.arm} − {name} is {span(beyond)}, p {probability(beyond.paired.p)}"
+    same_way = ((a.effect.paired.effect or 0.0) > 0) == (beyond.paired.effect > 0)
+    if a.held_to_null and apart(beyond) and same_way:
         return f"{own}: RL on noise does not do the same ({between})."
-    if a.held_to_null and a.effect.paired.shown:
-        further = (
-            "RL on noise goes further" if beyond.paired.shown else "not told apart from RL on noise"
-        )
+    if a.held_to_null and apart(a.effect):
+        further = "RL on noise goes further" if apart(beyond) else "not told apart from RL on noise"
         return f"{own}: a change from the start there is, but {further} ({between})."
-    if not beyond.paired.shown:
+    if not apart(beyond):
         return f"{own}; {beyond.arm} is not told apart from it ({between})."
     return f"{own} ({between})."
 

@@ -36,6 +36,10 @@ class Question(Section):
     """Whose value is asked about."""
     against: str = ""
     """`start`: the same run before RL; or another arm. Empty: the study's `control`."""
+    over: str = ""
+    """Another measure of the same runs, to compare with instead: one monitor with another, say."""
+    null: str = ""
+    """The arm of noise that belongs to this arm; empty: the study's `null`."""
     at: int | Literal["accuracy"] | None = None
     """At which step; empty: the last; `accuracy`: where both arms are equally accurate."""
     expect: Literal["rises", "falls", "unchanged"]
@@ -47,8 +51,10 @@ class Question(Section):
     def _consistent(self) -> Self:
         if (self.expect == "unchanged") != (self.margin is not None):
             raise ValueError("`expect: unchanged` needs a margin, and only it takes one")
-        if self.at == "accuracy" and self.against == START:
-            raise ValueError("`at: accuracy` compares two arms; `against: start` is one")
+        if self.over and self.against:
+            raise ValueError("`over` compares within an arm, `against` with another: give one")
+        if self.at == "accuracy" and (self.over or self.against == START):
+            raise ValueError("`at: accuracy` compares two arms; this question is about one")
         if isinstance(self.at, int) and self.at < 0:
             raise ValueError("`at` is a step, and steps begin at 0")
         return self
@@ -117,7 +123,9 @@ class Study(Section):
             asked.append((f"questions.{number}.arm", question.arm))
             if question.against not in ("", START):
                 asked.append((f"questions.{number}.against", question.against))
-            if self.against(question) == question.arm:
+            if question.null:
+                asked.append((f"questions.{number}.null", question.null))
+            if self.against(question) == question.arm and not question.over:
                 raise ValueError(
                     f'questions.{number} compares the arm "{question.arm}" with itself; set `against`'
                 )
@@ -127,8 +135,12 @@ class Study(Section):
         return self
 
     def against(self, question: Question) -> str:
-        """What a question compares its arm with: an arm's name, or `start`."""
-        return question.against or self.control
+        """What a question compares its arm with: an arm's name (with `over`, its own), or `start`."""
+        return question.arm if question.over else question.against or self.control
+
+    def noise(self, question: Question) -> str | None:
+        """The null arm that stands beside it."""
+        return question.null or self.null
 
     def base(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
@@ -152,7 +164,9 @@ class Study(Section):
             if arm not in self.arms:
                 raise ConfigError(f'The study has no arm "{arm}".{nearest(arm, self.arms)}')
         kept = [
-            question.model_dump() | {"against": self.against(question)}
+            question.model_dump()
+            | {"against": "" if question.over else self.against(question)}
+            | {"null": question.null if question.null in chosen else ""}
             for question in self.questions
             if {question.arm, self.against(question)} <= {*chosen, START}
         ]

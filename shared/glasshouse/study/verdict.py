@@ -1,9 +1,10 @@
 """The verdict on a question. The sentence that says it is in sentences.py.
 
-A change is shown if Holm's corrected p is at most 0.05 and Student's 95 % interval is off zero. A
-change against the start must also go beyond the null arm, by the same rule: otherwise it is what RL
-on noise does. That a measure stays is shown if its whole 95 % interval lies within the margin:
-stricter than the usual equivalence test (TOST), which asks that of the 90 % interval.
+A change is shown if its p, corrected by Holm over the study's questions, is at most 0.05 and Student's
+95 % interval is off zero. A change against the start must also go beyond the null arm, otherwise it
+is what RL on noise does: its p is then the larger of the two, and both intervals must be off zero.
+That a measure stays is shown if its whole 95 % interval lies within the margin: stricter than the
+usual equivalence test (TOST), which asks that of the 90 % interval.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from enum import Enum
 
 from glasshouse.monitor.inference.seeds import ALPHA
-from glasshouse.study.questions import Answer
+from glasshouse.study.questions import Answer, Contrast
 
 
 class Verdict(Enum):
@@ -46,6 +47,14 @@ def beyond_null(a: Answer) -> bool:
     if beyond is None or beyond.paired.effect is None or effect is None:
         return False
     return beyond.paired.shown and (beyond.paired.effect > 0) == (effect > 0)
+
+
+def apart(c: Contrast) -> bool:
+    """Told from zero by its own p and interval, uncorrected."""
+    p = c.paired
+    if p.p is None or p.low is None or p.high is None:
+        return False
+    return p.p <= ALPHA and not p.low <= 0 <= p.high
 
 
 def too_few(a: Answer) -> bool:
