@@ -10,7 +10,6 @@ from glasshouse.study.spec import START
 from glasshouse.study.verdict import (
     Verdict,
     apart,
-    beyond_null,
     decide,
     pairs_needed,
     tests,
