@@ -49,6 +49,7 @@ def add(commands: Any) -> None:
 
 def _study(args: argparse.Namespace) -> int:
     from rich.console import Console
+    from rich.markup import escape
 
     from glasshouse.study import spec
     from glasshouse.study.comparison import compare, read
@@ -65,7 +66,9 @@ def _study(args: argparse.Namespace) -> int:
     if args.dry_run:
         _list(study, out, console)
         return 0
-    console.print(f"[bold]{study.title}[/]: {_extent(study)} → {out}", soft_wrap=True)
+    console.print(
+        f"[bold]{escape(study.title)}[/]: {_extent(study)} → {escape(str(out))}", soft_wrap=True
+    )
     try:
         with Terminal(study, console) as seen:
             table = carry_out(study, out, jobs=args.jobs, keep=args.keep, watcher=seen)

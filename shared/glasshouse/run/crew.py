@@ -115,12 +115,16 @@ class _Hand:
         self.errors.seek(0)
         return self.errors.read().decode(errors="replace").strip()[-800:]
 
-    def close(self) -> None:
-        """Dismiss it: idle it goes at once, busy it saves its run first."""
+    def dismiss(self) -> None:
+        """There is no more to do: idle it goes at once, busy it saves its run first."""
         assert self.process.stdin
-        assert self.process.stdout
         with suppress(OSError):
             self.process.stdin.close()
+
+    def close(self) -> None:
+        """Wait until it has gone; see that it does."""
+        assert self.process.stdout
+        self.dismiss()
         try:
             self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -161,8 +165,7 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         try:
             for hand in self.hands:
-                if hand.job:
-                    _signal(hand, signal.SIGINT)
+                hand.dismiss()
             for hand in self.hands:
                 hand.close()
         finally:
@@ -223,7 +226,8 @@ class Crew:
         """Pass it on: once, the runs are saved; twice, they end where they are; then by force."""
         self.asked += 1
         for hand in self.hands:
-            _signal(hand, signal.SIGINT if self.asked <= TRIES else signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                hand.process.send_signal(signal.SIGINT if self.asked <= 2 else signal.SIGKILL)
 
 
 def _ready(busy: list[_Hand]) -> list[_Hand]:
@@ -245,8 +249,3 @@ def _heard(hand: _Hand, job: Job, answer: dict[str, Any]) -> Heard | None:
     if "broken" in answer:
         raise RunError(f"{job.name} failed: {answer['broken'].strip()[-800:]}")
     raise RunError(f"{job.name}: {answer['failed']}")
-
-
-def _signal(hand: _Hand, number: int) -> None:
-    with suppress(ProcessLookupError):
-        hand.process.send_signal(number)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError, nearest
@@ -119,7 +119,7 @@ def _train(
                 watcher.done(run, summary["seconds"], rows)
 
 
-def _job(run: Planned, work: Any = "train") -> Job:
+def _job(run: Planned, work: Literal["train", "check"] = "train") -> Job:
     name = f"The run {run.name} ({run.base})"
     return Job(name=name, config=run.config, work=work, monitor=run.config.monitor.at_end)
 
@@ -134,7 +134,7 @@ def _check_runs(missing: Sequence[Planned], crew: Crew) -> None:
 def _known_arms(study: Study, out: Path) -> set[str]:
     """The arms that were begun before; a directory that holds another study is refused."""
     if not (out / FILE).exists():
-        if out.exists() and (not out.is_dir() or any(p.name != ".lock" for p in out.iterdir())):
+        if out.exists() and (not out.is_dir() or any(p.name[0] != "." for p in out.iterdir())):
             raise RunError(
                 f"{out} already holds files, and they are not a study's. Choose another --out, or "
                 "remove it."
