@@ -31,7 +31,7 @@ def health(
     where = (
         "a mounted volume" if mounted(path) else "NOT on a volume: it will go with the container"
     )
-    begins = f"going on after step {step} of {steps}" if step else f"{steps} steps, from the start"
+    begins = f"{'going on after' if step else 'starting at'} step {step} of {steps}"
     return (
         f"ready: {experiment} at {revision}, {device} ({threads} thread{'s' * (threads != 1)}), "
         f"{path} ({where}), {begins}"
