@@ -139,6 +139,7 @@ def lent(state: Path) -> list[str]:
             if folder.is_absolute() and folder.exists():
                 mounts[str(folder)] = str(folder)
     with open(state / "pip.conf", "w") as file:
+        os.fchmod(file.fileno(), 0o600)  # a mirror's address may hold a password
         settings.write(file)
     authorities = "/etc/ssl/certs/ca-certificates.crt"
     mounts |= {"/etc/pip.conf": str(state / "pip.conf"), authorities: authorities}
@@ -336,7 +337,7 @@ def main(argv: list[str]) -> int:
             ended, log = Container(root, about, volumes[2], *RUN).end()
             assert ended == 2, log
             assert "belongs to another user" in log, log
-            say(f"a volume of root: exit 2, {log.splitlines()[0]!r}")
+            say(f"a volume of root: exit 2, {log.splitlines()[-1]!r}")
         rooted = f"{name}-runpod"
         store.build(context, rooted, *arguments, "--build-arg=START_AS=0:0")
         with store.container(rooted) as root:

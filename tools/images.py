@@ -257,7 +257,7 @@ def dotenv(file: Path) -> dict[str, str]:
 
 
 def on(settings: Mapping[str, str], name: str) -> bool:
-    return settings.get(name, "").lower() not in ("", "0", "no", "false")
+    return settings.get(name, "").lower() in ("1", "yes", "true")
 
 
 def answers(command: Sequence[str]) -> bool:
