@@ -20,6 +20,7 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	@$(BIN)/hadolint training/*/Dockerfile
 	@for exp in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py $$exp || exit 1; done
 	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -m alone
@@ -36,6 +37,19 @@ new: $(VENV)/.ready ## EXP=my.rl: a new experiment, copied from training/example
 
 .PHONY: setup
 setup: $(VENV)/.ready ## only install; the other targets do it by themselves
+
+##@ Images (docs/images.md)
+.PHONY: build
+build: ## EXP=example.rl: its image, with docker, podman or buildah; CUDA=1, RUNPOD=1
+	@$(PYTHON) tools/images.py build "$(EXP)" -- $(ARGS)
+
+.PHONY: push
+push: ## EXP=example.rl: to the registry that .env names
+	@$(PYTHON) tools/images.py push "$(EXP)"
+
+.PHONY: runpod-template
+runpod-template: ## EXP=example.rl: the JSON of a RunPod template, printed; SECRETS="HF_TOKEN"
+	@$(PYTHON) tools/images.py template "$(EXP)" -- $(ARGS)
 
 ##@ Slow proofs (each says how long)
 .PHONY: demo-seeds
@@ -58,6 +72,10 @@ resume-proof: $(VENV)/.ready ## killed at every step and 200 times at random: go
 .PHONY: hosts-proof
 hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again, train through it (5 min, root)
 	@$(BIN)/python tests/hosts_proof.py $(ARGS)
+
+.PHONY: image-proof
+image-proof: ## build example.rl's image with buildah, no secret in it; train, stop, kill, go on (10 min, root)
+	@$(PYTHON) tests/image_proof.py $(ARGS)
 
 .PHONY: forecast-proof
 forecast-proof: $(VENV)/.ready ## the model of the pipeline against 1, 2 and 4 generators, on a quiet machine (5 min)
@@ -110,4 +128,4 @@ $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 .PHONY: help
 help:
 	@awk 'BEGIN {FS = ":.*?## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -16,6 +16,7 @@ from rich.table import Table
 from glasshouse.config import Config
 from glasshouse.policy import Policy
 from glasshouse.run.collect import Group
+from glasshouse.run.health import health
 from glasshouse.store import Storage
 from glasshouse.tasks import Task
 
@@ -34,6 +35,7 @@ class Display:
     def warn(self, sentence: str) -> None: ...
     def say(self, sentence: str) -> None: ...
     def resumed(self, step: int, path: Path) -> None: ...
+    def ready(self, config: Config, path: Path, policy: Policy, step: int) -> None: ...
     def finished_before(self, summary: dict[str, Any]) -> None: ...
     def stopping(self) -> None: ...
     def too_late(self, saved: int) -> None: ...
@@ -118,6 +120,10 @@ class Terminal(Display):
             "the record is cut back to that step."
         )
         self.progress.update(self.bar, completed=step)
+
+    def ready(self, config: Config, path: Path, policy: Policy, step: int) -> None:
+        if line := health(path, step, config.steps, str(policy.model.device), config.threads):
+            self.console.print(escape(line), soft_wrap=True)
 
     def finished_before(self, summary: dict[str, Any]) -> None:
         self.console.print(f"{summary['run']} has come to its end already; this is what it found.")

@@ -99,6 +99,7 @@ class Run:
                 "start": keeping.fingerprint(self.policy),
             }
             saved = self._enter(directory, facts)
+            self.display.ready(self.config, directory.path, self.policy, self.progress.step)
             keeper = Keeper(
                 self.config.checkpoints, directory, self.policy, facts, self.display.say, saved
             )
