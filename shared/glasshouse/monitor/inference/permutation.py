@@ -7,7 +7,7 @@ shuffled row by row, a monitor that is merely constant per problem would seem to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,26 +85,57 @@ def table_null(
     `blocks`: one id per row, (problem, arm) in general; None: rows are independent. `strata` keeps
     the exchange within the arm, say: the null of a monitor that sees the plant but not its effect.
     """
+    return table_nulls(
+        {"": (read, low_is_good)},
+        x,
+        y,
+        z,
+        key=key,
+        blocks=blocks,
+        strata=strata,
+        permutations=permutations,
+    )[""]
+
+
+def table_nulls(
+    reads: Mapping[str, tuple[Reading, bool]],
+    x: ArrayLike | None,
+    y: ArrayLike,
+    z: ArrayLike,
+    *,
+    key: Sequence[randomness.Part],
+    blocks: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    permutations: int = PERMUTATIONS,
+) -> dict[str, Null]:
+    """The same for several rates, each with whether low is good, from the same permutations."""
     verdicts, behaviour = flags(z), labels("y", y)
     arm = np.ones_like(behaviour) if x is None else labels("x", x)
-    observed = float(read(tabulate(arm, behaviour, verdicts)))
     seen = verdicts != FAILED
     groups = _groups(seen, blocks, strata)
     place = np.eye(4)[arm * 2 + behaviour]  # (R, 4)
+    failed = (~seen).astype(np.float64) @ place
 
     def tables(dealt: Floats) -> Floats:
-        counts = [(dealt == verdict).astype(np.float64) @ place for verdict in (0, 1, FAILED)]
+        flagged = (dealt == 1).astype(np.float64) @ place
+        passed = place.sum(axis=0) - failed - flagged
+        counts = [passed, flagged, np.broadcast_to(failed, flagged.shape)]
         return np.stack(counts, axis=-1).reshape(-1, *CELLS)
 
+    table = tabulate(arm, behaviour, verdicts)
     dealt = permuted(verdicts.astype(np.float64), groups, permutations, *key)
-    return _null(
-        observed,
-        groups,
-        int(seen.sum()),
-        (read(tables(d)) for d in dealt),
-        permutations,
-        low_is_good,
-    )
+    drawn = [tables(d) for d in dealt]
+    return {
+        name: _null(
+            float(read(table)),
+            groups,
+            int(seen.sum()),
+            (read(d) for d in drawn),
+            permutations,
+            low_is_good,
+        )
+        for name, (read, low_is_good) in reads.items()
+    }
 
 
 def auroc_null(

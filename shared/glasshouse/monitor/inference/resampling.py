@@ -144,10 +144,16 @@ def interval(drawn: Floats, units: int) -> Interval:
     return Interval(low=float(low), high=float(high), units=units, undefined=missing)
 
 
-def unanimous(rows: ArrayLike, found: Interval, differences: bool = False) -> Interval:
+def unanimous(
+    rows: ArrayLike,
+    found: Interval,
+    differences: bool = False,
+    problems: ArrayLike | None = None,
+) -> Interval:
     """The same interval, unless all rows say yes or all say no: then every resample does too, and
     an interval without width would claim a certainty that nobody has. Wilson's stands in, with the
-    units as trials; for differences that are all zero, on both sides.
+    units as trials (given their `problems`, those that have a row that counts); for differences
+    that are all zero, on both sides.
 
     Example: ten zeros of ten problems: 0 to 0.28; ten differences of zero: −0.28 to 0.28.
     """
@@ -156,5 +162,31 @@ def unanimous(rows: ArrayLike, found: Interval, differences: bool = False) -> In
     if not len(known) or found.low is None or not ((known == 0).all() or (known == 1).all()):
         return found
     trials = min(found.units, len(known))
+    if problems is not None:
+        trials = counted(values, problems)
     low, high = wilson(int(known[0]) * trials, trials)
     return replace(found, low=-high if differences and known[0] == 0 else low, high=high)
+
+
+def counted(rows: ArrayLike, problems: ArrayLike) -> int:
+    """How many problems have a row that is a number."""
+    known = ~np.isnan(np.asarray(rows, dtype=np.float64))
+    return len(np.unique(np.asarray(problems)[known]))
+
+
+def by_problem(rows: ArrayLike, problems: ArrayLike) -> tuple[float, float]:
+    """Wilson's interval of a rate, its problems as trials: wide, and never without width.
+
+    Example: four samples of each of ten problems, all 1: 0.72 to 1.
+    """
+    values = np.asarray(rows, dtype=np.float64)
+    trials = counted(values, problems)
+    return wilson(round(float(np.nanmean(values)) * trials), trials) if trials else (0.0, 1.0)
+
+
+def widened(found: Interval, low: float, high: float) -> Interval:
+    """The same interval, unless it has no width because every resample came to the same: then it
+    reaches as far as these two, which know how few problems there were."""
+    if found.low is None or found.high is None or found.high - found.low > 1e-12:
+        return found
+    return replace(found, low=min(low, found.low), high=max(high, found.high))
