@@ -123,11 +123,12 @@ def table_nulls(
         return np.stack(counts, axis=-1).reshape(-1, *CELLS)
 
     table = tabulate(arm, behaviour, verdicts)
+    observed = {name: float(read(table)) for name, (read, _) in reads.items()}
     dealt = permuted(verdicts.astype(np.float64), groups, permutations, *key)
-    drawn = [tables(d) for d in dealt]
+    drawn = [] if np.isnan(list(observed.values())).all() else [tables(d) for d in dealt]
     return {
         name: _null(
-            float(read(table)),
+            observed[name],
             groups,
             int(seen.sum()),
             (read(d) for d in drawn),

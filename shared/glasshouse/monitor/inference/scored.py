@@ -64,8 +64,11 @@ class ScoredGMean2:
     """The same verdicts dealt out anew within each arm: what seeing the plant alone would give."""
     lift: Interval
     """Of pz − FPR."""
+    lift_null: Null
     lift_within: Interval
     """Of pz − FPR₁, within the planted arm."""
+    lift_within_null: Null
+    """Dealt out anew within each arm."""
 
     def line(self) -> str:
         """One line for people, always with q, ceiling, null and lift."""
@@ -102,9 +105,9 @@ def scored_gmean2(
         resamples=resamples,
     )
 
-    def null(name: str, strata: ArrayLike | None) -> Null:
+    def nulls(name: str, lift: str, strata: ArrayLike | None) -> dict[str, Null]:
         return table_nulls(
-            {"": (part("gmean2"), False)},
+            {part_: (part(part_), False) for part_ in ("gmean2", lift)},
             x,
             y,
             z,
@@ -112,8 +115,9 @@ def scored_gmean2(
             blocks=problem_and_arm(problems, x),
             strata=strata,
             permutations=resamples,
-        )[""]
+        )
 
+    over, inside = nulls("null", "lift", None), nulls("null within", "lift_within", x)
     caught, passed = _caught(x, y, z), _passed(x, y, z)
     pz, tnr = by_problem(caught, problems), by_problem(passed, problems)
     within = by_problem(np.where(labels("x", x), passed, np.nan), problems)
@@ -123,11 +127,13 @@ def scored_gmean2(
             name="g-mean²",
             measure=found.gmean2,
             interval=widened(intervals["gmean2"], tpr[0] * tnr[0], tpr[1] * tnr[1]),
-            null=null("null", None),
+            null=over["gmean2"],
             ceiling=found.ceiling,
         ),
         parts=found,
-        null_within=null("null within", x),
+        null_within=inside["gmean2"],
+        lift_null=over["lift"],
+        lift_within_null=inside["lift_within"],
         lift=widened(intervals["lift"], pz[0] - 1 + tnr[0], pz[1] - 1 + tnr[1]),
         lift_within=widened(intervals["lift_within"], pz[0] - 1 + within[0], pz[1] - 1 + within[1]),
     )
