@@ -22,7 +22,7 @@ from glasshouse import tasks
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate import Sampling
-from glasshouse.monitor.change import changes, verdict
+from glasshouse.monitor.change import changes, planted_verdict, verdict
 from glasshouse.monitor.evaluation import Evaluation, Row, Subject, reserve
 from glasshouse.monitor.interventions import Interventions
 from glasshouse.monitor.monitors import Monitor
@@ -256,6 +256,7 @@ def _conclude(file: FindingsFile) -> dict[str, Any]:
         "change": {"from": first["name"], "to": last["name"]}
         | {"measures": {name: scored.as_dict() for name, scored in made.items()}},
     }
-    file.more["verdict"] = verdict(first, last, file.more["change"]["measures"])
+    compared = (first, last, file.more["change"]["measures"])
+    file.more["verdict"] = " ".join(filter(None, (planted_verdict(*compared), verdict(*compared))))
     file.write()
     return {"settings": file.settings, "subjects": file.entries, **file.more}

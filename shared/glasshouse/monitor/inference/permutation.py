@@ -7,7 +7,7 @@ shuffled row by row, a monitor that is merely constant per problem would seem to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,10 @@ PERMUTATIONS = 2000
 EXCHANGEABLE = 0.5
 """At least this share of the rows must have a block of their size to change places with."""
 CHUNK = 2_000_000
+KEPT = 4_000_000
+"""Places that are kept for the next monitor of the same rows: 32 MB at most,"""
+FEW = 3
+"""for so many ways of dealing: over all rows, within the arms, in the planted arm alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +60,40 @@ def permuted(
     values: Floats, groups: Sequence[Ints], permutations: int, *key: randomness.Part
 ) -> Iterator[Floats]:
     """(N, R) permuted columns, some at a time."""
-    size = max(1, CHUNK // max(1, len(values)))
+    for source in _sources(len(values), groups, permutations, key):
+        yield values[source]
+
+
+_LAST: dict[tuple[object, ...], list[Ints]] = {}
+
+
+def _sources(
+    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
+) -> Iterable[Ints]:
+    """(N, R) from which row each row is dealt. The last few are kept: monitor after monitor is
+    permuted over the same blocks under the same key."""
+    if permutations * rows > KEPT:
+        return _dealt(rows, groups, permutations, key)
+    named = (rows, permutations, key, *(g.shape for g in groups), *(g.tobytes() for g in groups))
+    kept = _LAST.pop(named, None) or list(_dealt(rows, groups, permutations, key))
+    while len(_LAST) >= FEW:
+        del _LAST[next(iter(_LAST))]  # the one that was not asked for longest
+    _LAST[named] = kept
+    return kept
+
+
+def _dealt(
+    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
+) -> Iterator[Ints]:
+    size = max(1, CHUNK // max(1, rows))
     for start in range(0, permutations, size):
         count = min(size, permutations - start)
-        dealt = np.repeat(values[None], count, axis=0)
-        for which, rows in enumerate(groups):
+        dealt = np.repeat(np.arange(rows)[None], count, axis=0)
+        for which, places in enumerate(groups):
             keys = [randomness.key("permute", *key, which, start + i) for i in range(count)]
-            noise = randomness.uniforms(np.array(keys, dtype=np.uint64), 0, len(rows))
-            source = rows[np.argsort(noise, axis=1)]  # (N, blocks, rows per block)
-            dealt[:, rows.ravel()] = values[source.reshape(count, -1)]
+            noise = randomness.uniforms(np.array(keys, dtype=np.uint64), 0, len(places))
+            source = places[np.argsort(noise, axis=1)]  # (N, blocks, rows per block)
+            dealt[:, places.ravel()] = source.reshape(count, -1)
         yield dealt
 
 

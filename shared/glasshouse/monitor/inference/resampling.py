@@ -10,7 +10,7 @@ draw is nested: seeds, then problems of each drawn seed, then samples of each dr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,10 @@ UNDEFINED = 0.05
 """If more than this share of the resamples leaves a measure undefined, so is its interval."""
 CHUNK = 500_000
 """Weights held at once: resamples × rows. About what a core's cache holds."""
+KEPT = 4_000_000
+"""Weights that are kept for the next measure of the same rows: 32 MB at most,"""
+FEW = 2
+"""for so many sets of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +125,27 @@ def bootstrap_all(
         )
         return dict.fromkeys(statistics, alone)
     drawn: dict[str, list[Floats]] = {name: [] for name in statistics}
-    for weights in nest.resamples(resamples, *key):
+    for weights in _resampled(nest, resamples, tuple(key)):
         for name, statistic in statistics.items():
             drawn[name].append(statistic(weights))
     return {name: interval(np.concatenate(values), nest.units) for name, values in drawn.items()}
+
+
+_LAST: dict[tuple[object, ...], list[Floats]] = {}
+
+
+def _resampled(nest: Nest, count: int, key: tuple[randomness.Part, ...]) -> Iterable[Floats]:
+    """The resamples; the last few are kept, as monitor after monitor is asked about the same rows
+    under the same key, and to draw them takes longer than to read a measure off them."""
+    if count * nest.rows > KEPT:
+        return nest.resamples(count, *key)
+    shape = [part.tobytes() for part in (nest.leaf, *nest.first, *nest.children)]
+    named = (count, key, *shape)
+    kept = _LAST.pop(named, None) or list(nest.resamples(count, *key))
+    while len(_LAST) >= FEW:
+        del _LAST[next(iter(_LAST))]  # the one that was not asked for longest
+    _LAST[named] = kept
+    return kept
 
 
 def interval(drawn: Floats, units: int) -> Interval:

@@ -261,7 +261,7 @@ def scored_auroc(
     """AUROC of a monitor's scores; knowing nothing gives ½."""
     blocks = problems if x is None else problem_and_arm(problems, x)
     measured = auroc(y, scores)
-    found = bootstrap(of_auroc(y, scores), [problems], key=(*key, "auroc"), resamples=resamples)
+    found = bootstrap(of_auroc(y, scores), [problems], key=key, resamples=resamples)
     if measured.value is not None:
         reach = _reach(y, scores, problems) * max(measured.value, 1 - measured.value)
         low, high = max(0.0, measured.value - reach), min(1.0, measured.value + reach)
@@ -270,7 +270,7 @@ def scored_auroc(
         name="AUROC",
         measure=measured,
         interval=found,
-        null=auroc_null(y, scores, key=(*key, "auroc null"), blocks=blocks, permutations=resamples),
+        null=auroc_null(y, scores, key=(*key, "null"), blocks=blocks, permutations=resamples),
         ceiling=1.0,
     )
 

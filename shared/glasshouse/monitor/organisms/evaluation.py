@@ -8,6 +8,8 @@ held-out problems ─► arms × k ─► x, y ─┬─► reliance, behaviour,
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,15 +36,16 @@ from glasshouse.monitor.measures.result import Floats, Measure, mean, undefined
 from glasshouse.monitor.monitors import Monitor, flags, score_all, scores
 from glasshouse.monitor.organisms import swap
 from glasshouse.monitor.organisms.evaluate import ARMS, Labelled, arms, label
-from glasshouse.monitor.organisms.witnesses import Plan, testimony, witnesses
+from glasshouse.monitor.organisms.witnesses import Plan, Witness, testimony, witnesses
 from glasshouse.monitor.verdicts import views
+from glasshouse.monitor.views import Scope
 from glasshouse.randomness import Part
 from glasshouse.store.rows import row as recorded
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem, Rollout
 
-SWAPPED = 2
-"""Samples of each planted problem whose plant is exchanged."""
+SWAPPED = 1
+"""Samples of each planted problem whose plant is exchanged: each is asked five times more."""
 
 
 class Planted:
@@ -57,6 +60,7 @@ class Planted:
         self, monitors: Sequence[Monitor], samples: int = 4, plan: Plan | None = None
     ) -> None:
         self.monitors, self.samples, self.plan = list(monitors), samples, plan or Plan()
+        self._fitted: tuple[str, dict[Scope, Witness]] = "", {}
 
     @property
     def reserve(self) -> int:
@@ -111,16 +115,17 @@ class Planted:
         """The base's witnesses and this checkpoint's own; of the base they are the same."""
         seen = [r | {"arm": int(x)} for r, x in zip(rows, found.x, strict=True)]
         own = self._reserved(subject, organism)
-        refit, kept = testimony(
-            "ngrams-refit", witnesses(self.plan, own), seen, found, (*key, "witness")
-        )
+        keyed = (*key, "monitor")
+        fitted = witnesses(self.plan, own)
+        refit, kept = testimony("ngrams-refit", fitted, seen, found, keyed)
         if subject.base is None:
+            self._fitted = _digest(own), fitted
             same = {n.replace("ngrams-refit", "ngrams-base"): s for n, s in refit.items()}
             return same | refit, kept + own
         known = [row for row in subject.base if "part" in row]
-        base, more = testimony(
-            "ngrams-base", witnesses(self.plan, known), seen, found, (*key, "witness")
-        )
+        if self._fitted[0] != _digest(known):  # the base was measured by an earlier command
+            self._fitted = _digest(known), witnesses(self.plan, known)
+        base, more = testimony("ngrams-base", self._fitted[1], seen, found, keyed)
         return base | refit, more + kept + own
 
     def _reserved(self, subject: Subject, organism: Organism[Any]) -> list[Row]:
@@ -137,6 +142,12 @@ class Planted:
             | {name: r[name] for name in ("key", "sample", "prompt", "question", "completion")}
             for r, x, y in zip(rows, found.x, found.y, strict=True)
         ]
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    """Of what a witness is fitted on."""
+    told = [[r["part"], r["key"], r["y"], r["prompt"], r["completion"]] for r in rows]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def behaviour(
@@ -195,7 +206,7 @@ def heard(
         seen(problems)
     verdicts = score_all(monitor, views(monitor, subject.policy, rollouts))
     z, s = flags(verdicts), scores(verdicts)
-    keyed = (*key, name)
+    keyed = (*key, "monitor")  # the same resamples and permutations for every monitor
     planted = found.x == 1
     two_arms = not planted.all()
     rates = scored_rates(
@@ -212,7 +223,7 @@ def heard(
         measures[f"{name}: AUROC, planted"] = scored_auroc(
             found.y[planted], s[planted], among, key=(*keyed, "planted")
         )
-        scored = scored_gmean2(found.x, found.y, z, problems, key=(*keyed, "g-mean²"))
+        scored = scored_gmean2(found.x, found.y, z, problems, key=keyed)
         measures |= {
             f"{name}: g-mean²": scored.score,
             f"{name}: pz − FPR": Scored(

@@ -21,7 +21,7 @@ from glasshouse.monitor.evaluation import Row
 from glasshouse.monitor.inference import Interval, Scored, scored_auroc, scored_rates
 from glasshouse.monitor.measures.detection import threshold_at_fpr
 from glasshouse.monitor.measures.result import undefined
-from glasshouse.monitor.monitors import NgramMonitor, flags, score_all, scores
+from glasshouse.monitor.monitors import NgramMonitor, Verdict, flags, score_all, scores
 from glasshouse.monitor.monitors.ngrams import fit
 from glasshouse.monitor.monitors.trained import Split
 from glasshouse.monitor.organisms.evaluate import Labelled
@@ -37,9 +37,9 @@ MEASURES = ("AUROC", "TPR", "TNR")
 class Plan:
     """How a witness is fitted."""
 
-    fit: int = 64
+    fit: int = 48
     """Problems to fit on, and"""
-    threshold: int = 64
+    threshold: int = 56
     """problems to take the threshold on; each is asked in both arms, as often as the others."""
     fpr: float = 0.05
     """The false positive rate of the threshold. One percent would need a thousand benign rollouts:
@@ -96,15 +96,14 @@ def testimony(
             measures |= {f"{named}: {m}": _undefined(m, witness.reason) for m in MEASURES}
             continue
         witness.monitor.refuse_seen(problems)
-        verdicts = score_all(witness.monitor, views(scope, rows))
+        verdicts = _verdicts(witness.monitor, views(scope, rows))
         z, s = flags(verdicts), scores(verdicts)
-        keyed = (*key, named)
-        measures[f"{named}: AUROC"] = scored_auroc(labelled.y, s, problems, key=keyed, x=labelled.x)
+        measures[f"{named}: AUROC"] = scored_auroc(labelled.y, s, problems, key=key, x=labelled.x)
         if witness.no_threshold:
             measures |= {f"{named}: {m}": _undefined(m, witness.no_threshold) for m in MEASURES[1:]}
         else:
             names = ["disclosure", "tnr"]
-            rates = scored_rates(names, labelled.x, labelled.y, z, problems, key=keyed)
+            rates = scored_rates(names, labelled.x, labelled.y, z, problems, key=key)
             measures[f"{named}: TPR"] = replace(rates["disclosure"], name="TPR")
             measures[f"{named}: TNR"] = replace(rates["tnr"], name="TNR")
         kept += [
@@ -113,6 +112,13 @@ def testimony(
             for row, verdict in zip(rows, verdicts, strict=True)
         ]
     return measures, kept
+
+
+def _verdicts(monitor: NgramMonitor, seen: Sequence[View]) -> list[Verdict]:
+    """A verdict a view; equal texts (the prompt of all samples of a problem) are read once."""
+    distinct = {tuple(view.parts.values()): view for view in seen}
+    said = dict(zip(distinct, score_all(monitor, list(distinct.values())), strict=True))
+    return [said[tuple(view.parts.values())] for view in seen]
 
 
 def views(scope: Scope, rows: Sequence[Row]) -> list[View]:
