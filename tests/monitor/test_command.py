@@ -209,7 +209,7 @@ def asked(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[
 def test_a_judge_is_asked_once_a_text_and_its_verdicts_are_measured(
     run: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A judge that flags every text: half of the time right would be chance."""
+    """Flagged by it, every text; asked again, it is not."""
     server.script = [good]
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
@@ -226,17 +226,14 @@ def test_a_judge_is_asked_once_a_text_and_its_verdicts_are_measured(
     assert len(server.bodies) == before  # every verdict was in the run's cache
 
 
-def test_a_judge_that_fails_is_no_verdict(
+def test_an_endpoint_that_refuses_is_a_sentence(
     run: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.script = [status(400)]
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    found = asked(
-        run, capsys, "--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."
-    )
-    flags = found["subjects"][0]["measures"]["monitors"]["judge: flags"]["measure"]
-    assert flags["value"] is None
-    assert flags["left_out"] == 4
+    given = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    assert main(["monitor", str(run), "--problems", "4", *given]) == 2
+    assert 'Check its address, the model "tiny"' in capsys.readouterr().err
 
 
 def test_a_saved_monitor_is_asked_and_refused_on_what_it_was_fitted_on(

@@ -477,9 +477,9 @@ def test_where_all_rows_agree_an_interval_still_has_a_width() -> None:
     plain = i.scored_rate("g-mean²", x, y, z, problem, **how)
     assert plain.interval.low == pytest.approx(low_of_twenty**2)
     assert plain.ceiling == 0.25
-    assert i.scored_mean(
-        "right", y[x == 1], problem[x == 1], **given
-    ).interval.low == pytest.approx(low_of_twenty)
+    assert i.scored_mean("right", y[x == 1], problem[x == 1], **how).interval.low == pytest.approx(
+        low_of_twenty
+    )
     assert i.scored_auroc(y, z, problem, **how).interval.low == pytest.approx(low_of_twenty)
     blind = i.scored_auroc(y, np.zeros(80), problem, **how).interval
     assert (blind.low, blind.high) == pytest.approx((low_of_twenty / 2, 1 - low_of_twenty / 2))

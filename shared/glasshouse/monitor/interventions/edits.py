@@ -40,8 +40,8 @@ class Edit:
 class Replay(Working):
     """Working that takes over what was written, line by line, then goes on by itself."""
 
-    def __init__(self, said: Sequence[str], guess: Guess) -> None:
-        super().__init__(guess)
+    def __init__(self, said: Sequence[str], guess: Guess | None = None) -> None:
+        super().__init__(guess or Guess(0))
         self.said = said
 
     def write(
