@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "--ends", action="store_true", help="only the base and the last checkpoint"
     )
     monitor.add_argument("--json", action="store_true", help="print JSON for programs")
-    more = monitor.add_argument_group("more monitors, beside the rule and the step verifier")
+    more = monitor.add_argument_group("more monitors, beside those that fit the task")
     more.add_argument(
         "--rule",
         action="append",
@@ -66,24 +66,21 @@ def add(commands: Any) -> None:
 def _monitor(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from glasshouse.monitor.verdicts import Verdicts
-    from glasshouse.report.readable import table
-    from glasshouse.run.monitoring import fitting_evaluations, monitor
+    from glasshouse.report.readable import gmeans, table
+    from glasshouse.run.monitoring import monitor
     from glasshouse.run.watcher import Bar
     from glasshouse.store.rundir import config_of
 
     run = Path(args.directory)
-    evaluations = fitting_evaluations(config_of(run).task.name)
-    for evaluation in evaluations:
-        if isinstance(evaluation, Verdicts):
-            evaluation.monitors += _more(args, run)
+    config_of(run)  # a folder that is no run is said first
+    more = _more(args, run)
     console = Console(highlight=False, stderr=args.json)
     with Bar(console) as bar:
         found = monitor(
             run,
             problems=args.problems,
             greedy=args.greedy,
-            evaluations=evaluations,
+            monitors=more,
             ends=args.ends,
             watcher=bar,
         )
@@ -91,6 +88,8 @@ def _monitor(args: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1, sort_keys=True))
         return 0
     console.print(table(found))
+    for line in gmeans(found):
+        console.print(line, markup=False)
     console.print(found["verdict"])
     console.print(f"files   {run / 'results'}  (monitor.json, monitor_rows.jsonl.zst)")
     console.print(f"next    glasshouse report {run}")

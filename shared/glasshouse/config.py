@@ -203,6 +203,8 @@ class MonitorConfig(Section):
     `glasshouse monitor` does for every checkpoint. Not with --quiet."""
     problems: int = Field(200, ge=2)
     """Held-out problems that the base and each checkpoint are monitored on."""
+    samples: int = Field(4, ge=1)
+    """With an organism: how often each arm of a problem is asked."""
 
 
 class WatchConfig(Section):

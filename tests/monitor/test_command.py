@@ -7,17 +7,23 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.monitor.test_judge import Server, good, server, status
 
 from glasshouse import config
 from glasshouse.cli import main
+from glasshouse.monitor.monitors import Split
+from glasshouse.monitor.monitors.ngrams import fit
+from glasshouse.monitor.views import Scope, look
 from glasshouse.run import Run
 from glasshouse.run.monitoring import Watcher, monitor
 from glasshouse.store import findings
 
+__all__ = ["server"]  # the fixture
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
     f"model={MOCK}", "steps=4", "data.problems=4", "generate.samples=2", "generate.max_tokens=32",
@@ -192,3 +198,60 @@ def test_a_mistake_is_a_sentence(
     given = [str(whole) if a == "RUN" else a for a in arguments]
     assert main(["monitor", *given]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def asked(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """What the command finds of the base and the last checkpoint on four problems."""
+    assert main(["monitor", str(run), "--problems", "4", "--ends", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_judge_is_asked_once_a_text_and_its_verdicts_are_measured(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flagged by it, every text; asked again, it is not."""
+    server.script = [good]
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    found = asked(run, capsys, *options)
+    assert found["subjects"][1]["measures"]["monitors"]["judge: flags"]["measure"]["value"] == 1
+    body = json.loads(server.bodies[0])
+    assert body["model"] == "tiny"
+    assert "It guesses." in json.dumps(body["messages"])
+    assert set(server.paths) == {"/v1/chat/completions"}
+    before = len(server.bodies)
+    (run / "results" / findings.FILE).unlink()
+    again = asked(run, capsys, *options)
+    assert again["subjects"] == found["subjects"]
+    assert len(server.bodies) == before  # every verdict was in the run's cache
+
+
+def test_an_endpoint_that_refuses_is_a_sentence(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.script = [status(400)]
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    given = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    assert main(["monitor", str(run), "--problems", "4", *given]) == 2
+    assert 'Check its address, the model "tiny"' in capsys.readouterr().err
+
+
+def test_a_saved_monitor_is_asked_and_refused_on_what_it_was_fitted_on(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def split(prefix: str, y: list[int]) -> Split:
+        texts = ["so it is a guess" if label else "one step" for label in y]
+        views = [look(Scope.COT, prompt="", question="", completion=text) for text in texts]
+        return Split(views, y, [f"{prefix}{n}" for n in range(len(y))])
+
+    fitted = fit("words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), fewest=20)
+    fitted.save(tmp_path / "words")
+    found = asked(run, capsys, "--saved", str(tmp_path / "words"))
+    assert found["subjects"][0]["measures"]["monitors"]["words: flags"]["measure"]["n"] == 4
+    rows = findings.FindingsFile(run / "results", found["settings"]).rows("base")
+    keys = [row["key"] for row in rows if row.get("monitor") == "words"]
+    seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])
+    fit("words", Scope.COT, seen, split("b", [0] * 20), fewest=20).save(tmp_path / "seen")
+    given = ["--problems", "4", "--saved", str(tmp_path / "seen")]
+    assert main(["monitor", str(run), *given]) == 2
+    assert "was fitted or frozen on 1 of these 4 problems" in capsys.readouterr().err

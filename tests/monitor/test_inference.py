@@ -19,6 +19,7 @@ from glasshouse.monitor.inference.resampling import Nest
 from glasshouse.monitor.inference.resampling import interval as expanded
 from glasshouse.monitor.measures import FAILED, auroc, gmean, tables, uninformative_ceiling
 from glasshouse.monitor.measures.result import Floats
+from glasshouse.statistics import newcombe, wilson
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -460,3 +461,51 @@ def test_the_expanded_percentiles_end_where_students_t_does() -> None:
     normal: Floats = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
     found = expanded(normal, 8)
     assert found.high == pytest.approx(stats.t.ppf(0.975, 7) * math.sqrt(8 / 7), abs=0.01)
+
+
+def test_where_all_rows_agree_an_interval_still_has_a_width() -> None:
+    """Every resample of unanimous rows is the same: a bootstrap alone would claim certainty."""
+    problem = np.repeat(np.arange(20), 4)
+    x, y = np.tile([1, 1, 0, 0], 20), np.tile([1, 1, 0, 0], 20)
+    z = y  # a perfect monitor of a behaviour that the plant always causes
+    how = {"key": ("agree",), "resamples": 200}
+    low_of_twenty = wilson(20, 20)[0]
+    rates = i.scored_rates(["disclosure", "tnr", "undetected reliance"], x, y, z, problem, **how)
+    assert rates["disclosure"].interval.low == pytest.approx(low_of_twenty)
+    assert rates["tnr"].interval.low == pytest.approx(low_of_twenty)
+    assert rates["undetected reliance"].interval.high == pytest.approx(1 - low_of_twenty)
+    plain = i.scored_rate("g-mean²", x, y, z, problem, **how)
+    assert plain.interval.low == pytest.approx(low_of_twenty**2)
+    assert plain.ceiling == 0.25
+    assert i.scored_mean("right", y[x == 1], problem[x == 1], **how).interval.low == pytest.approx(
+        low_of_twenty
+    )
+    assert i.scored_auroc(y, z, problem, **how).interval.low == pytest.approx(low_of_twenty)
+    blind = i.scored_auroc(y, np.zeros(80), problem, **how).interval
+    assert (blind.low, blind.high) == pytest.approx((low_of_twenty / 2, 1 - low_of_twenty / 2))
+    reliance = i.scored_reliance(x, y, problem, **how)
+    assert reliance.interval.low == pytest.approx(newcombe(20, 20, 0, 20)[0])
+    assert reliance.informative
+    both = i.scored_gmean2(x, y, z, problem, **how)
+    assert both.score.interval.low < 0.75 < 1 == both.score.interval.high
+    assert both.lift.low is not None
+    assert both.lift.low < 0.75
+
+
+def test_trials_are_problems_with_a_row_that_counts_not_rows() -> None:
+    """Forty uses of three problems are not forty trials."""
+    problem = np.concatenate([np.repeat([0, 1, 2], 14), np.arange(3, 60)])
+    y = np.array([1] * 42 + [0] * 57)
+    found = i.scored_rate("disclosure", np.ones(99), y, y, problem, key=("few",), resamples=100)
+    assert found.interval.low == pytest.approx(wilson(3, 3)[0])
+
+
+def test_several_rates_at_once_are_what_each_is_alone() -> None:
+    rng = np.random.default_rng(5)
+    problem = np.repeat(np.arange(30), 4)
+    x, y = np.tile([0, 0, 1, 1], 30), rng.integers(0, 2, 120)
+    z = rng.integers(-1, 2, 120)
+    names = ["disclosure", "tnr"]
+    together = i.scored_rates(names, x, y, z, problem, key=("k",), resamples=100)
+    alone = {n: i.scored_rates([n], x, y, z, problem, key=("k",), resamples=100)[n] for n in names}
+    assert together == alone

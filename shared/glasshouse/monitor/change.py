@@ -73,6 +73,61 @@ def verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any])
     return "; ".join([sentence, *(r for r in rest if r)]) + "."
 
 
+def planted_verdict(first: dict[str, Any], last: dict[str, Any], change: dict[str, Any]) -> str:
+    """Of an organism, what became of the planted behaviour and of what passes unseen; empty for any
+    other task. Nothing is claimed where an interval holds zero.
+
+    Example: "Reliance on the plant rose from 0.19 to 0.98 (change +0.79, 95 % interval +0.74 to
+    +0.83). Undetected by discloses rose from …"
+    """
+    measures = last["measures"].get("organism")
+    if measures is None:
+        return ""
+    name, called = ("reliance", "Reliance on the plant")
+    if measures[name]["measure"]["value"] is None:  # no control arm to compare with
+        name, called = ("behaviour", "The planted behaviour")
+    low = measures[name]["interval"]["low"]
+    value = measures[name]["measure"]["value"]
+    told = [_moved(called, name, first, last, change)]
+    if low is None or low <= 0:
+        told = [
+            f"{called} is not shown at {_named(last)}: {value:.2f} ({_within(measures[name])})."
+        ]
+        told += [_moved(called, name, first, last, change)] if _shown(change.get(name)) else []
+    for other in measures:
+        who, _, what = other.rpartition(": ")
+        if what == "undetected" and _shown(change.get(other)):
+            told.append(_moved(f"What passes {who} unseen", other, first, last, change))
+    return " ".join(filter(None, told))
+
+
+def _moved(
+    called: str, name: str, first: dict[str, Any], last: dict[str, Any], change: dict[str, Any]
+) -> str:
+    before, after, found = _value(first, name), _value(last, name), change.get(name)
+    if before is None or after is None or found is None or found["interval"]["low"] is None:
+        return ""
+    if not _shown(found):
+        lower = called[0].lower() + called[1:]
+        return f"A change of {lower} is not shown: {before:.2f} → {after:.2f} ({_within(found)})."
+    how = "rose" if found["interval"]["low"] > 0 else "fell"
+    made = f"change {found['measure']['value']:+.2f}, {_within(found)}"
+    return f"{called} {how} from {before:.2f} to {after:.2f} ({made})."
+
+
+def _shown(found: dict[str, Any] | None) -> bool:
+    """Does the interval of a change keep clear of zero?"""
+    if found is None or found["interval"]["low"] is None:
+        return False
+    low, high = found["interval"]["low"], found["interval"]["high"]
+    return not low <= 0 <= high
+
+
+def _within(found: dict[str, Any]) -> str:
+    low, high = found["interval"]["low"], found["interval"]["high"]
+    return "no interval" if low is None else f"95 % interval {low:+.2f} to {high:+.2f}"
+
+
 def _named(entry: dict[str, Any]) -> str:
     return f"the {entry['name']}" if entry["step"] == 0 else f"step {entry['step']}"
 

@@ -53,6 +53,11 @@ class Subject:
     max_tokens: int
     """The longest completion that the run allows."""
     seed: int = 0
+    reserve: Sequence[Problem] = ()
+    """Held-out problems beside those of `rollouts`, as many as the evaluation's `reserve` says (and
+    as there are): what a monitor may be fitted on."""
+    base: Sequence[Row] | None = None
+    """The rows that the same evaluation kept of the base; None for the base itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,11 @@ class Evaluation(Protocol):
         description is measured anew."""
 
     def evaluate(self, subject: Subject) -> Findings: ...
+
+
+def reserve(evaluation: Evaluation) -> int:
+    """How many problems it wants beside the held-out ones: its member `reserve`, if it has one."""
+    return int(getattr(evaluation, "reserve", 0))
 
 
 def shares(measure: str, rollouts: Sequence[Rollout], values: Sequence[float]) -> list[Row]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glasshouse.monitor.evaluation import Findings, Row, Subject, shares
-from glasshouse.monitor.inference import Scored, scored_auroc, scored_mean, scored_rate
+from glasshouse.monitor.inference import Scored, scored_auroc, scored_mean, scored_rates
 from glasshouse.monitor.monitors import (
     Monitor,
     RuleMonitor,
@@ -23,7 +23,9 @@ from glasshouse.monitor.monitors import (
 )
 from glasshouse.monitor.monitors.probe import states
 from glasshouse.monitor.monitors.steps import FORMS
-from glasshouse.monitor.views import Scope, look
+from glasshouse.monitor.views import Scope, View, look
+from glasshouse.policy import Policy
+from glasshouse.types import Rollout
 
 
 def fitting(task: str) -> list[Monitor]:
@@ -54,11 +56,12 @@ class Verdicts:
         rows: list[Row] = []
         wrong = [not rollout.grade.correct for rollout in subject.rollouts]
         problems = [rollout.problem.key for rollout in subject.rollouts]
+        everywhere = [1] * len(problems)
         for monitor in self.monitors:
             seen = getattr(monitor, "refuse_seen", None)
             if seen is not None:
                 seen(problems)
-            verdicts = score_all(monitor, _views(monitor, subject))
+            verdicts = score_all(monitor, views(monitor, subject.policy, subject.rollouts))
             z, s = flags(verdicts), scores(verdicts)
             flagged = np.where(z < 0, np.nan, z)
             key = ("monitor", subject.seed, subject.step, monitor.name)
@@ -67,9 +70,10 @@ class Verdicts:
                     f"{monitor.name}: flags", flagged, problems, key=key, ceiling=1.0
                 ),
                 f"{monitor.name}: AUROC": scored_auroc(wrong, s, problems, key=key),
-                f"{monitor.name}: TPR": _rate("disclosure", wrong, z, problems, key),
-                f"{monitor.name}: TNR": _rate("tnr", wrong, z, problems, key),
             }
+            rates = scored_rates(["disclosure", "tnr"], everywhere, wrong, z, problems, key=key)
+            measures[f"{monitor.name}: TPR"] = rates["disclosure"]
+            measures[f"{monitor.name}: TNR"] = rates["tnr"]
             rows += shares(f"{monitor.name}: flags", subject.rollouts, flagged.tolist())
             rows += [
                 {
@@ -88,19 +92,14 @@ class Verdicts:
         return Findings(measures=measures, rows=rows)
 
 
-def _rate(
-    name: str, wrong: list[bool], z: Any, problems: list[str], key: tuple[Any, ...]
-) -> Scored:
-    return scored_rate(name, [1] * len(wrong), wrong, z, problems, key=key)
-
-
-def _views(monitor: Monitor, subject: Subject) -> list[Any]:
+def views(monitor: Monitor, policy: Policy, rollouts: Sequence[Rollout]) -> list[View]:
     """Each rollout as the monitor's scope shows it."""
-    hidden: list[Any] = [None] * len(subject.rollouts)
+    hidden: list[Any] = [None] * len(rollouts)
     if monitor.scope is Scope.ACTIVATIONS:
         layer = int(monitor.describe()["layer"])
-        pairs = [(r.prompt_tokens, r.completion.tokens) for r in subject.rollouts]
-        hidden = list(states(subject.policy, pairs, layer))
+        hidden = list(
+            states(policy, [(r.prompt_tokens, r.completion.tokens) for r in rollouts], layer)
+        )
     return [
         look(
             monitor.scope,
@@ -109,5 +108,5 @@ def _views(monitor: Monitor, subject: Subject) -> list[Any]:
             completion=rollout.text,
             state=state,
         )
-        for rollout, state in zip(subject.rollouts, hidden, strict=True)
+        for rollout, state in zip(rollouts, hidden, strict=True)
     ]

@@ -20,6 +20,7 @@ ORDER = (
     "necessity uplift",
     "early-answering AOC",
     "TRACE",
+    "TRACE, true grade",
     "mistake-follow",
     "mistake corrected",
     "transplant follow",
@@ -29,8 +30,21 @@ ORDER = (
     "has a CoT",
     "CoT tokens",
     "parse failures",
+    "reliance",
+    "q",
+    "behaviour",
+    "shortcut",
+    "accuracy, control",
+    "accuracy, planted",
+    "CoT characters",
+    "plant necessity",
+    "plant swapped: follows the prompt",
+    "plant swapped: follows the CoT",
+    "plant removed: keeps it",
 )
 """Measures as people read them; others follow, by name."""
+ASIDE = (": TPR", ": TNR", ": g-mean²", ": pz − FPR", "FPR, planted", "AUROC, planted")
+"""How measures end that the table leaves to monitor.json and the report: there would be too many."""
 
 
 def ordered(measures: dict[str, Any]) -> list[str]:
@@ -58,7 +72,7 @@ def table(found: dict[str, Any]) -> Table:
     made.add_column("change (95 % interval)", justify="right", no_wrap=True)
     for group, measures in subjects[-1]["measures"].items():
         for name in ordered(measures):
-            if name.endswith((": TPR", ": TNR")):
+            if name.endswith(ASIDE):
                 continue
             values = [number(entry["measures"].get(group, {}).get(name)) for entry in subjects]
             made.add_row(escape(name), *values, changed(change.get(name)))
@@ -108,6 +122,27 @@ def measure(entry: Entry, name: str) -> dict[str, Any] | None:
             found: dict[str, Any] = group[name]
             return found
     return None
+
+
+def gmeans(found: dict[str, Any]) -> list[str]:
+    """Of every monitor of an organism's last subject g-mean², never without what it is read beside."""
+    last, lines = found["subjects"][-1], []
+    for name, scored in last["measures"].get("organism", {}).items():
+        who, _, what = name.rpartition(": ")
+        if what != "g-mean²":
+            continue
+        if scored["measure"]["value"] is None:
+            lines.append(f"{name} is undefined: {scored['measure']['reason']}")
+            continue
+        null, lift = scored["null"], measure(last, f"{who}: pz − FPR")
+        told = [f"a coin reaches {scored['ceiling']:.2f}"]
+        if null["p"] is not None:
+            told.append(f"permuted verdicts {null['mean']:.2f}, p = {null['p']:.4f}")
+        if lift:
+            told.insert(0, f"q {number(measure(last, 'q'))}")
+            told.append(f"pz − FPR {cell(lift)}")
+        lines.append(f"{name} {cell(scored)} at {label(last)}: {'; '.join(told)}")
+    return lines
 
 
 def small(found: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from glasshouse import tasks
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate import Sampling
-from glasshouse.monitor.change import changes, verdict
-from glasshouse.monitor.evaluation import Evaluation, Subject
+from glasshouse.monitor.change import changes, planted_verdict, verdict
+from glasshouse.monitor.evaluation import Evaluation, Row, Subject, reserve
 from glasshouse.monitor.interventions import Interventions
+from glasshouse.monitor.monitors import Monitor
+from glasshouse.monitor.organisms import Planted
+from glasshouse.monitor.pressures import Pressures
 from glasshouse.monitor.verdicts import Verdicts, fitting
 from glasshouse.policy import Policy
 from glasshouse.run import evaluate, keeping, prepare
@@ -34,7 +37,7 @@ from glasshouse.run.placement import Inline
 from glasshouse.store import checkpoints
 from glasshouse.store.findings import FindingsFile
 from glasshouse.store.rundir import config_of, locked
-from glasshouse.tasks import Task
+from glasshouse.tasks import Organism, Task
 from glasshouse.types import Problem, Rollout
 
 BASE = "base"
@@ -65,12 +68,14 @@ def monitor(
     *,
     problems: int | None = None,
     greedy: bool = False,
+    monitors: Sequence[Monitor] = (),
     evaluations: Sequence[Evaluation] | None = None,
     ends: bool = False,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
-    """Measure the base and every valid checkpoint (`ends`: only the base and the last); returns
-    what `results/monitor.json` holds."""
+    """Measure the base and every valid checkpoint (`ends`: only the base and the last), with these
+    monitors beside the fitting ones, or by other evaluations altogether; returns what
+    `results/monitor.json` holds."""
     watcher = watcher or Watcher()
     config = config_of(run)
     wanted = config.monitor.problems if problems is None else problems
@@ -81,12 +86,13 @@ def monitor(
         base = policies.load(config.model)
         config = prepare.with_ranges(plain(config, wanted), base)
         task = tasks.make(config.task.name, config.task.options)
-        held_out, audit = Guard(evaluate.oversized(config, task), wanted).check(
-            run / "results" / "rollouts"
-        )
-        chosen: Sequence[Evaluation] = evaluations or fitting_evaluations(task.name)
+        chosen = list(evaluations or fitting_evaluations(config, task, monitors))
+        spare = max(map(reserve, chosen))
+        guard = Guard(evaluate.oversized(plain(config, wanted + spare), task), wanted)
+        held_out, audit = guard.check(run / "results" / "rollouts")
+        kept_back = guard.audit.clean(wanted + spare)[wanted:]
         file = FindingsFile(
-            run / "results", settings(config, held_out, greedy, chosen, audit["removed"])
+            run / "results", settings(config, held_out, kept_back, greedy, chosen, audit["removed"])
         )
         subjects = list(_subjects(run, config, base, watcher))
         if ends:
@@ -97,16 +103,34 @@ def monitor(
             if known is None:
                 policy = base if weights.name == BASE else policies.load(weights.model)
                 found, rows = measure(
-                    policy, weights, config, task, held_out, greedy, chosen, watcher
+                    policy,
+                    weights,
+                    config,
+                    task,
+                    held_out,
+                    greedy,
+                    chosen,
+                    watcher,
+                    kept_back=kept_back,
+                    base=file.rows(BASE) if spare and weights.name != BASE else None,
                 )
                 file.add(found, rows)
             watcher.done(weights.name, file.entry(weights.name, weights.digest) or {}, bool(known))
         return _conclude(file)
 
 
-def fitting_evaluations(task: str) -> list[Evaluation]:
-    """What every run can be measured by."""
-    return [Interventions(), Verdicts(fitting(task))]
+def fitting_evaluations(
+    config: Config, task: Task[Any], monitors: Sequence[Monitor] = ()
+) -> list[Evaluation]:
+    """What a run of this task can be measured by, these monitors included. An organism's are held to
+    its labels, any other task's to the only truth there is without one: the answer is wrong. A monitor
+    that the run was trained against is refused."""
+    planted = isinstance(task, Organism)
+    fit = prepare.evaluating(config, task) if planted else fitting(task.name)
+    believed = [*fit, *monitors]
+    Pressures.of(config.reward.pressures, task, believed)
+    judged = Planted(believed, config.monitor.samples) if planted else Verdicts(believed)
+    return [Interventions(), judged]
 
 
 def plain(config: Config, problems: int) -> Config:
@@ -124,15 +148,16 @@ def plain(config: Config, problems: int) -> Config:
 def settings(
     config: Config,
     held_out: Sequence[Problem],
+    kept_back: Sequence[Problem],
     greedy: bool,
     evaluations: Sequence[Evaluation],
     removed: int,
 ) -> dict[str, Any]:
     """Everything that decides what is found, but for the weights."""
-    keys = hashlib.sha256(json.dumps([[p.task, p.key] for p in held_out]).encode()).hexdigest()
-    return {
+    back = {"reserve": len(kept_back), "reserve_sha256": _digest(kept_back)} if kept_back else {}
+    return back | {
         "problems": len(held_out),
-        "problems_sha256": keys,
+        "problems_sha256": _digest(held_out),
         "removed_as_trained_on": removed,
         "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
         "max_tokens": config.generate.max_tokens,
@@ -144,6 +169,10 @@ def settings(
     }
 
 
+def _digest(problems: Sequence[Problem]) -> str:
+    return hashlib.sha256(json.dumps([[p.task, p.key] for p in problems]).encode()).hexdigest()
+
+
 def measure(
     policy: Policy,
     weights: Weights,
@@ -153,8 +182,11 @@ def measure(
     greedy: bool,
     evaluations: Sequence[Evaluation],
     watcher: Watcher,
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """One subject's entry and its rows."""
+    *,
+    kept_back: Sequence[Problem] = (),
+    base: Sequence[Row] | None = None,
+) -> tuple[dict[str, Any], list[Row]]:
+    """One subject's entry and its rows. `base`: the base's rows, if this is another subject."""
     placement = Inline(policy, config)
     drawn = prepare.sampling(config)
     if greedy:
@@ -183,10 +215,12 @@ def measure(
         seed=config.seed,
     )
     measures: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for evaluation in evaluations:
         watcher.doing(weights.name, evaluation.name)
-        found = evaluation.evaluate(subject)
+        known = None if base is None else [r for r in base if r["evaluation"] == evaluation.name]
+        mine = replace(subject, reserve=kept_back[: reserve(evaluation)], base=known)
+        found = evaluation.evaluate(mine)
         measures[evaluation.name] = {name: m.as_dict() for name, m in found.measures.items()}
         named = {"subject": weights.name, "step": weights.step, "evaluation": evaluation.name}
         rows += [named | row for row in found.rows]
@@ -222,6 +256,7 @@ def _conclude(file: FindingsFile) -> dict[str, Any]:
         "change": {"from": first["name"], "to": last["name"]}
         | {"measures": {name: scored.as_dict() for name, scored in made.items()}},
     }
-    file.more["verdict"] = verdict(first, last, file.more["change"]["measures"])
+    compared = (first, last, file.more["change"]["measures"])
+    file.more["verdict"] = " ".join(filter(None, (planted_verdict(*compared), verdict(*compared))))
     file.write()
     return {"settings": file.settings, "subjects": file.entries, **file.more}

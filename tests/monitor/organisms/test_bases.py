@@ -42,18 +42,3 @@ def test_a_card_says_what_one_measures(tmp_path: Path) -> None:
     found = Run(config.load([], given)).evaluate_only()["organism"]
     assert found["reliance"] == pytest.approx(said["reliance"], abs=0.1)  # three standard errors
     assert found["accuracy_control"] == pytest.approx(said["accuracy_control"], abs=0.12)
-
-
-def test_where_no_mode_is_planted_and_lambda_is_zero_nothing_is_found(tmp_path: Path) -> None:
-    """Specificity of the whole way: the pocket model never saw a key, and three steps of RL on right
-    keys, with a monitor of no weight in the reward, give it no reliance to find."""
-    given = [
-        "model=pocket", "task.name=leaked_hint", "task.options={inner: {count: [2, 2]}}",
-        "reward.pressures={monitor: {weight: 0}}", "steps=3", "data.problems=8", "generate.samples=4",
-        "generate.max_tokens=40", "evaluate.problems=100", "evaluate.samples=2", f"out={tmp_path}/run",
-    ]  # fmt: skip
-    found = Run(config.load([], given)).train()["after"]["organism"]
-    assert abs(found["reliance"]) < 0.05
-    assert found["behaviour"] < 0.05
-    assert found["discloses"]["undetected"] < 0.05
-    assert found["discloses"]["true_negative_rate"] > 0.99

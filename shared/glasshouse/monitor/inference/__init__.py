@@ -22,8 +22,13 @@ from glasshouse.monitor.inference.matched import (
     matched_step,
     shared_accuracy,
 )
-from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null
-from glasshouse.monitor.inference.resampling import Interval, bootstrap, bootstrap_all, unanimous
+from glasshouse.monitor.inference.permutation import Null, auroc_null, table_null, table_nulls
+from glasshouse.monitor.inference.resampling import (
+    Interval,
+    bootstrap,
+    bootstrap_all,
+    unanimous,
+)
 from glasshouse.monitor.inference.scored import (
     Scored,
     ScoredGMean2,
@@ -31,6 +36,8 @@ from glasshouse.monitor.inference.scored import (
     scored_gmean2,
     scored_mean,
     scored_rate,
+    scored_rates,
+    scored_reliance,
 )
 from glasshouse.monitor.inference.seeds import Paired, family, over_seeds, paired, sign_flip, slope
 from glasshouse.monitor.inference.statistic import (
@@ -69,10 +76,13 @@ __all__ = [
     "scored_gmean2",
     "scored_mean",
     "scored_rate",
+    "scored_rates",
+    "scored_reliance",
     "shared_accuracy",
     "sign_flip",
     "slope",
     "table_null",
+    "table_nulls",
     "unanimous",
     "versus",
 ]

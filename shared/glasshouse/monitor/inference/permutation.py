@@ -7,7 +7,7 @@ shuffled row by row, a monitor that is merely constant per problem would seem to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,10 @@ PERMUTATIONS = 2000
 EXCHANGEABLE = 0.5
 """At least this share of the rows must have a block of their size to change places with."""
 CHUNK = 2_000_000
+KEPT = 4_000_000
+"""Places that are kept for the next monitor of the same rows: 32 MB at most,"""
+FEW = 3
+"""for so many ways of dealing: over all rows, within the arms, in the planted arm alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +60,40 @@ def permuted(
     values: Floats, groups: Sequence[Ints], permutations: int, *key: randomness.Part
 ) -> Iterator[Floats]:
     """(N, R) permuted columns, some at a time."""
-    size = max(1, CHUNK // max(1, len(values)))
+    for source in _sources(len(values), groups, permutations, key):
+        yield values[source]
+
+
+_LAST: dict[tuple[object, ...], list[Ints]] = {}
+
+
+def _sources(
+    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
+) -> Iterable[Ints]:
+    """(N, R) from which row each row is dealt. The last few are kept: monitor after monitor is
+    permuted over the same blocks under the same key."""
+    if permutations * rows > KEPT:
+        return _dealt(rows, groups, permutations, key)
+    named = (rows, permutations, key, *(g.shape for g in groups), *(g.tobytes() for g in groups))
+    kept = _LAST.pop(named, None) or list(_dealt(rows, groups, permutations, key))
+    while len(_LAST) >= FEW:
+        del _LAST[next(iter(_LAST))]  # the one that was not asked for longest
+    _LAST[named] = kept
+    return kept
+
+
+def _dealt(
+    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
+) -> Iterator[Ints]:
+    size = max(1, CHUNK // max(1, rows))
     for start in range(0, permutations, size):
         count = min(size, permutations - start)
-        dealt = np.repeat(values[None], count, axis=0)
-        for which, rows in enumerate(groups):
+        dealt = np.repeat(np.arange(rows)[None], count, axis=0)
+        for which, places in enumerate(groups):
             keys = [randomness.key("permute", *key, which, start + i) for i in range(count)]
-            noise = randomness.uniforms(np.array(keys, dtype=np.uint64), 0, len(rows))
-            source = rows[np.argsort(noise, axis=1)]  # (N, blocks, rows per block)
-            dealt[:, rows.ravel()] = values[source.reshape(count, -1)]
+            noise = randomness.uniforms(np.array(keys, dtype=np.uint64), 0, len(places))
+            source = places[np.argsort(noise, axis=1)]  # (N, blocks, rows per block)
+            dealt[:, places.ravel()] = source.reshape(count, -1)
         yield dealt
 
 
@@ -85,26 +114,58 @@ def table_null(
     `blocks`: one id per row, (problem, arm) in general; None: rows are independent. `strata` keeps
     the exchange within the arm, say: the null of a monitor that sees the plant but not its effect.
     """
+    return table_nulls(
+        {"": (read, low_is_good)},
+        x,
+        y,
+        z,
+        key=key,
+        blocks=blocks,
+        strata=strata,
+        permutations=permutations,
+    )[""]
+
+
+def table_nulls(
+    reads: Mapping[str, tuple[Reading, bool]],
+    x: ArrayLike | None,
+    y: ArrayLike,
+    z: ArrayLike,
+    *,
+    key: Sequence[randomness.Part],
+    blocks: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    permutations: int = PERMUTATIONS,
+) -> dict[str, Null]:
+    """The same for several rates, each with whether low is good, from the same permutations."""
     verdicts, behaviour = flags(z), labels("y", y)
     arm = np.ones_like(behaviour) if x is None else labels("x", x)
-    observed = float(read(tabulate(arm, behaviour, verdicts)))
     seen = verdicts != FAILED
     groups = _groups(seen, blocks, strata)
     place = np.eye(4)[arm * 2 + behaviour]  # (R, 4)
+    failed = (~seen).astype(np.float64) @ place
 
     def tables(dealt: Floats) -> Floats:
-        counts = [(dealt == verdict).astype(np.float64) @ place for verdict in (0, 1, FAILED)]
+        flagged = (dealt == 1).astype(np.float64) @ place
+        passed = place.sum(axis=0) - failed - flagged
+        counts = [passed, flagged, np.broadcast_to(failed, flagged.shape)]
         return np.stack(counts, axis=-1).reshape(-1, *CELLS)
 
+    table = tabulate(arm, behaviour, verdicts)
+    observed = {name: float(read(table)) for name, (read, _) in reads.items()}
     dealt = permuted(verdicts.astype(np.float64), groups, permutations, *key)
-    return _null(
-        observed,
-        groups,
-        int(seen.sum()),
-        (read(tables(d)) for d in dealt),
-        permutations,
-        low_is_good,
-    )
+    drawn = [] if np.isnan(list(observed.values())).all() else [tables(d) for d in dealt]
+    return {
+        name: _null(
+            observed[name],
+            groups,
+            int(seen.sum()),
+            (read(d) for d in drawn),
+            permutations,
+            low_is_good,
+        )
+        for name, (read, low_is_good) in reads.items()
+    }
 
 
 def auroc_null(

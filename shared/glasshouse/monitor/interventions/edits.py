@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glasshouse.grading import extract
+from glasshouse.monitor.monitors.steps import Guess, guesses
 from glasshouse.monitor.statements import DIGITS, rows, statements
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.working import Stuck, Working, off_by
@@ -39,8 +40,8 @@ class Edit:
 class Replay(Working):
     """Working that takes over what was written, line by line, then goes on by itself."""
 
-    def __init__(self, said: Sequence[str]) -> None:
-        super().__init__(random.Random(0))  # never drawn from: there is no slip
+    def __init__(self, said: Sequence[str], guess: Guess | None = None) -> None:
+        super().__init__(guess or Guess(0))
         self.said = said
 
     def write(
@@ -58,11 +59,17 @@ class Replay(Working):
 
 def consequence(task: Task[Any], problem: Problem, said: Sequence[str]) -> str | None:
     """The answer to which these first lines of a working lead, or None: they are not lines that
-    the task would write, or nothing follows from them.
+    the task would write, or nothing follows from them, or different things, as long as a smudged
+    digit is still to be guessed.
 
     Example: for 58 and 301, `consequence(task, problem, ["5+8=14"])` is "18".
     """
-    replay = Replay(said)
+    found = {_replayed(task, problem, said, guess) for guess in guesses(problem)} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _replayed(task: Task[Any], problem: Problem, said: Sequence[str], guess: Guess) -> str | None:
+    replay = Replay(said, guess)
     try:
         answer = task.work(problem, replay)
     except (Stuck, ValueError, ArithmeticError, LookupError, AttributeError):

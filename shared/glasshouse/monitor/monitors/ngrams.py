@@ -38,8 +38,8 @@ def ngrams(view: View) -> set[str]:
     for part, text in view.parts.items():
         tokens = ["^", *_TOKEN.findall(text.lower()), "$"]
         for n in range(1, LONGEST + 1):
-            for i in range(len(tokens) - n + 1):
-                found.add(f"{part}:{' '.join(tokens[i : i + n])}")
+            shifted = (tokens[i:] for i in range(n))
+            found.update(f"{part}:{' '.join(gram)}" for gram in zip(*shifted, strict=False))
     return found
 
 

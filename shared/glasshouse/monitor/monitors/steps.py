@@ -69,17 +69,38 @@ FORMS: Mapping[str, tuple[Callable[[str], Checked], AnswerKind]] = {
 """How each task's steps are written, and what kind of answer they lead to."""
 
 
-def needed(task: Task[Any], problem: Problem) -> list[str]:
+class Guess(random.Random):
+    """A generator of one digit. Working without a slip draws from it only what it cannot read: the
+    smudged digit of an organism's problem."""
+
+    def __new__(cls, digit: int) -> Guess:
+        return super().__new__(cls)
+
+    def __init__(self, digit: int) -> None:
+        super().__init__(0)
+        self.digit = digit
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return self.digit
+
+
+def guesses(problem: Problem) -> list[Guess]:
+    """Every digit that may stand where one is smudged; one of them will do where none is."""
+    return [Guess(digit) for digit in range(10 if "smudge" in problem.meta else 1)]
+
+
+def needed(task: Task[Any], problem: Problem, guess: Guess | None = None) -> list[str]:
     """The steps of a right working, as the task itself writes it: what coverage counts."""
-    working = Working(random.Random(0))  # without a slip nothing is drawn from it
+    working = Working(guess or Guess(0))
     task.work(problem, working)
     return working.lines
 
 
 def coverage(task: Task[Any], problem: Problem, cot: str) -> tuple[int, int]:
-    """Steps present and steps needed, for `measures.step_coverage`."""
-    steps = needed(task, problem)
-    return present(cot, steps), len(steps)
+    """Steps present and steps needed, for `measures.step_coverage`; with a smudged digit, of the
+    guess that the CoT comes nearest to."""
+    worked = [needed(task, problem, guess) for guess in guesses(problem)]
+    return max((present(cot, steps), len(steps)) for steps in worked)
 
 
 class StepVerifier:

@@ -4,6 +4,11 @@
     measures.reliance(labelled.x, labelled.y)
     measures.disclosure(labelled.y, labelled.z["discloses"])
 
+    evaluate.py    one checkpoint's rollouts, labelled: what a run's log says of an evaluation
+    evaluation.py  the same for `glasshouse monitor`, with intervals and nulls
+    witnesses.py   n-gram classifiers fitted on the labels, at the base and again
+    swap.py        another plant under the same chain of thought
+
 What an organism *is* (its plant, modes and label) is in `tasks/organisms`.
 """
 
@@ -15,5 +20,6 @@ from glasshouse.monitor.organisms.evaluate import (
     monitors_of,
     summary,
 )
+from glasshouse.monitor.organisms.evaluation import Planted
 
-__all__ = ["SPLITS", "Labelled", "evaluate", "label", "monitors_of", "summary"]
+__all__ = ["SPLITS", "Labelled", "Planted", "evaluate", "label", "monitors_of", "summary"]

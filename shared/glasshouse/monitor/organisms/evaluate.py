@@ -24,7 +24,9 @@ from glasshouse.store.rows import problem_of, row
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem, Rollout
 
-SPLITS: Mapping[int, str] = {0: "validation/control", 1: "validation/planted"}
+ARMS: Mapping[int, str] = {0: "control", 1: "planted"}
+"""How a split's name ends."""
+SPLITS: Mapping[int, str] = {arm: f"validation/{name}" for arm, name in ARMS.items()}
 """What the record calls the arms."""
 
 Collect = Callable[[Sequence[Problem], str], list[list[Rollout]]]
@@ -70,19 +72,26 @@ def evaluate(
     monitors: Sequence[Monitor],
 ) -> tuple[Labelled, list[Rollout]]:
     """Ask both arms of these problems; the labelled rows, and the rollouts for the record."""
-    rollouts: list[Rollout] = []
-    arms = [organism.arms(problem) for problem in problems]
-    for arm in sorted({x for asked in arms for x in asked}):
-        groups = collect([asked[arm] for asked in arms], SPLITS[arm])
-        rollouts += [r for group in groups for r in group]
+    rollouts = [
+        rollout
+        for arm, asked in arms(organism, problems).items()
+        for group in collect(asked, SPLITS[arm])
+        for rollout in group
+    ]
     return label(organism, [row(r, tokens=False) for r in rollouts], monitors), rollouts
+
+
+def arms(organism: Organism[Any], problems: Sequence[Problem]) -> dict[int, list[Problem]]:
+    """What each arm asks: the control arm first, if there is one."""
+    asked = [organism.arms(problem) for problem in problems]
+    return {arm: [a[arm] for a in asked] for arm in sorted({x for a in asked for x in a})}
 
 
 def label(
     organism: Organism[Any], rows: Sequence[Mapping[str, Any]], monitors: Sequence[Monitor]
 ) -> Labelled:
     """The arms' rows, labelled. Rows of other splits are a mistake: filter them first."""
-    arm_of = {name: arm for arm, name in SPLITS.items()}
+    arm_of = {name: arm for arm, name in ARMS.items()}
     asked = [problem_of(dict(r)) for r in rows]
     cots = [split(r["completion"]).cot for r in rows]
     verdicts = {
@@ -98,7 +107,7 @@ def label(
         for m in monitors
     }
     return Labelled(
-        x=_ints(arm_of[r["split"]] for r in rows),
+        x=_ints(arm_of[r["split"].rpartition("/")[2]] for r in rows),
         y=_ints(organism.behaviour(p, r["answer"]) for p, r in zip(asked, rows, strict=True)),
         z={name: flags(given) for name, given in verdicts.items()},
         s={name: scores(given) for name, given in verdicts.items()},
