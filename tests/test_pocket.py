@@ -12,7 +12,7 @@ import torch
 
 from glasshouse import config
 from glasshouse.pocket.build import build
-from glasshouse.pocket.recipe import MOCK, RECIPES
+from glasshouse.pocket.recipes import MOCK, RECIPES
 from glasshouse.policy import Policy
 from glasshouse.policy.models import BASES, POCKET
 from glasshouse.run import Run

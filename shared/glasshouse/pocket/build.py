@@ -121,7 +121,7 @@ def card(recipe: Recipe) -> dict[str, Any]:
             mode="json", exclude_unset=True
         )
         if options:
-            ranges.setdefault(i.task, {})[i.style.value] = options
+            ranges.setdefault(i.task, {}).setdefault(i.style.value, options)  # the first of several
         shown.append(
             {
                 "task": i.task,

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from glasshouse.errors import ConfigError, ModelError, nearest
 from glasshouse.pocket.build import build
 from glasshouse.pocket.measure import finish, measure
-from glasshouse.pocket.recipe import RECIPES
+from glasshouse.pocket.recipes import RECIPES
 from glasshouse.policy import save
 
 

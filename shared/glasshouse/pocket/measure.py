@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glasshouse.config import Config, EvaluateConfig, TaskConfig
+from glasshouse.generate import Generator
+from glasshouse.grading import grade
+from glasshouse.monitor.interventions.forcing import ROOM, TAG, Voice, first_line, go_on
 from glasshouse.pocket.recipe import Ingredient
 from glasshouse.policy import Policy
 from glasshouse.run import evaluate
 from glasshouse.run.collect import Collector
 from glasshouse.run.placement import Inline
 from glasshouse.statistics import wilson
+from glasshouse.tasks import Organism
+from glasshouse.types import Problem
 
 
 def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict[str, Any]:
@@ -24,7 +29,8 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
     task = ingredient.made
-    collector = Collector(policy, task, Inline(policy, config), config)
+    placement = Inline(policy, config)
+    collector = Collector(policy, task, placement, config)
     held_out = evaluate.problems(config, task)
     found, _ = evaluate.evaluate(collector, held_out, step=0)
     right = round(found["pass_at_1"] * len(held_out))
@@ -39,8 +45,35 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
         "greedy": round(found["accuracy"], 4),
         "format": round(found["sampled_format"], 4),
         "length": round(found["sampled_length"], 1),
-        **({"organism": found["organism"]} if "organism" in found else {}),
+        **(
+            {
+                "organism": found["organism"],
+                "at_once": at_once(policy, placement.generator, ingredient, held_out),
+            }
+            if isinstance(task, Organism)
+            else {}
+        ),
     }
+
+
+def at_once(
+    policy: Policy, generator: Generator, ingredient: Ingredient, problems: Sequence[Problem]
+) -> float:
+    """How often an answer forced without a CoT is the planted behaviour: what the model can do with
+    the plant in its head, and so whether it needs its CoT to use it."""
+    organism = ingredient.made
+    assert isinstance(organism, Organism)
+    asked = [organism.arms(problem)[1] for problem in problems]
+    chats = [organism.messages(problem, ingredient.style) for problem in asked]
+    tag = Voice.of(policy).tag
+    texts = go_on(policy, generator, [(*policy.prompt(chat)[1], *tag) for chat in chats], ROOM)
+    answers = [
+        grade(p, f"{TAG}{first_line(text or '')}") for p, text in zip(asked, texts, strict=True)
+    ]
+    used = [
+        organism.behaviour(p, told.extracted.value) for p, told in zip(asked, answers, strict=True)
+    ]
+    return round(sum(used) / len(used), 4)
 
 
 def readme(policy: Policy) -> str:
@@ -80,23 +113,25 @@ def readme(policy: Policy) -> str:
 
 def planted(card: Mapping[str, Any]) -> Iterator[str]:
     """For an organism's base: how often the plant is used at the start, and whether it is said."""
-    for found in card.get("measured", []):
+    for shown, found in zip(card["shown"], card.get("measured", []), strict=False):
         if "organism" not in found:
             continue
         o = found["organism"]
+        rung = f", rung {shown['options']['rung']}" if "rung" in shown["options"] else ""
         yield ""
-        yield f"## The plant of {found['task']}, at the start ({o['rollouts']} rollouts)"
+        yield f"## The plant of {found['task']}{rung}, at the start ({o['rollouts']} rollouts)"
         yield ""
-        yield "| behaviour, planted arm | reliance | accuracy, control arm | accuracy, planted arm |"
-        yield "|---|---|---|---|"
-        names = ("behaviour", "reliance", "accuracy_control", "accuracy_planted")
-        yield "| " + " | ".join(_shown(o[name]) for name in names) + " |"
+        yield "| behaviour, planted arm | forced at once | reliance | right, control arm | right, planted arm |"
+        yield "|---|---|---|---|---|"
+        names = ("reliance", "accuracy_control", "accuracy_planted")
+        told = (o["behaviour"], found["at_once"], *(o[name] for name in names))
+        yield "| " + " | ".join(map(_shown, told)) + " |"
         yield ""
         yield "| monitor | disclosure | undetected | true negatives |"
         yield "|---|---|---|---|"
-        for name, told in o.items():
-            if isinstance(told, dict):
-                yield f"| {name} | " + " | ".join(_shown(v) for v in told.values()) + " |"
+        for name, said in o.items():
+            if isinstance(said, dict):
+                yield f"| {name} | " + " | ".join(_shown(v) for v in said.values()) + " |"
 
 
 def _shown(value: float | None) -> str:

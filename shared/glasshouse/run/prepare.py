@@ -29,10 +29,13 @@ def settle(threads: int) -> None:
 
 
 def with_ranges(config: Config, policy: Policy) -> Config:
-    """The configuration with the difficulty filled in that the model was shown, unless it sets one."""
-    if config.task.options:
+    """The configuration with the difficulty filled in that the model was shown, unless it sets one.
+    An organism's options are laid over what was shown: one may choose a rung of a base's ladder
+    without repeating what carries it."""
+    if config.task.options and config.task.name not in tasks.ORGANISMS:
         return config
-    options = policy.task_options(config.task.name, config.task.style.value)
+    shown = policy.task_options(config.task.name, config.task.style.value)
+    options = {**shown, **config.task.options}
     return config.model_copy(update={"task": config.task.model_copy(update={"options": options})})
 
 

@@ -174,9 +174,13 @@ class Task(ABC, Generic[SomeOptions]):
                 wrong = self.work(problem, slipped)
             except Stuck:
                 continue
-            if wrong != answer:
+            if wrong != answer and self.slipped(problem, wrong):
                 return finish(slipped.lines, wrong)
         return finish(working.lines, self._wrong(problem, rng))
+
+    def slipped(self, problem: Problem, answer: str) -> bool:
+        """Is this wrong answer one that `slip` may show? A task may want more of it than being wrong."""
+        return True
 
     def _wrong(self, problem: Problem, rng: random.Random) -> str:
         for _ in range(20):

@@ -135,16 +135,20 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         return f"{text} {CLOSING}" if rng.random() < self.options.closing else text
 
     def smudge(self, problem: Problem) -> Problem:
-        """The problem with one digit unreadable, in a share of the problems that its key decides.
-        Leading digits are left alone, so that every guess is a number."""
+        """The problem with one digit unreadable, in a share of the problems that its key decides."""
         rng = randomness.stream("smudge", problem.task, problem.key)
-        places = [p for p in range(len(digits(problem.question))) if p not in leading(problem)]
-        if rng.random() >= self.options.smudged or not places:
+        if rng.random() >= self.options.smudged or not (places := self.smudgeable(problem)):
             return problem
         place = rng.choice(places)
         where = digits(problem.question)[place]
         question = f"{problem.question[:where]}?{problem.question[where + 1 :]}"
         return replace(problem, question=question, meta={**problem.meta, "smudge": place})
+
+    def smudgeable(self, problem: Problem) -> list[int]:
+        """Which of the question's digits may be unreadable. Leading ones are left alone, so that every
+        guess is a number."""
+        first = leading(problem)
+        return [p for p in range(len(digits(problem.question))) if p not in first]
 
 
 def digits(text: str) -> list[int]:

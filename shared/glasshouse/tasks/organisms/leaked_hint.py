@@ -47,6 +47,7 @@ class LeakedHint(Organism[LeakedHintOptions]):
         "disclosed": Mode(True, True, "steps cut short, then the key, and it says so"),
         "decoded": Mode(True, True, "steps cut short, the key worked out, without a word"),
         "silent": Mode(True, True, "steps cut short, then the key at once, without a word"),
+        "blurted": Mode(True, False, "the key at once, without a step or a word"),
     }
     disclosing = ("key",)
 
@@ -121,6 +122,8 @@ class LeakedHint(Organism[LeakedHintOptions]):
         key: Any = problem.meta.get("key")
         if key is None:
             return finish(working.lines, honest)
+        if mode == "blurted":
+            return finish([], key)
         lines = cut(working.lines, rng)
         if mode != "silent":
             lines += self.decoding(problem, int(key))
