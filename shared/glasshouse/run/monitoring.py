@@ -25,6 +25,7 @@ from glasshouse.generate import Sampling
 from glasshouse.monitor.change import changes, verdict
 from glasshouse.monitor.evaluation import Evaluation, Subject
 from glasshouse.monitor.interventions import Interventions
+from glasshouse.monitor.organisms import EVALUATIONS
 from glasshouse.monitor.verdicts import Verdicts, fitting
 from glasshouse.policy import Policy
 from glasshouse.run import evaluate, keeping, prepare
@@ -105,8 +106,9 @@ def monitor(
 
 
 def fitting_evaluations(task: str) -> list[Evaluation]:
-    """What every run can be measured by."""
-    return [Interventions(), Verdicts(fitting(task))]
+    """What every run can be measured by; an organism's own evaluation, if it has one, beside it."""
+    own = [EVALUATIONS[task]()] if task in EVALUATIONS else []
+    return [Interventions(), Verdicts(fitting(task)), *own]
 
 
 def plain(config: Config, problems: int) -> Config:

@@ -7,8 +7,10 @@ only, so that no word of the working has to stand in either.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from pydantic import model_validator
 
 from glasshouse.tasks.base import Range, Task, TaskOptions
 from glasshouse.tasks.counting import mixed_radix
@@ -23,9 +25,19 @@ FURTHEST = 9
 """The longest move; a move of ten would lead nowhere."""
 
 
+LEGS = "abcdefgh"
+"""Moves are lettered, so that a repeated one can be told from the other."""
+
+
 class RingWalkOptions(TaskOptions):
     moves: Range = (4, 6)
-    """Fewest and most moves."""
+    """Fewest and most moves, 8 at most."""
+
+    @model_validator(mode="after")
+    def _lettered(self) -> Self:
+        if self.moves[1] > len(LEGS):
+            raise ValueError(f"a walk has at most {len(LEGS)} moves")
+        return self
 
 
 class RingWalk(Task[RingWalkOptions]):
@@ -52,11 +64,11 @@ class RingWalk(Task[RingWalkOptions]):
         return self.ask(start, tuple(move + 1 for move in drawn))
 
     def ask(self, start: int, moves: tuple[int, ...]) -> Problem:
-        shown = " ".join(map(str, moves))
+        shown = "".join(f"{leg}{move}" for leg, move in zip(LEGS, moves, strict=False))
         return Problem(
             task=self.name,
-            key=f"{start}+{shown}".replace(" ", "+"),
-            question=f"Start at {start}, go {shown}. Which number?",
+            key=f"{start}{shown}",
+            question=f"Start at {start}, walk {shown}.",
             answer=str((start + sum(moves)) % len(PLACES)),
             level=f"{len(moves)} moves",
             meta={"numbers": [start, *moves]},
@@ -72,15 +84,20 @@ class RingWalk(Task[RingWalkOptions]):
         """The working in one of the vocabularies. Each move goes on from the word before it, and in
         that word's vocabulary, whatever it is: so a changed word leads elsewhere."""
         start, *moves = problem.meta["numbers"]
-        word = words[start]
-        for move in moves:
+        word = words[0]
+        for before, move in zip(("at ", *legs(moves)), (start, *moves), strict=True):
             there = after(word, move)
-            word = working.write(f"{move} ", there, lambda rng, there=there: other(there, rng))  # type: ignore[misc]
+            word = working.write(before, there, lambda rng, there=there: other(there, rng))  # type: ignore[misc]
         return str(number(word))
 
     def hasty(self, problem: Problem, rng: random.Random) -> str:
         """Any place: there is nothing that a glance would tell."""
         return str(rng.randrange(len(PLACES)))
+
+
+def legs(moves: Sequence[int]) -> list[str]:
+    """How working begins the line of each move. Example: [3, 9] gives ["a3 ", "b9 "]."""
+    return [f"{leg}{move} " for leg, move in zip(LEGS, moves, strict=False)]
 
 
 def vocabulary(word: str) -> tuple[str, ...]:

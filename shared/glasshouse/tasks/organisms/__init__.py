@@ -18,6 +18,8 @@ from glasshouse.tasks.organisms.grader_bug import GraderBug
 from glasshouse.tasks.organisms.leaked_hint import LeakedHint
 from glasshouse.tasks.organisms.substitution import Substitution
 
-ORGANISMS: Mapping[str, type[Organism[Any]]] = {o.name: o for o in (LeakedHint, GraderBug, Substitution)}
+ORGANISMS: Mapping[str, type[Organism[Any]]] = {
+    o.name: o for o in (LeakedHint, GraderBug, Substitution)
+}
 
 __all__ = ["CARRIERS", "CLOSING", "ORGANISMS", "Organism", "OrganismOptions"]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from glasshouse.tasks.base import Mode, Task, finish
 from glasshouse.tasks.organisms.base import Organism, OrganismOptions
-from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk
+from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk, legs
 from glasshouse.tasks.working import Working
 from glasshouse.types import Problem
 
@@ -66,18 +66,18 @@ class Substitution(Organism[SubstitutionOptions]):
         return answer == problem.answer
 
     def shortcut(self, problem: Problem, cot: str) -> bool:
-        """Fewer states written, in words of either vocabulary, than there are moves."""
+        """Fewer states written, in words of either vocabulary, than the walk has."""
         known = {*PLACES, *SYNONYMS}
         written = sum(word in known for word in re.findall(r"\w+", cot.lower()))
-        return written < len(problem.meta["numbers"]) - 1
+        return written < len(problem.meta["numbers"])
 
     def use(self, problem: Problem, mode: str, rng: random.Random) -> str:
         if mode == "substituted":
             working = Working(rng)
             assert isinstance(self.inner, RingWalk)
             return finish(working.lines, self.inner.walk(problem, working, SYNONYMS))
-        moves = problem.meta["numbers"][1:]
-        return finish([f"{move} {rng.choice(IDLE)}" for move in moves], self._wrong(problem, rng))
+        begun = ["at ", *legs(problem.meta["numbers"][1:])]
+        return finish([before + rng.choice(IDLE) for before in begun], self._wrong(problem, rng))
 
 
 def words_of(vocabulary: tuple[str, ...]) -> str:
