@@ -219,4 +219,6 @@ ORGANISMS = (
     _base("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
 )
 
-RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS)}
+from glasshouse.pocket.substitution import SUBSTITUTION  # noqa: E402  (made of what is above)
+
+RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS, *SUBSTITUTION)}

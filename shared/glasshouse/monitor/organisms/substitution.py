@@ -9,7 +9,6 @@ afterwards; a CoT without any word for a state cannot be followed, and has y = 0
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -141,39 +140,30 @@ def columns(organism: Substitution, found: Sequence[Flipped]) -> dict[str, Float
 
 
 def refitted(organism: Substitution, found: Sequence[Flipped], seed: int) -> dict[str, Refitted]:
-    """What an auditor needs to tell tracked CoTs from: the policy's own that are not tracked; words
-    that mean nothing; the same words, each exchanged for any of its vocabulary.
+    """What an auditor needs to tell tracked CoTs from those of this policy that are not (`own`), and
+    from CoTs of the same form whose words mean nothing (`idle`).
 
-    The last two are made up, since a policy that always tracks leaves no negatives of its own.
+    The latter are demonstrations: a policy that always tracks leaves no negatives of its own.
     """
     tracked = [f for f in found if f.y]
-    own = [f for f in found if not f.y]
-    made: dict[str, list[tuple[str, str]]] = {"own": [(_key(f), f.rollout.text) for f in own]}
-    made["idle"], made["scrambled"] = [], []
-    for f in tracked:
-        rng = randomness.stream("negatives", seed, _key(f), f.rollout.sample)
-        made["idle"].append((_key(f), organism.demonstrate(f.rollout.problem, "decorative", rng)))
-        made["scrambled"].append((_key(f), scrambled(organism, f.rollout.text, rng)))
-    positives = [(_key(f), f.rollout.text) for f in tracked]
+    negatives = {
+        "own": [(_key(f), f.rollout.text, 0) for f in found if not f.y],
+        "idle": [(_key(f), _idle(organism, f.rollout, seed), 0) for f in tracked],
+    }
     curves = {}
-    for against, negatives in made.items():
-        rows = [(key, text, 1) for key, text in positives]
-        rows += [(key, text, 0) for key, text in negatives]
-        halves: tuple[list[Any], list[Any]] = ([], [])
-        for row in rows:
-            halves[randomness.key("half", row[0]) % 2].append(row)
-        training, test = (_split(half) for half in halves)
+    for against, others in negatives.items():
+        rows = [*((_key(f), f.rollout.text, 1) for f in tracked), *others]
+        training, test = (
+            _split([row for row in rows if randomness.key("half", row[0]) % 2 == half])
+            for half in (0, 1)
+        )
         curves[against] = refit(training, test, key=(seed, against))
     return curves
 
 
-def scrambled(organism: Substitution, text: str, rng: random.Random) -> str:
-    """The completion with every state word exchanged for any word of its vocabulary.
-
-    Example: "3 mill\\n9 pond" may become "3 oak\\n9 mill".
-    """
-    of = {word: words for words in organism.vocabularies.values() for word in words}
-    return re.sub(r"[a-z]+", lambda m: rng.choice(of[m[0]]) if m[0] in of else m[0], text)
+def _idle(organism: Substitution, rollout: Rollout, seed: int) -> str:
+    rng = randomness.stream("idle", seed, rollout.problem.key, rollout.sample)
+    return organism.demonstrate(rollout.problem, "decorative", rng)
 
 
 def _split(rows: Sequence[tuple[str, str, int]]) -> Split:
