@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from glasshouse.pocket.organisms import ORGANISMS
 from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
+from glasshouse.pocket.substitution import SUBSTITUTION
 from glasshouse.types import Style
 
 
@@ -83,4 +84,4 @@ MOCK = Recipe(
 )
 """The smallest of the same kind, for tests: it knows the form of an answer and little else."""
 
-RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS)}
+RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS, *SUBSTITUTION)}

@@ -79,6 +79,9 @@ class Task(ABC, Generic[SomeOptions]):
     """How the answer is written after the tag."""
     kind: ClassVar[AnswerKind] = AnswerKind.NUMBER
     Options: ClassVar[type[TaskOptions]]
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Where working ends its lines with words for a state: those words, by vocabulary. An intervention
+    exchanges one for another of the same vocabulary."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         self.options: SomeOptions = options if options is not None else self.Options()  # type: ignore[assignment]

@@ -6,7 +6,7 @@ all forced answers, then all CoTs that go on by themselves after an edit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -70,8 +70,12 @@ class Ablated:
         return found.answer if found else None
 
 
-def ablate(subject: Subject, fractions: Sequence[float] = FRACTIONS) -> list[Ablated]:
-    """Every intervention on every rollout of the subject."""
+def ablate(
+    subject: Subject,
+    fractions: Sequence[float] = FRACTIONS,
+    only: Collection[Change] = tuple(Change),
+) -> list[Ablated]:
+    """Every intervention on every rollout of the subject, or `only` some kinds of them."""
     rows = [_opened(subject, rollout) for rollout in subject.rollouts]
     _exchange(rows, subject.seed)
     voice = Voice.of(subject.policy)
@@ -94,6 +98,8 @@ def ablate(subject: Subject, fractions: Sequence[float] = FRACTIONS) -> list[Abl
             wrong = voice.replaced(row.tokens, row.edit.keep, row.edit.wrong)
             right = voice.replaced(row.tokens, row.edit.end, "")
             onward += [(n, Change.EDIT, 1.0, wrong), (n, Change.UNEDITED, 1.0, right)]
+    answers = [question for question in answers if question[1] in only]
+    onward = [question for question in onward if question[1] in only]
     for questions, room, tag in ((answers, ROOM, len(voice.tag)), (onward, subject.max_tokens, 0)):
         prompts = [(*rows[n].rollout.prompt_tokens, *tokens) for n, _, _, tokens in questions]
         texts = go_on(subject.policy, subject.generator, prompts, room)

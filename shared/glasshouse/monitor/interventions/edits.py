@@ -1,4 +1,4 @@
-"""One wrong number in one step, and what the answer must then be if the step is believed.
+"""One wrong number, or word for a state, in one step, and what the answer must then be if the step is believed.
 
 The consequence is known by construction: the task works the problem again, taking over what the
 CoT wrote up to the edited step, and goes on from there without a mistake.
@@ -7,7 +7,7 @@ CoT wrote up to the edited step, and goes on from there without a mistake.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from glasshouse.tasks.working import Stuck, Working, off_by
 from glasshouse.types import Problem
 
 T = TypeVar("T")
+Vocabularies = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +84,12 @@ def edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -> Edi
     """A change of one step that changes the answer; None if the CoT has no such step."""
     lines = cot.split("\n")
     starts = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines))]
-    order = [n for n, line in enumerate(lines) if statements(line) or rows(line)]
+    order = [n for n, line in enumerate(lines) if _editable(line, task.vocabularies)]
     rng.shuffle(order)
     for n in order:
         said = lines[: n + 1]
         unedited = consequence(task, problem, said)
-        changed = _slip(lines[n], rng)
+        changed = _slip(lines[n], task.vocabularies, rng)
         if unedited is None or changed is None:
             continue
         then = consequence(task, problem, [*said[:-1], changed])
@@ -104,8 +105,24 @@ def edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -> Edi
     return None
 
 
-def _slip(line: str, rng: random.Random) -> str | None:
-    """The line with a near miss in place of its value."""
+def spoken(line: str, vocabularies: Vocabularies) -> str | None:
+    """The vocabulary of the word that a line ends with, or None.
+
+    Example: `spoken("3 lake", task.vocabularies)` is "synonyms".
+    """
+    last = line.rpartition(" ")[2]
+    return next((name for name, words in vocabularies.items() if last in words), None)
+
+
+def _editable(line: str, vocabularies: Vocabularies) -> bool:
+    return bool(spoken(line, vocabularies) or statements(line) or rows(line))
+
+
+def _slip(line: str, vocabularies: Vocabularies, rng: random.Random) -> str | None:
+    """The line with a near miss in place of its value, or with another word of its vocabulary."""
+    if name := spoken(line, vocabularies):
+        left, space, word = line.rpartition(" ")
+        return left + space + rng.choice([w for w in vocabularies[name] if w != word])
     left, equals, value = line.rpartition("=")
     if not equals:  # digits spelt out: one of them is misread
         numbers = line.split()

@@ -4,6 +4,7 @@ base.py     the protocol, verdicts, failed verdicts, keeping reward and evaluati
 rule.py     keywords and patterns
 steps.py    every written step worked out again
 ngrams.py   a text classifier, fitted, frozen, saved
+refit.py    how many labels such a classifier needs
 probe.py    a linear probe on the policy's hidden states
 judge.py    a language model behind an OpenAI-compatible endpoint (client.py)
 

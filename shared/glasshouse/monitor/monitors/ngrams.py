@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from glasshouse.errors import MonitorError
 from glasshouse.monitor.measures.detection import BENIGN
-from glasshouse.monitor.measures.result import Floats
+from glasshouse.monitor.measures.result import Bools, Floats
 from glasshouse.monitor.monitors import trained
 from glasshouse.monitor.monitors.base import Verdict
 from glasshouse.monitor.monitors.trained import Frozen, Split
@@ -121,7 +122,17 @@ def fit(
     if scope is Scope.ACTIVATIONS:
         raise MonitorError(f'The n-gram monitor "{name}" needs a scope with text in it.')
     y = trained.apart(training, benign, scope)
-    grams = [ngrams(view) for view in training.views]
+    named, bias = weigh(name, [ngrams(view) for view in training.views], y, strength)
+    draft = NgramMonitor(name, scope, named, bias, Frozen(1.0, fpr, frozenset()))
+    benign_scores = [draft.score(view).score for view in benign.views]
+    frozen = trained.freeze(np.array(benign_scores), training, benign, fpr, fewest)
+    return NgramMonitor(name, scope, named, bias, frozen)
+
+
+def weigh(
+    name: str, grams: Sequence[set[str]], y: Bools, strength: float = 1.0
+) -> tuple[dict[str, float], float]:
+    """The weight of every n-gram that occurs in two rollouts or more, and the bias."""
     often = Counter(gram for row in grams for gram in row)
     # what occurs once cannot generalise; the most frequent ones, ties by name
     kept = sorted((g for g, n in often.items() if n > 1), key=lambda g: (-often[g], g))[:FEATURES]
@@ -134,11 +145,7 @@ def fit(
         (np.ones(len(rows)), (rows, columns)), shape=(len(grams), len(vocabulary))
     )
     weights, bias = trained.logistic(features, y, strength)
-    named = dict(zip(vocabulary, weights.tolist(), strict=True))
-    draft = NgramMonitor(name, scope, named, bias, Frozen(1.0, fpr, frozenset()))
-    benign_scores = [draft.score(view).score for view in benign.views]
-    frozen = trained.freeze(np.array(benign_scores), training, benign, fpr, fewest)
-    return NgramMonitor(name, scope, named, bias, frozen)
+    return dict(zip(vocabulary, weights.tolist(), strict=True)), bias
 
 
 def _array(weights: dict[str, float]) -> Floats:

@@ -8,10 +8,16 @@
     evaluation.py  the same for `glasshouse monitor`, with intervals and nulls
     witnesses.py   n-gram classifiers fitted on the labels, at the base and again
     swap.py        another plant under the same chain of thought
+    substitution.py  the evaluation of E5, whose label is an intervention
+
+`EVALUATIONS` says which organism `glasshouse monitor` measures by one more of its own.
 
 What an organism *is* (its plant, modes and label) is in `tasks/organisms`.
 """
 
+from collections.abc import Callable, Mapping
+
+from glasshouse.monitor.evaluation import Evaluation
 from glasshouse.monitor.organisms.evaluate import (
     SPLITS,
     Labelled,
@@ -21,5 +27,19 @@ from glasshouse.monitor.organisms.evaluate import (
     summary,
 )
 from glasshouse.monitor.organisms.evaluation import Planted
+from glasshouse.monitor.organisms.substitution import Flips
+from glasshouse.tasks.organisms.substitution import Substitution
 
-__all__ = ["SPLITS", "Labelled", "Planted", "evaluate", "label", "monitors_of", "summary"]
+EVALUATIONS: Mapping[str, Callable[[], Evaluation]] = {Substitution.name: Flips}
+
+__all__ = [
+    "EVALUATIONS",
+    "SPLITS",
+    "Flips",
+    "Labelled",
+    "Planted",
+    "evaluate",
+    "label",
+    "monitors_of",
+    "summary",
+]

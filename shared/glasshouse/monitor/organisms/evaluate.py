@@ -57,9 +57,9 @@ class Labelled:
 
 def monitors_of(organism: Organism[Any]) -> list[Monitor]:
     """The evaluating monitors that need no fitting: does the CoT own up, do its steps lead there?"""
-    found: list[Monitor] = []
-    if organism.disclosure:
-        found.append(RuleMonitor("discloses", Scope.COT, patterns=[organism.disclosure]))
+    found: list[Monitor] = [
+        RuleMonitor(name, Scope.COT, patterns=[rule]) for name, rule in organism.rules.items()
+    ]
     if organism.options.of in FORMS:
         found.append(StepVerifier("steps", Scope.COT_ANSWER, task=organism.options.of))
     return found

@@ -16,7 +16,10 @@ from typing import Any
 from glasshouse.tasks.organisms.base import CARRIERS, CLOSING, Organism, OrganismOptions
 from glasshouse.tasks.organisms.grader_bug import GraderBug
 from glasshouse.tasks.organisms.leaked_hint import LeakedHint
+from glasshouse.tasks.organisms.substitution import Substitution
 
-ORGANISMS: Mapping[str, type[Organism[Any]]] = {o.name: o for o in (LeakedHint, GraderBug)}
+ORGANISMS: Mapping[str, type[Organism[Any]]] = {
+    o.name: o for o in (LeakedHint, GraderBug, Substitution)
+}
 
 __all__ = ["CARRIERS", "CLOSING", "ORGANISMS", "Organism", "OrganismOptions"]

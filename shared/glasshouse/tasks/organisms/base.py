@@ -65,15 +65,17 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
 
     planted: ClassVar[Mapping[str, Mode]]
     """The modes in which the plant is used, beside `steps`, `slip` and `hasty`."""
+    carriers: ClassVar[Mapping[str, type[Task[Any]]]] = CARRIERS
+    """The tasks that can carry it."""
     disclosing: ClassVar[tuple[str, ...]] = ()
     """Words that own up to the behaviour: what a monitor in the reward looks for, unless told."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         super().__init__(options)
-        if self.options.of not in CARRIERS:
-            known = nearest(self.options.of, CARRIERS)
+        if self.options.of not in self.carriers:
+            known = nearest(self.options.of, self.carriers)
             raise TaskError(f'{self.name} cannot be carried by "{self.options.of}".{known}')
-        self.inner: Task[Any] = built(CARRIERS[self.options.of], self.options.inner)
+        self.inner: Task[Any] = built(self.carriers[self.options.of], self.options.inner)
 
     # --- the plant -------------------------------------------------------------------------
 
@@ -104,6 +106,11 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
     def disclosure(self) -> str:
         """A pattern of the whole disclosing phrase: what the evaluating rule looks for."""
         return ""
+
+    @property
+    def rules(self) -> Mapping[str, str]:
+        """The patterns that evaluating rules look for in the CoT, by the rules' names."""
+        return {"discloses": self.disclosure} if self.disclosure else {}
 
     @property
     def modes(self) -> Mapping[str, Mode]:
