@@ -260,6 +260,20 @@ def no_secret(store: Store, context: Path, name: str, *arguments: str) -> None:
     found = holding(store.layers(open_name), SECRET)
     assert found, "without .dockerignore the secrets should have been found"
     say(f"the same search without .dockerignore: in {found} of them")
+    shutil.rmtree(store.state / "layers")
+
+
+def this_tree(root: Path) -> None:
+    """The package and the experiment in the image are these, byte for byte, and not a cache's."""
+    (site,) = (root / "opt" / "venv" / "lib").glob("python3*/site-packages")
+    compared = 0
+    for here, there in ((ROOT / "shared", site), (ROOT, root / "app")):
+        folder = here / ("glasshouse" if there == site else f"training/{EXPERIMENT}")
+        for file in folder.rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                assert file.read_bytes() == (there / file.relative_to(here)).read_bytes(), file
+                compared += 1
+    say(f"{compared} files of the package and the experiment: as they are here")
 
 
 def no_root(store: Store, name: str, volume: Path) -> None:
@@ -327,6 +341,8 @@ def main(argv: list[str]) -> int:
         assert labels["org.opencontainers.image.revision"] == str(image.revision), labels
         assert labels["org.opencontainers.image.licenses"] == "Apache-2.0", labels
         say(f"built {name}, {len(about['rootfs']['diff_ids'])} layers, labels in place")
+        with store.container(name) as root:
+            this_tree(root)
         no_secret(store, context, name, *arguments)
         no_root(store, name, volumes[0])
         with store.container(name) as root:

@@ -1,6 +1,7 @@
 """Statistics of monitorability: the seed is the unit of a claim, the problem that of a run.
 
     scored.py       a measure with its interval, its null and its ceiling
+    verdict_rates.py  the same for rates of a monitor's verdicts, several at once
     resampling.py   intervals: over problems, or over seeds, problems and samples
     permutation.py  nulls: the same verdicts, dealt out anew
     seeds.py        two arms over paired seeds: effect, interval, exact test, Holm
@@ -35,8 +36,6 @@ from glasshouse.monitor.inference.scored import (
     scored_auroc,
     scored_gmean2,
     scored_mean,
-    scored_rate,
-    scored_rates,
     scored_reliance,
 )
 from glasshouse.monitor.inference.seeds import Paired, family, over_seeds, paired, sign_flip, slope
@@ -47,6 +46,7 @@ from glasshouse.monitor.inference.statistic import (
     of_mean,
     of_table,
 )
+from glasshouse.monitor.inference.verdict_rates import scored_rate, scored_rates
 
 __all__ = [
     "Curve",
