@@ -1,0 +1,12 @@
+"""REINFORCE on digit tasks: `sum_digits`, and `reverse_digits` by one override.
+
+python training/digits.reinforce/train.py
+python training/digits.reinforce/train.py task.name=reverse_digits
+python training/digits.reinforce/train.py placement=monarch monarch.generators=4
+glasshouse study training/digits.reinforce/study.yaml        # both tasks, five seeds, the controls
+"""
+
+from glasshouse.cli import experiment
+
+if __name__ == "__main__":
+    experiment(__file__)

@@ -1,0 +1,12 @@
+"""The positive control: GRPO on arithmetic, to validate the pipeline before the interleaving task.
+
+python training/positive_control.grpo/train.py                              # four operations, no steps
+python training/positive_control.grpo/train.py task.style=cot               # the same with steps
+python training/positive_control.grpo/train.py task.name=multiplication     # three digits times two
+glasshouse study training/positive_control.grpo/study.yaml                  # all of them, and the verdicts
+"""
+
+from glasshouse.cli import experiment
+
+if __name__ == "__main__":
+    experiment(__file__)
