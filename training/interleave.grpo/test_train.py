@@ -21,3 +21,10 @@ def test_the_test_configuration_lays_over_it() -> None:
     assert laid_over.model == "models/mock"
     assert laid_over.task.name == own.task.name
     assert laid_over.learn.algorithm == own.learn.algorithm
+
+
+def test_it_is_the_positive_control_but_for_the_task() -> None:
+    """What was validated there is what runs here."""
+    control = config.load([HERE.parent / "positive_control.grpo" / "config.yaml"])
+    here = config.load([HERE / "config.yaml"])
+    assert config.changes(control, here) == ["task.name"]

@@ -21,3 +21,20 @@ def test_the_test_configuration_lays_over_it() -> None:
     assert laid_over.model == "models/mock"
     assert laid_over.task.name == own.task.name
     assert laid_over.learn.algorithm == own.learn.algorithm
+
+
+def test_the_notebooks_rules_are_its_configuration() -> None:
+    own = config.load([HERE / "config.yaml"])
+    assert (own.checkpoints.every, own.checkpoints.above, own.checkpoints.best) == (20, 0.3, True)
+    assert own.checkpoints.keep == ("first", "previous", "last")
+    assert own.data.source == "fresh"
+    assert own.learn.decay == "constant"
+    assert own.task.style.value == "direct"
+
+
+def test_without_steps_the_prompt_forbids_them() -> None:
+    own = config.load([HERE / "config.yaml"])
+    task = tasks.make(own.task.name, own.task.options)
+    system, question = task.messages(task.example(), own.task.style)
+    assert "Do not show steps" in system["content"]
+    assert "no steps" in question["content"]
