@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from glasshouse.cli import main
 from glasshouse.store import reading
+from glasshouse.study import spec
+from glasshouse.study.runs import carry_out
 from glasshouse.study.table import Table
 from resume_proof import ROOT, differing, result
 
@@ -56,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study carried out without disturbance, two runs at a time, nothing removed."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.yaml").write_text(STUDY)
-    assert main(["study", str(folder / "tiny.yaml"), "--out", str(folder / "out"), "--keep"]) == 0
+    carried_out(folder / "tiny.yaml", folder / "out", keep=True)
     return folder / "out"
 
 
@@ -68,6 +71,13 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 
 def table(out: Path) -> bytes:
     return (out / "results" / "table.jsonl").read_bytes()
+
+
+def carried_out(
+    file: Path, out: Path, arms: list[str] | None = None, seeds: int | None = None, **how: Any
+) -> Table:
+    """The study without its analysis, whose figures take longer than these runs."""
+    return carry_out(spec.load(file).part(arms, seeds), out, **how)
 
 
 def study(file: Path, out: Path, *more: str) -> int:
@@ -177,7 +187,7 @@ def test_killed_and_interrupted_it_goes_on_and_gives_the_same_bytes(
     assert not (out / "runs" / "kl" / "seed-0" / "results" / "rows.jsonl").exists()
     finished = (done / "rows.jsonl").stat().st_mtime_ns
 
-    assert study(file, out, "--jobs", "1") == 0
+    carried_out(file, out, jobs=1)
     assert not Path(f"/proc/{hand}").exists()
     assert "interrupted" in second.events("kl/seed-0")
     assert "resume" in second.events("kl/seed-0")
@@ -185,22 +195,15 @@ def test_killed_and_interrupted_it_goes_on_and_gives_the_same_bytes(
     assert table(out) == table(whole)
 
 
-def test_more_seeds_use_what_is_there_and_only_small_files_stay(
-    file: Path, copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_seeds_use_what_is_there_and_only_small_files_stay(file: Path, copied: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in copied.glob("runs/*/*/results/rows.jsonl")}
     assert len(before) == 4
-    assert study(file, copied, "--seeds", "3", "--arms", "plain", "--jobs", "1") == 0
-    assert "2 of 3 runs are finished already" in capsys.readouterr().out
+    longer = carried_out(file, copied, ["plain"], 3, jobs=1)
     assert {p: p.stat().st_mtime_ns for p in before} == before
-    longer = Table.read(copied / "results" / "table.jsonl")
     assert longer.seeds("plain") == [0, 1, 2]
     assert longer.bases()[2] == longer.bases()[0]
-    full = [row for row in longer if row.seed < 2]
-    assert study(file, copied) == 0
-    assert [
-        row for row in Table.read(copied / "results" / "table.jsonl") if row.arm == "plain"
-    ] == full
+    whole = carried_out(file, copied)
+    assert [r for r in whole if r.arm == "plain"] == [r for r in longer if r.seed < 2]
     for run in copied.glob("runs/*/*"):
         left = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
         assert left == {"config.yaml", "results/summary.json", "results/metrics.jsonl",
@@ -208,24 +211,23 @@ def test_more_seeds_use_what_is_there_and_only_small_files_stay(
         assert sum(p.stat().st_size for p in run.rglob("*")) < 100_000
 
 
-def test_a_finished_study_is_checked_against_a_committed_table(
+def test_a_finished_study_is_analysed_and_checked_against_a_committed_table(
     file: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed = tmp_path / "committed.jsonl"
     committed.write_bytes(table(copied))
-    assert study(file, copied, "--check", str(committed)) == 0
-    assert "identical: " in capsys.readouterr().out
     assert study(file, copied, "--arms", "kl", "--check", str(committed)) == 0
-    committed.write_bytes(table(copied).replace(b'"step": 24', b'"step": 25', 1))
-    assert study(file, copied, "--arms", "kl", "--check", str(committed)) == 1
-    assert "different from" in capsys.readouterr().out
-    assert study(file, copied, "--check", "nowhere") == 2
+    said = capsys.readouterr().out
+    assert "2 of 2 runs are finished already" in said
+    assert "identical: " in said
     own = copied / "results" / "table.jsonl"  # written anew, but compared as it was
-    own.write_bytes(committed.read_bytes())
+    own.write_bytes(committed.read_bytes().replace(b'"step": 24', b'"step": 25', 1))
     assert study(file, copied, "--check", str(own)) == 1
-    assert study(file, copied, "--check", str(own)) == 0
+    assert "different from" in capsys.readouterr().out
+    assert table(copied) == committed.read_bytes()
     assert (copied / "results" / "report.html").stat().st_size > 10_000
     assert json.loads((copied / "results" / "study.json").read_text())["questions"]
+    assert study(file, copied, "--check", "nowhere") == 2
 
 
 def test_dry_run_lists_the_runs_and_touches_nothing(
