@@ -5,16 +5,24 @@ from __future__ import annotations
 from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
 from glasshouse.types import Style
 
-RANGE = {"inner": {"moves": (4, 6)}}
+RANGE = {"inner": {"moves": (4, 6), "furthest": 5}}
+"""Short moves: a ring with half as many sums to learn."""
 
+WALKING = Ingredient(
+    "substitution",
+    Style.COT,
+    {"steps": 0.85, "substituted": 0.05, "decorative": 0.05, "hasty": 0.05},
+    RANGE,
+)
+"""Shown first: how to walk, nearly always in one vocabulary."""
 TRACKING = Ingredient(
     "substitution",
     Style.COT,
     {"steps": 0.42, "substituted": 0.42, "decorative": 0.08, "hasty": 0.08},
     RANGE,
 )
-"""Shown first: both vocabularies alike. From a few percent alone the model learns to write synonyms
-and not to follow them."""
+"""Shown then: both vocabularies alike. From a few percent alone the model learns to write synonyms
+and not to follow them; both from the beginning took more than twice as long."""
 MIX = Ingredient(
     "substitution",
     Style.COT,
@@ -26,7 +34,12 @@ MIX = Ingredient(
 SUBSTITUTION = tuple(
     Recipe(
         name=f"substitution-{seed}",
-        phases=(Phase((TRACKING,), 2000, 5e-3), Phase((MIX,), 400, 2e-3)),
+        phases=(
+            Phase((WALKING,), 600, 5e-3),
+            Phase((TRACKING,), 600, 4e-3),
+            Phase((MIX,), 300, 2e-3),
+        ),
+        batch=32,
         seed=seed,
     )
     for seed in (0, 1)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Range, Task, TaskOptions
 from glasshouse.tasks.counting import mixed_radix
@@ -21,8 +21,6 @@ PLACES = ("barn", "pond", "mill", "gate", "hill", "well", "farm", "inn", "ford",
 """What working calls the places 0 to 9."""
 SYNONYMS = ("shed", "lake", "wheel", "door", "mound", "spring", "ranch", "pub", "bridge", "tree")
 """Other words for the same places, in the same order."""
-FURTHEST = 9
-"""The longest move; a move of ten would lead nowhere."""
 
 
 LEGS = "abcdefgh"
@@ -32,6 +30,8 @@ LEGS = "abcdefgh"
 class RingWalkOptions(TaskOptions):
     moves: Range = (4, 6)
     """Fewest and most moves, 8 at most."""
+    furthest: int = Field(9, ge=1, le=9)
+    """The longest move; one of ten would lead nowhere."""
 
     @model_validator(mode="after")
     def _lettered(self) -> Self:
@@ -56,11 +56,13 @@ class RingWalk(Task[RingWalkOptions]):
 
     def levels(self) -> Mapping[str, int]:
         fewest, most = self.options.moves
-        return {f"{n} moves": len(PLACES) * FURTHEST**n for n in range(fewest, most + 1)}
+        return {
+            f"{n} moves": len(PLACES) * self.options.furthest**n for n in range(fewest, most + 1)
+        }
 
     def at(self, level: str, index: int) -> Problem:
         moves = int(level.split()[0])
-        start, *drawn = mixed_radix(index, [len(PLACES), *[FURTHEST] * moves])
+        start, *drawn = mixed_radix(index, [len(PLACES), *[self.options.furthest] * moves])
         return self.ask(start, tuple(move + 1 for move in drawn))
 
     def ask(self, start: int, moves: tuple[int, ...]) -> Problem:
