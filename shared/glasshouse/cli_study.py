@@ -43,6 +43,16 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="keep checkpoints and rollouts of finished runs"
     )
+    parser.add_argument(
+        "--table",
+        metavar="FILE",
+        help="train nothing: answer the questions from this table (.jsonl or .jsonl.zst)",
+    )
+    parser.add_argument(
+        "--publish",
+        metavar="FOLDER",
+        help="at the end put the table (compressed), the analysis and the figures there, to be kept",
+    )
     parser.add_argument("--dry-run", action="store_true", help="list the runs and stop")
     parser.set_defaults(run=_study)
 
@@ -55,6 +65,7 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.comparison import compare, read
     from glasshouse.study.display import Terminal
     from glasshouse.study.runs import carry_out
+    from glasshouse.study.table import Table
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
@@ -69,22 +80,26 @@ def _study(args: argparse.Namespace) -> int:
     console.print(
         f"[bold]{escape(study.title)}[/]: {_extent(study)} → {escape(str(out))}", soft_wrap=True
     )
-    try:
-        with Terminal(study, console) as seen:
-            table = carry_out(study, out, jobs=args.jobs, keep=args.keep, watcher=seen)
-    except KeyboardInterrupt:
-        console.print(
-            "Stopped; what was under way is saved. The same command goes on from there.",
-            soft_wrap=True,
-        )
-        return 130
-    from glasshouse.report.study import present  # brings torch and matplotlib with it
+    if args.table:
+        table = Table.read(Path(args.table)).part(study.arms, study.seeds)
+    else:
+        try:
+            with Terminal(study, console) as seen:
+                table = carry_out(study, out, jobs=args.jobs, keep=args.keep, watcher=seen)
+        except KeyboardInterrupt:
+            console.print(
+                "Stopped; what was under way is saved. The same command goes on from there.",
+                soft_wrap=True,
+            )
+            return 130
+        where = out / "results" / "table.jsonl"
+        console.print(f"table   {where}  ({len(table):,} rows)", soft_wrap=True)
+    from glasshouse.report.study import present, publish  # brings torch and matplotlib with it
     from glasshouse.run.keeping import versions
 
-    console.print(
-        f"table   {out / 'results' / 'table.jsonl'}  ({len(table):,} rows)", soft_wrap=True
-    )
     present(study, table, out / "results", versions(), console)
+    if args.publish:
+        publish(table, out / "results", Path(args.publish))
     if committed is not None:
         same, sentence = compare(table, committed, args.check, part=bool(arms or args.seeds))
         console.print(sentence, markup=False, soft_wrap=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from glasshouse.report import study_figures, study_page, study_table
-from glasshouse.study.analysis import Analysis, analyse, write
+from glasshouse.store.files import write_bytes
+from glasshouse.study.analysis import FILE, Analysis, analyse, write
 from glasshouse.study.spec import Study
-from glasshouse.study.table import Table
+from glasshouse.study.table import PACKED, Table
 
 
 def present(
@@ -27,3 +28,10 @@ def present(
     study_table.show(analysis, console)
     console.print(f"page    {page}", markup=False, soft_wrap=True)
     return analysis
+
+
+def publish(table: Table, results: Path, folder: Path) -> None:
+    """What is kept of a study when its runs are gone: small, and enough to make all of it again."""
+    table.write(folder / f"table.jsonl{PACKED}")
+    for file in [results / FILE, *sorted((results / "figures").glob("*.png"))]:
+        write_bytes(folder / file.name, file.read_bytes())

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from glasshouse.errors import RecordError
-from glasshouse.study.table import Table
+from glasshouse.study.table import Table, read_text
 
 SHOWN = 5
 
@@ -16,8 +16,8 @@ SHOWN = 5
 def read(file: Path) -> list[str]:
     """A committed table's lines."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(file).splitlines()
+    except (OSError, ValueError) as error:
         raise RecordError(f"There is no table {file} to compare with: {error}.") from None
 
 

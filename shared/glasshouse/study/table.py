@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from glasshouse.errors import RecordError
 from glasshouse.store import findings
-from glasshouse.store.files import write_text
+from glasshouse.store.files import write_bytes, write_text
 from glasshouse.store.rundir import evaluations_of, metrics_of
 
 EVALUATED = (
@@ -26,6 +28,8 @@ TRAINED = ("kl", "reward", "rule_none")
 """What is taken of the training step at which the model was evaluated."""
 COUNTS = {"rollouts"}
 """Numbers of an organism's summary that measure nothing."""
+PACKED = ".zst"
+"""How the name of a compressed table ends."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +54,17 @@ class Row:
         return json.dumps(shown, ensure_ascii=False, allow_nan=False)
 
 
+def read_text(file: Path) -> str:
+    """A table's text, unpacked if it is packed."""
+    data = file.read_bytes()
+    if file.suffix == PACKED:
+        try:
+            data = zstandard.ZstdDecompressor().decompress(data)
+        except zstandard.ZstdError as error:
+            raise ValueError(error) from None
+    return data.decode()
+
+
 class Table:
     """Rows, sorted, each (arm, seed, step, measure) once.
 
@@ -68,7 +83,7 @@ class Table:
     def read(cls, file: Path) -> Table:
         """A table as `write` left it."""
         try:
-            lines = file.read_text(encoding="utf-8").split("\n")
+            lines = read_text(file).split("\n")
             return cls(Row(**json.loads(line)) for line in lines if line)
         except FileNotFoundError:
             raise RecordError(f"There is no table {file}.") from None
@@ -76,7 +91,15 @@ class Table:
             raise RecordError(f"{file} is not a study's table: {error}.") from None
 
     def write(self, file: Path) -> None:
-        write_text(file, self.text())
+        """As it is, or compressed where the file is called .zst."""
+        if file.suffix == PACKED:
+            write_bytes(file, zstandard.ZstdCompressor(level=19).compress(self.text().encode()))
+        else:
+            write_text(file, self.text())
+
+    def part(self, arms: Container[str], seeds: int) -> Table:
+        """The rows of these arms and of the first so many seeds."""
+        return Table(row for row in self.rows if row.arm in arms and row.seed < seeds)
 
     def text(self) -> str:
         return "".join(f"{row.line()}\n" for row in self.rows)
