@@ -97,9 +97,10 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.report.study import present, publish  # brings torch and matplotlib with it
     from glasshouse.run.keeping import versions
 
-    present(study, table, out / "results", versions(), console)
+    analysis = present(study, table, out / "results", versions(), console)
     if args.publish:
-        publish(table, out / "results", Path(args.publish))
+        command = f"glasshouse study {args.study} --publish {args.publish}"
+        publish(analysis, table, out / "results", Path(args.publish), command)
     if committed is not None:
         same, sentence = compare(table, committed, args.check, part=bool(arms or args.seeds))
         console.print(sentence, markup=False, soft_wrap=True)

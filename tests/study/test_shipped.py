@@ -70,7 +70,7 @@ def test_a_table_is_published_packed_and_answers_without_training(
 ) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(
-        "title: t\nbases: [a]\nseeds: 6\narms: {one: {}}\n"
+        "title: t\nbases: [a]\nseeds: 6\narms: {one: {}}\nmeasures: {m: it}\n"
         "questions: [{ask: q, measure: m, arm: one, against: start, expect: rises}]\n"
     )
     table = Table(
@@ -78,8 +78,11 @@ def test_a_table_is_published_packed_and_answers_without_training(
         for s in range(6)
         for step in (0, 5)
     )
-    present(spec.load(file), table, tmp_path / "results", {}, Console())
-    publish(table, tmp_path / "results", tmp_path / "kept")
+    found = present(spec.load(file), table, tmp_path / "results", {}, Console())
+    publish(found, table, tmp_path / "results", tmp_path / "kept", "glasshouse study s.yaml")
+    told = (tmp_path / "kept" / "README.md").read_text()
+    assert "| 1 | q | +0.50 (+0.50 to +0.50) | 0.031 |" in told
+    assert "](curve-m.png)" in told
     packed = tmp_path / "kept" / "table.jsonl.zst"
     assert Table.read(packed).text() == table.text()
     given = ["study", str(file), "--table", str(packed), "--check", str(packed)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from glasshouse.report import study_figures, study_page, study_table
-from glasshouse.store.files import write_bytes
+from glasshouse.report import study_figures, study_markdown, study_page, study_table
+from glasshouse.store.files import write_bytes, write_text
 from glasshouse.study.analysis import FILE, Analysis, analyse, write
 from glasshouse.study.spec import Study
 from glasshouse.study.table import PACKED, Table
@@ -30,8 +30,11 @@ def present(
     return analysis
 
 
-def publish(table: Table, results: Path, folder: Path) -> None:
+def publish(analysis: Analysis, table: Table, results: Path, folder: Path, command: str) -> None:
     """What is kept of a study when its runs are gone: small, and enough to make all of it again."""
     table.write(folder / f"table.jsonl{PACKED}")
-    for file in [results / FILE, *sorted((results / "figures").glob("*.png"))]:
+    figures = sorted((results / "figures").glob("*.png"))
+    for file in [results / FILE, *figures]:
         write_bytes(folder / file.name, file.read_bytes())
+    told = study_markdown.page(analysis, [file.name for file in figures], command)
+    write_text(folder / "README.md", told)
