@@ -199,7 +199,7 @@ class Container:
 
     def after(self, step: int) -> Container:
         """Wait until so many steps are recorded."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while self.steps < step:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"the container ended or hung before step {step}:\n{self.end()[1]}")
@@ -217,7 +217,7 @@ class Container:
         """Signal process 1, if asked to; the exit code and the log."""
         if number:
             os.kill(self.pid, number)
-        log, _ = self.process.communicate(timeout=180)
+        log, _ = self.process.communicate(timeout=600)
         return self.process.returncode, log
 
 
