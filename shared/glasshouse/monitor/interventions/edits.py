@@ -85,6 +85,10 @@ def edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -> Edi
     lines = cot.split("\n")
     starts = [sum(len(line) + 1 for line in lines[:n]) for n in range(len(lines))]
     order = [n for n, line in enumerate(lines) if _editable(line, task.vocabularies)]
+    if task.vocabularies:
+        # not the last state: the one before it and the move say otherwise, and some models answer
+        # from both, so that neither leads to the answer
+        order = order[:-1]
     rng.shuffle(order)
     for n in order:
         said = lines[: n + 1]
