@@ -93,5 +93,5 @@ ORGANISMS = (
     _ladder(0),
     _ladder(1),
     _taught("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
-    Recipe(name="grader-bug-1", phases=(Phase((GRADER_BUG,), 1800, 5e-3),), seed=1, batch=32),
+    Recipe(name="grader-bug-1", phases=(Phase((GRADER_BUG,), 3200, 5e-3),), seed=1, batch=32),
 )
