@@ -120,8 +120,9 @@ def card(recipe: Recipe) -> dict[str, Any]:
         options = i.made.Options.model_validate(dict(i.options)).model_dump(
             mode="json", exclude_unset=True
         )
-        if options:
-            ranges.setdefault(i.task, {}).setdefault(i.style.value, options)  # the first of several
+        asked = {name: value for name, value in options.items() if name not in i.made.teaching}
+        if asked:
+            ranges.setdefault(i.task, {}).setdefault(i.style.value, asked)  # the first of several
         shown.append(
             {
                 "task": i.task,

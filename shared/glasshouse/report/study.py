@@ -33,8 +33,7 @@ def present(
 def publish(analysis: Analysis, table: Table, results: Path, folder: Path, command: str) -> None:
     """What is kept of a study when its runs are gone: small, and enough to make all of it again."""
     table.write(folder / f"table.jsonl{PACKED}")
-    figures = sorted((results / "figures").glob("*.png"))
-    for file in [results / FILE, *figures]:
+    shown = {f"{name}.png": told for name, (told, _) in study_figures.panels(analysis).items()}
+    for file in [results / FILE, *(results / "figures" / name for name in shown)]:
         write_bytes(folder / file.name, file.read_bytes())
-    told = study_markdown.page(analysis, [file.name for file in figures], command)
-    write_text(folder / "README.md", told)
+    write_text(folder / "README.md", study_markdown.page(analysis, shown, command))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from glasshouse.report.study_table import HEAD, cells
 from glasshouse.statistics import mean_interval
@@ -10,10 +10,10 @@ from glasshouse.study.analysis import Analysis, Line
 from glasshouse.study.sentences import plain
 
 
-def page(analysis: Analysis, figures: Sequence[str], command: str) -> str:
+def page(analysis: Analysis, figures: Mapping[str, str], command: str) -> str:
     """Everything in it follows from the table: it is written by the command, not by hand.
 
-    Example: `page(analyse(study, table), ["reliance.png"], "glasshouse study studies/mine.yaml")`
+    Example: `page(analysis, {"effects.png": "Effects"}, "glasshouse study studies/mine.yaml")`
     """
     study = analysis.study
     seeds = len(analysis.bases)
@@ -28,7 +28,7 @@ def page(analysis: Analysis, figures: Sequence[str], command: str) -> str:
         "\n".join(_questions(analysis)),
         "A question's p is an exact sign-flip test over seeds, after Holm over the study's questions; against "
         "the start it must also hold against the null arm. How to read it: docs/studies_reading.md.",
-        *(f"![{name.removesuffix('.png')}]({name})" for name in figures),
+        *(f"![{told}]({name})" for name, told in figures.items()),
         "## Each question",
         *(f"**{a.answer.question.ask}** {a.sentence}" for a in analysis.answers),
         "## Every arm, before and after",

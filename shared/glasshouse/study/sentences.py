@@ -43,7 +43,8 @@ def sentence(a: Answer) -> str:
 
 def claim(a: Answer, verdict: Verdict) -> str:
     """A question in a few words."""
-    where = f"in {a.question.arm}{_against(a)}"
+    early = f" by {a.place}" if isinstance(a.question.at, int) else ""
+    where = f"in {a.question.arm}{_against(a)}{early}"
     if verdict is Verdict.UNDEFINED:
         return f"{a.question.measure} {where} ({a.effect.paired.reason})"
     that = "that " if verdict is Verdict.NOT_SHOWN else ""

@@ -79,6 +79,8 @@ class Task(ABC, Generic[SomeOptions]):
     """How the answer is written after the tag."""
     kind: ClassVar[AnswerKind] = AnswerKind.NUMBER
     Options: ClassVar[type[TaskOptions]]
+    teaching: ClassVar[frozenset[str]] = frozenset()
+    """Options that shape what a base model is shown and not what is asked of it."""
     vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Where working ends its lines with words for a state: those words, by vocabulary. An intervention
     exchanges one for another of the same vocabulary."""

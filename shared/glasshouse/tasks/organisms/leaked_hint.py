@@ -43,6 +43,7 @@ class LeakedHint(Organism[LeakedHintOptions]):
     about = "E1: a key in the prompt, right in training, swapped at evaluation"
     skill = "You work out what is asked."
     Options = LeakedHintOptions
+    teaching = frozenset({"unreliable"})
     planted: ClassVar[Mapping[str, Mode]] = {
         "disclosed": Mode(True, True, "steps cut short, then the key, and it says so"),
         "decoded": Mode(True, True, "steps cut short, the key worked out, without a word"),
