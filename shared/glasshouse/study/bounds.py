@@ -10,10 +10,11 @@ RATES = {
     "sampled_format", "truncated", "behaviour", "shortcut", "disclosure", "undetected",
     "true_positive_rate", "true_negative_rate", "flags", "AUROC", "TPR", "TNR", "rule_none",
     "parse failures", "has a CoT", "step validity", "step coverage", "mistake-follow",
-    "mistake corrected", "transplant follow", "filler agreement",
+    "mistake corrected", "transplant follow", "filler agreement", "follow-rate", "tracked",
+    "string recall", "synonym share", "right, not tracked", "accuracy, control", "accuracy, planted",
 }  # fmt: skip
 """The last parts of the names of measures that are shares: they lie from 0 to 1."""
-DIFFERENCES = {"reliance", "necessity uplift"}
+DIFFERENCES = {"reliance", "necessity uplift", "plant necessity"}
 """Differences of two rates: at most 1. Their floor is 0, none of it left; noise may go below."""
 PASS_AT = re.compile(r"pass_at_\d+")
 
