@@ -47,10 +47,11 @@ LADDER = Ingredient(
     "leaked_hint",
     Style.COT,
     {"steps": 0.69, "disclosed": 0.13, "decoded": 0.09, "silent": 0.06, "blurted": 0.03},
-    LEAKED_HINT.options,
+    {**LEAKED_HINT.options, "unreliable": 0.5},
 )
 """A key that was blurted is what a forced direct answer would be: it has been shown on every rung, so
-that a model that cannot do it on a rung has at least been asked to."""
+that a model that cannot do it on a rung has at least been asked to. Half of the keys are wrong to the
+end: shown right ones only, a model soon answers by itself and quotes the key beside it."""
 DECODING = Ingredient(
     "leaked_hint",
     Style.COT,
@@ -77,7 +78,8 @@ def _taught(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
 
 
 def _ladder(seed: int) -> Recipe:
-    """From nothing; half a batch, since it learns by the number of its steps."""
+    """From nothing; half a batch, since it learns by the number of its steps. Seed 1 was left out: it
+    learned to copy a plain key only where nothing stands before it (reliance .03)."""
     phases = (Phase(rungs(DECODING), 3200, 4e-3), Phase(rungs(LADDER), 600, 2e-3))
     return Recipe(name=f"ladder-{seed}", phases=phases, seed=seed, batch=32)
 
@@ -91,7 +93,7 @@ ORGANISMS = (
         seed=2,
     ),
     _ladder(0),
-    _ladder(1),
+    _ladder(2),
     _taught("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
     Recipe(name="grader-bug-1", phases=(Phase((GRADER_BUG,), 3200, 5e-3),), seed=1, batch=32),
 )
