@@ -36,8 +36,8 @@ def test_a_shipped_study_runs_in_small(
 ) -> None:
     study = spec.load(file)
     asked = study.questions[0]
-    arms = dict.fromkeys(filter(None, (asked.arm, asked.against, study.control, study.null)))
-    chosen = ",".join(arm for arm in arms if arm in study.arms)
+    against = study.against(asked)
+    chosen = f"{asked.arm},{study.null if against == spec.START else against}"
     given = [str(file), *SMALL, "--seeds", "2", "--arms", chosen, "--jobs", "1"]
     assert main(["study", *given, "--out", str(tmp_path / "s")]) == 0
     found = json.loads((tmp_path / "s" / "results" / FILE).read_text())
