@@ -21,7 +21,7 @@ ifdef EXP
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 	@$(BIN)/hadolint training/*/Dockerfile
-	@for exp in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py $$exp || exit 1; done
+	@printf '%s\n' $(EXPERIMENTS) | xargs -P 2 -I {} $(BIN)/python tests/run_test.py --brief {}
 	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -m alone
 endif

@@ -1,6 +1,7 @@
 """Runs one experiment on mock assets: its own train.py, with tests/test_config.yaml laid over.
 
     python tests/run_test.py example.rl
+    python tests/run_test.py --brief example.rl      # says little unless something fails
 
 Twice, into two directories: the second run must give the same bits. Then the experiment's own
 test_train.py. Prints what it did; exits 0 if all is well, 2 for an unknown experiment.
@@ -19,6 +20,8 @@ TRAINING = ROOT / "training"
 
 
 def main(argv: list[str]) -> int:
+    brief = "--brief" in argv
+    argv = [a for a in argv if a != "--brief"]
     names = sorted(p.name for p in TRAINING.iterdir() if (p / "train.py").is_file())
     if len(argv) != 1 or argv[0] not in names:
         given = f'There is no experiment "{argv[0]}"' if argv else "Name an experiment"
@@ -28,26 +31,35 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="glasshouse-test-") as scratch:
         runs = [Path(scratch) / name for name in ("first", "second")]
         for run in runs:
-            train(experiment, run)
+            run_quietly(command(experiment, run), brief)
         check(runs[0])
         same(*runs)
     print(
         f"{argv[0]}: trained twice on mock assets, bitwise alike; checkpoint opens in transformers"
     )
-    own = [sys.executable, "-m", "pytest", str(experiment / "test_train.py")]
-    return subprocess.run(own, cwd=ROOT, check=False).returncode
+    run_quietly([sys.executable, "-m", "pytest", "-q", str(experiment / "test_train.py")], brief)
+    return 0
 
 
-def train(experiment: Path, out: Path) -> None:
-    command = [sys.executable, str(experiment / "train.py")]
-    command += ["--config", str(ROOT / "tests" / "test_config.yaml"), f"out={out}"]
-    subprocess.run(command, cwd=ROOT, check=True)
+def command(experiment: Path, out: Path) -> list[str]:
+    laid_over = ["--config", str(ROOT / "tests" / "test_config.yaml")]
+    return [sys.executable, str(experiment / "train.py"), *laid_over, f"out={out}"]
+
+
+def run_quietly(words: list[str], brief: bool) -> None:
+    """Run it from the root; `brief` keeps what it says for the case that it fails."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=brief, text=True, check=False)
+    if done.returncode:
+        print(done.stdout or "", done.stderr or "", file=sys.stderr)
+        raise SystemExit(done.returncode)
 
 
 def check(run: Path) -> None:
     """The run directory holds what it promises."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     summary = json.loads((run / "results" / "summary.json").read_text())
     assert summary["steps_done"] == summary["steps"] == 2, summary
     assert 0 <= summary["after"]["accuracy_low"] <= summary["after"]["accuracy"], summary
