@@ -24,7 +24,6 @@ from glasshouse.study.runs import carry_out
 from glasshouse.study.table import Table
 from resume_proof import ROOT, differing, result
 
-pytestmark = pytest.mark.alone
 
 STUDY = f"""
 title: Tiny
@@ -262,16 +261,6 @@ def test_a_mistake_is_a_sentence_and_the_study_stands(
     assert study(file, whole, "--keep", *arguments) == 2
     assert sentence in capsys.readouterr().err
     assert table(whole) == before
-
-
-def test_a_base_that_is_missing_is_said_before_anything_is_written(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file.write_text(STUDY.replace("pocket]", "leaked-hunt-0]"))
-    assert study(file, tmp_path / "out", "--jobs", "1") == 2
-    said = capsys.readouterr().err
-    assert 'There is no model folder "leaked-hunt-0"' in said
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_directory_with_something_else_is_refused(

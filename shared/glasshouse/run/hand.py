@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -40,7 +41,8 @@ def main() -> None:
     threading.Thread(target=_listen, args=(sys.stdin, jobs, busy), daemon=True).start()
 
     def tell(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
+        with suppress(BrokenPipeError):  # the crew is gone; stdin says so too, and the run is saved
+            answers.write(json.dumps(answer) + "\n")
 
     while (job := jobs.get()) is not None:
         busy.set()

@@ -227,7 +227,7 @@ class _Asked:
             done = replace(done, reason=self._why(place, arm, reference) or done.reason)
         return Contrast(
             arm=arm,
-            reference=reference,
+            reference=self.over or reference,
             before=_mean(before, both),
             after=_mean(after, both),
             paired=done,
