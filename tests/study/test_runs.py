@@ -24,7 +24,6 @@ from glasshouse.study.runs import carry_out
 from glasshouse.study.table import Table
 from resume_proof import ROOT, differing, result
 
-
 STUDY = f"""
 title: Tiny
 bases: [{ROOT / "models" / "mock"}, pocket]
