@@ -19,9 +19,9 @@ test: $(VENV)/.ready ## all checks and tests; EXP=example.rl: one experiment on 
 ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	@$(BIN)/hadolint training/*/Dockerfile
-	@printf '%s\n' $(EXPERIMENTS) | xargs -P 2 -I {} $(BIN)/python tests/run_test.py --brief {}
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
+	@{ echo $(BIN)/mypy; printf '$(BIN)/python tests/run_test.py --brief %s\n' $(EXPERIMENTS); } \
+	  | xargs -P 2 -I {} sh -c '{}'
 	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -m alone
 endif

@@ -19,11 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted([*(ROOT / "studies").glob("*.yaml"), *(ROOT / "training").glob("*/study.yaml")])
 PUBLISHED = sorted((ROOT / "docs" / "studies").glob("*/table.jsonl.zst"))
 SMALL = [
-    "steps=20", "data.problems=2", "generate.samples=2", "generate.max_tokens=40",
-    "evaluate.every=10", "evaluate.problems=6", "evaluate.samples=1",
-    "monitor.problems=4", "monitor.samples=1",
+    "data.problems=2", "generate.samples=2", "generate.max_tokens=40", "evaluate.problems=6",
+    "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1",
 ]  # fmt: skip
-"""As many steps as the earliest question asks for, of next to nothing each."""
 
 
 def called(file: Path) -> str:
@@ -38,7 +36,9 @@ def test_a_shipped_study_runs_in_small(
     asked = study.questions[0]
     against = study.against(asked)
     chosen = f"{asked.arm},{study.null if against == spec.START else against}"
-    given = [str(file), *SMALL, "--seeds", "2", "--arms", chosen, "--jobs", "1"]
+    asked_at = [q.at for q in study.questions if isinstance(q.at, int)]
+    steps = [f"steps={max(asked_at, default=2)}", f"evaluate.every={min(asked_at, default=2)}"]
+    given = [str(file), *SMALL, *steps, "--seeds", "2", "--arms", chosen, "--jobs", "1"]
     assert main(["study", *given, "--out", str(tmp_path / "s")]) == 0
     found = json.loads((tmp_path / "s" / "results" / FILE).read_text())
     assert {q["verdict"] for q in found["questions"]} <= {"Not shown", "Not measured"}
