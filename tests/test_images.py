@@ -253,3 +253,12 @@ def test_what_is_not_on_a_volume_is_said_to_go_with_the_container(
 
 def test_outside_of_an_image_there_is_no_health_line(tmp_path: Path) -> None:
     assert health(tmp_path, 0, 1, "cpu", 1, {}) == ""
+
+
+def test_every_experiments_dockerfile_is_the_templates_under_its_own_name() -> None:
+    """What the proof shows of one image holds for all of them."""
+    template = (ROOT / "training" / "example.rl" / "Dockerfile").read_text()
+    files = sorted((ROOT / "training").glob("*/Dockerfile"))
+    assert len(files) >= 4
+    for file in files:
+        assert file.read_text() == template.replace("example.rl", file.parent.name), file

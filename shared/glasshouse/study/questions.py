@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse import statistics
-from glasshouse.monitor.inference import Paired, paired
+from glasshouse.monitor.inference import Paired, family, paired
 from glasshouse.statistics import mean_interval
 from glasshouse.study.bounds import Room, room
 from glasshouse.study.places import Place, Values, at_equal_accuracy, at_step, last_step
@@ -40,6 +39,9 @@ class Contrast:
     after: float | None
     """The arm's mean."""
     paired: Paired
+
+    def corrected(self, p_holm: float | None) -> Contrast:
+        return replace(self, paired=replace(self.paired, p_holm=p_holm))
 
     def as_dict(self) -> dict[str, Any]:
         ends = {"before": self.before, "after": self.after}
@@ -158,24 +160,19 @@ def answer(question: Question, study: Study, found: Measured) -> Answer:
 
 
 def corrected(answers: Sequence[Answer]) -> list[Answer]:
-    """Holm's correction over the study's questions."""
-    known = [i for i, a in enumerate(answers) if a.p is not None]
-    holm = dict(zip(known, statistics.holm([answers[i].p or 0.0 for i in known]), strict=True))
+    """Holm's correction over the study's questions, each by the p that its verdict rests on."""
+    adjusted = family([replace(a.effect.paired, p=a.p) for a in answers])
+    tests = sum(one.p is not None for one in adjusted)
     return [
         replace(
             a,
-            tests=len(known),
-            effect=_with(a.effect, holm.get(i)),
-            beyond_null=_with(a.beyond_null, holm.get(i) if a.held_to_null else None),
+            tests=tests,
+            effect=a.effect.corrected(one.p_holm),
+            beyond_null=a.beyond_null
+            and a.beyond_null.corrected(one.p_holm if a.held_to_null else None),
         )
-        for i, a in enumerate(answers)
+        for a, one in zip(answers, adjusted, strict=True)
     ]
-
-
-def _with(contrast: Contrast | None, p_holm: float | None) -> Any:
-    if contrast is None:
-        return None
-    return replace(contrast, paired=replace(contrast.paired, p_holm=p_holm))
 
 
 def _told(place: Place) -> dict[str, Any]:
