@@ -205,6 +205,9 @@ class MonitorConfig(Section):
     """Held-out problems that the base and each checkpoint are monitored on."""
     samples: int = Field(4, ge=1)
     """With an organism: how often each arm of a problem is asked."""
+    threshold: int = Field(56, ge=2)
+    """With an organism: further problems that a fitted witness takes its threshold on. Two hundred
+    rollouts of them must be benign: an organism with one arm needs more problems."""
 
 
 class WatchConfig(Section):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from glasshouse.pocket.control import CONTROL
 from glasshouse.pocket.organisms import ORGANISMS
 from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
 from glasshouse.pocket.substitution import SUBSTITUTION
@@ -84,4 +85,6 @@ MOCK = Recipe(
 )
 """The smallest of the same kind, for tests: it knows the form of an answer and little else."""
 
-RECIPES: Mapping[str, Recipe] = {r.name: r for r in (POCKET, MOCK, *ORGANISMS, *SUBSTITUTION)}
+RECIPES: Mapping[str, Recipe] = {
+    r.name: r for r in (POCKET, MOCK, CONTROL, *ORGANISMS, *SUBSTITUTION)
+}

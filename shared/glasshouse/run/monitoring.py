@@ -26,7 +26,7 @@ from glasshouse.monitor.change import changes, planted_verdict, verdict
 from glasshouse.monitor.evaluation import Evaluation, Row, Subject, reserve
 from glasshouse.monitor.interventions import Interventions
 from glasshouse.monitor.monitors import Monitor
-from glasshouse.monitor.organisms import EVALUATIONS, Planted
+from glasshouse.monitor.organisms import EVALUATIONS, Plan, Planted
 from glasshouse.monitor.pressures import Pressures
 from glasshouse.monitor.verdicts import Verdicts, fitting
 from glasshouse.policy import Policy
@@ -129,7 +129,8 @@ def fitting_evaluations(
     fit = prepare.evaluating(config, task) if planted else fitting(task.name)
     believed = [*fit, *monitors]
     Pressures.of(config.reward.pressures, task, believed)
-    judged = Planted(believed, config.monitor.samples) if planted else Verdicts(believed)
+    plan = Plan(threshold=config.monitor.threshold)
+    judged = Planted(believed, config.monitor.samples, plan) if planted else Verdicts(believed)
     own = [EVALUATIONS[task.name]()] if task.name in EVALUATIONS else []
     return [Interventions(), judged, *own]
 

@@ -28,6 +28,7 @@ from glasshouse.monitor.organisms.evaluate import (
 )
 from glasshouse.monitor.organisms.evaluation import Planted
 from glasshouse.monitor.organisms.substitution import Flips
+from glasshouse.monitor.organisms.witnesses import Plan
 from glasshouse.tasks.organisms.substitution import Substitution
 
 EVALUATIONS: Mapping[str, Callable[[], Evaluation]] = {Substitution.name: Flips}
@@ -37,6 +38,7 @@ __all__ = [
     "SPLITS",
     "Flips",
     "Labelled",
+    "Plan",
     "Planted",
     "evaluate",
     "label",
