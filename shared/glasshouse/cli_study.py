@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds (the study's own)")
     parser.add_argument("--arms", metavar="A,B", help="only these arms")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
-    parser.add_argument("--out", help="where it goes (default runs/studies/<the file's stem>)")
+    parser.add_argument("--out", help="where it goes (default runs/studies/<its name>)")
     parser.add_argument(
         "--check",
         metavar="FILE",
@@ -70,7 +70,7 @@ def _study(args: argparse.Namespace) -> int:
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = spec.load(file, args.overrides).part(arms, args.seeds)
-    out = Path(args.out) if args.out else Path("runs") / "studies" / file.stem
+    out = Path(args.out) if args.out else Path("runs") / "studies" / spec.name(file)
     console = Console(highlight=False)
     # read before anything is written: it may be the very file that this study writes
     committed = read(Path(args.check)) if args.check else None

@@ -17,18 +17,20 @@ from glasshouse.study.table import Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted([*(ROOT / "studies").glob("*.yaml"), *(ROOT / "training").glob("*/study.yaml")])
-PUBLISHED = sorted((ROOT / "docs" / "studies").glob("*/table.jsonl.zst"))
+KEPT = {
+    file: ROOT / "docs" / "studies" / file.stem
+    for file in STUDIES
+    if file.parent == ROOT / "studies"
+}
+KEPT |= {file: file.parent / "results" for file in STUDIES if file not in KEPT}
+"""Where the results of each are."""
 SMALL = [
     "data.problems=2", "generate.samples=2", "generate.max_tokens=40", "evaluate.problems=6",
     "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1",
 ]  # fmt: skip
 
 
-def called(file: Path) -> str:
-    return file.stem if file.parent.name == "studies" else file.parent.name
-
-
-@pytest.mark.parametrize("file", [f for f in STUDIES if f.parent.name == "studies"], ids=called)
+@pytest.mark.parametrize("file", [f for f in STUDIES if f.parent.name == "studies"], ids=spec.name)
 def test_a_shipped_study_runs_in_small(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,7 +48,7 @@ def test_a_shipped_study_runs_in_small(
     assert (tmp_path / "s" / "results" / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("file", STUDIES, ids=called)
+@pytest.mark.parametrize("file", STUDIES, ids=spec.name)
 def test_a_shipped_study_is_large_enough_to_show_something(file: Path) -> None:
     study = spec.load(file)
     assert 2.0 ** (1 - study.seeds) * len(study.questions) <= 0.05
@@ -56,13 +58,16 @@ def test_a_shipped_study_is_large_enough_to_show_something(file: Path) -> None:
         assert study.null
 
 
-@pytest.mark.parametrize("table", PUBLISHED, ids=lambda table: table.parent.name)
-def test_a_published_analysis_is_that_of_its_table(table: Path, tmp_path: Path) -> None:
-    name = table.parent.name
-    beside = ROOT / "studies" / f"{name}.yaml"
-    study = spec.load(beside if beside.exists() else ROOT / "training" / name / "study.yaml")
-    found = analyse(study, Table.read(table))
-    assert write(found, tmp_path).read_bytes() == (table.parent / FILE).read_bytes()
+@pytest.mark.parametrize("file", STUDIES, ids=spec.name)
+def test_a_shipped_study_is_published_and_its_analysis_is_that_of_its_table(
+    file: Path, tmp_path: Path
+) -> None:
+    table = Table.read(KEPT[file] / "table.jsonl.zst")
+    study = spec.load(file)
+    assert {(row.arm, row.seed) for row in table} == {
+        (arm, seed) for arm in study.arms for seed in range(study.seeds)
+    }
+    assert write(analyse(study, table), tmp_path).read_bytes() == (KEPT[file] / FILE).read_bytes()
 
 
 def test_a_table_is_published_packed_and_answers_without_training(

@@ -196,6 +196,11 @@ class Study(Section):
         return found
 
 
+def name(file: Path) -> str:
+    """What a study is called: as its file, or as the experiment that it is of."""
+    return file.resolve().parent.name if file.stem == "study" else file.stem
+
+
 def load(file: Path, overrides: Sequence[str] = ()) -> Study:
     """Read a study file; overrides are laid over its `config`, under what its arms set."""
     # YAML reads an unquoted null as nothing

@@ -1,0 +1,1 @@
+"""An experiment: see README.md."""
