@@ -1,0 +1,55 @@
+"""The whole run as one typed tree: a YAML file, then dotted overrides (`learn.lr=1e-4`).
+
+`tree` declares it, every field with its description under it; `reading` makes it from files and
+overrides, and answers unknown keys and wrong types with where the key stands and the nearest valid
+one; `showing` prints it.
+"""
+
+from glasshouse.config.reading import Layer, load, overlaid, read, resolve
+from glasshouse.config.showing import changes, describe, dump, leaves
+from glasshouse.config.tree import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvaluateConfig,
+    GenerateConfig,
+    HostsConfig,
+    KubernetesConfig,
+    LearnConfig,
+    MonarchConfig,
+    MonitorConfig,
+    RecordConfig,
+    RewardConfig,
+    Section,
+    SlurmConfig,
+    TaskConfig,
+    WatchConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "EvaluateConfig",
+    "GenerateConfig",
+    "HostsConfig",
+    "KubernetesConfig",
+    "Layer",
+    "LearnConfig",
+    "MonarchConfig",
+    "MonitorConfig",
+    "RecordConfig",
+    "RewardConfig",
+    "Section",
+    "SlurmConfig",
+    "TaskConfig",
+    "WatchConfig",
+    "changes",
+    "describe",
+    "dump",
+    "leaves",
+    "load",
+    "overlaid",
+    "read",
+    "resolve",
+]
