@@ -22,7 +22,7 @@ def main() -> None:
     build_into("mock", model)
     folder = ROOT / "datasets" / "mock"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in tasks.TASKS:
+    for name in (*tasks.TASKS, *tasks.ORGANISMS):
         for split, count in COUNTS.items():
             problems = Fresh(tasks.make(name), split, seed=0).take(count)
             files.write(folder / f"{name}.{split.value}.jsonl", problems)
