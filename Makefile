@@ -20,17 +20,19 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
-	@$(MAKE) --no-print-directory -j 2 --output-sync test-alone test-experiments
-	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-alone test-experiments test-slow
+	@$(BIN)/python -m pytest -m "not alone and not slow" -n 2 --dist worksteal
 endif
 
-# Tests with a clock mostly wait: one other process beside them has the second core.
-.PHONY: test-alone test-experiments
+# Tests with a clock mostly wait for others: beside them goes what one process is busy with.
+.PHONY: test-alone test-experiments test-slow
 test-alone:
 	@$(BIN)/python -m pytest -m alone
 test-experiments:
 	@$(BIN)/mypy
 	@for name in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py --brief $$name || exit; done
+test-slow:
+	@$(BIN)/python -m pytest -m slow
 
 ##@ Working on it
 .PHONY: check

@@ -28,6 +28,8 @@ from glasshouse.run.monarch.weights import trained
 from glasshouse.run.placement import Chunk, Inline
 from glasshouse.types import Completion, Request
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     f"model={ROOT / 'models' / 'mock'}",
@@ -170,7 +172,6 @@ def begin(placement: Monarch, alone: Inline) -> None:
     placement.restore(LearnerState(0, {}))
 
 
-@pytest.mark.alone
 def test_a_killed_generators_chunk_is_done_by_another(
     shared: tuple[Monarch, Events], alone: Inline
 ) -> None:
@@ -191,7 +192,6 @@ def test_a_killed_generators_chunk_is_done_by_another(
     assert placement.seats[0].pids != [pid]
 
 
-@pytest.mark.alone
 def test_a_stopped_generator_counts_as_hung(shared: tuple[Monarch, Events], alone: Inline) -> None:
     placement, events = shared
     wait_for(lambda: all_there(placement))
@@ -206,7 +206,6 @@ def test_a_stopped_generator_counts_as_hung(shared: tuple[Monarch, Events], alon
     assert gone([pid], within=5)
 
 
-@pytest.mark.alone
 def test_weights_that_are_not_the_learners_are_found_out(
     shared: tuple[Monarch, Events], alone: Inline
 ) -> None:
@@ -229,7 +228,6 @@ def test_weights_that_are_not_the_learners_are_found_out(
     assert any("its weights are not version" in text for text in events.faults())
 
 
-@pytest.mark.alone
 def test_generating_goes_on_with_the_old_weights_while_the_learner_learns(
     shared: tuple[Monarch, Events], alone: Inline
 ) -> None:
@@ -262,7 +260,6 @@ def test_generating_goes_on_with_the_old_weights_while_the_learner_learns(
         assert mine.equal(theirs)
 
 
-@pytest.mark.alone
 def test_a_run_that_stops_does_not_wait_for_its_chunks(shared: tuple[Monarch, Events]) -> None:
     placement, _ = shared
 
@@ -276,7 +273,6 @@ def test_a_run_that_stops_does_not_wait_for_its_chunks(shared: tuple[Monarch, Ev
     assert not placement.pool.jobs
 
 
-@pytest.mark.alone
 def test_a_users_mistake_in_another_process_is_the_same_sentence(
     shared: tuple[Monarch, Events], alone: Inline
 ) -> None:
@@ -289,7 +285,6 @@ def test_a_users_mistake_in_another_process_is_the_same_sentence(
     assert str(here.value) == str(there.value)
 
 
-@pytest.mark.alone
 def test_a_host_without_shared_memory_gets_one_message_a_version(settings: config.Config) -> None:
     """This host plays the other one. In the end the learner dies."""
     here = this_place()
@@ -315,7 +310,6 @@ def test_a_host_without_shared_memory_gets_one_message_a_version(settings: confi
         placement.close()
 
 
-@pytest.mark.alone
 def test_a_generator_that_keeps_dying_ends_the_run_with_its_last_words(
     settings: config.Config,
 ) -> None:
