@@ -20,11 +20,19 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
-	@{ echo $(BIN)/mypy; printf '$(BIN)/python tests/run_test.py --brief %s\n' $(EXPERIMENTS); } \
-	  | xargs -P 2 -I {} sh -c '{}'
-	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
-	@$(BIN)/python -m pytest -m alone
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-alone test-experiments test-slow
+	@$(BIN)/python -m pytest -m "not alone and not slow" -n 2 --dist worksteal
 endif
+
+# Tests with a clock mostly wait for others: beside them goes what one process is busy with.
+.PHONY: test-alone test-experiments test-slow
+test-alone:
+	@$(BIN)/python -m pytest -m alone
+test-experiments:
+	@$(BIN)/mypy
+	@for name in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py --brief $$name || exit; done
+test-slow:
+	@$(BIN)/python -m pytest -m slow
 
 ##@ Working on it
 .PHONY: check
@@ -107,6 +115,8 @@ pocket: $(VENV)/.ready ## build the embedded model anew into build/pocket (under
 	@$(BIN)/glasshouse pocket build --out build/pocket
 
 # --- set-up ------------------------------------------------------------------------------------
+# Python compiles the modules that it imports; compiling all 17,000 files here would take a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
 
 $(VENV)/.ready: shared/pyproject.toml Makefile
@@ -114,8 +124,8 @@ $(VENV)/.ready: shared/pyproject.toml Makefile
 	  { echo "Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e "shared[dev,gym,lora,monarch,monitor,parquet,report,sql]"
+	@$(INSTALL) "torch==2.13.0"
+	@$(INSTALL) -e "shared[dev,gym,lora,monarch,monitor,parquet,report,sql]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml

@@ -9,11 +9,15 @@ test_train.py. Prints what it did; exits 0 if all is well, 2 for an unknown expe
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINING = ROOT / "training"
@@ -37,7 +41,7 @@ def main(argv: list[str]) -> int:
     print(
         f"{argv[0]}: trained twice on mock assets, bitwise alike; checkpoint opens in transformers"
     )
-    run_quietly([sys.executable, "-m", "pytest", "-q", str(experiment / "test_train.py")], brief)
+    own_tests(experiment, brief)
     return 0
 
 
@@ -52,6 +56,16 @@ def run_quietly(words: list[str], brief: bool) -> None:
     if done.returncode:
         print(done.stdout or "", done.stderr or "", file=sys.stderr)
         raise SystemExit(done.returncode)
+
+
+def own_tests(experiment: Path, brief: bool) -> None:
+    """In this process, which has imported torch already."""
+    said = io.StringIO()
+    with redirect_stdout(said if brief else sys.stdout):
+        code = pytest.main(["-q", str(experiment / "test_train.py")])
+    if code:
+        print(said.getvalue(), file=sys.stderr)
+        raise SystemExit(int(code))
 
 
 def check(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line as people use it: real processes, sentences, exit codes."""
+"""The command line as people use it: sentences, exit codes, real processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from glasshouse.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
@@ -39,10 +41,22 @@ def glasshouse(
         (["pocket", "build", "--out", "docs"], "already holds files"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], word: str) -> None:
-    done = glasshouse(*arguments)
+def test_a_mistake_is_a_sentence_and_exit_code_2(
+    arguments: list[str],
+    word: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In this process: most of what a process of its own would do is to import torch."""
+    monkeypatch.chdir(ROOT)
+    assert main(arguments) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_the_shell_sees_the_sentence_and_the_exit_code() -> None:
+    done = glasshouse("train", "learn.lrr=1")
     assert done.returncode == 2
-    assert word in done.stderr
+    assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 pytest.importorskip("monarch")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,7 +24,6 @@ def job(out: Path, *more: str) -> Job:
     return Job(name=f"The run {out.name}", config=config.load([], [*SMALL, f"out={out}", *more]))
 
 
-@pytest.mark.alone
 def test_a_failed_job_is_a_sentence_and_a_dismissed_crew_saves_what_it_was_at(
     tmp_path: Path,
 ) -> None:
@@ -49,7 +48,6 @@ def test_a_crew_of_nobody_is_refused() -> None:
         Crew(0)
 
 
-@pytest.mark.alone
 def test_the_control_command_trains_both_arms_and_does_not_train_them_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
