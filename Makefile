@@ -20,6 +20,7 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
+	@echo "experiments on mock assets, beside the tests in which a clock decides: some five quiet minutes"
 	@$(MAKE) --no-print-directory -j 2 --output-sync test-alone test-experiments test-slow
 	@$(BIN)/python -m pytest -m "not alone and not slow" -n 2 --dist worksteal
 endif
