@@ -8,6 +8,7 @@ results/rollouts/            every prompt and completion
 results/summary.json         before, after, and where it all is
 results/monitor.json         how readable the base and each checkpoint are (monitor_rows.jsonl.zst)
 results/report.html          all of it for people, in one page
+track/                       what trackers need: the run's id, and the files of those that write files
 checkpoints/step-000060/     a model in the Hugging Face layout, and all that is needed to go on
 """
 
@@ -71,9 +72,11 @@ class RunDirectory:
     def metrics(self, row: dict[str, Any]) -> None:
         self._line("metrics.jsonl", row)
 
-    def event(self, kind: str, **what: Any) -> None:
-        """Something happened: what, at which step, when."""
-        self._line("events.jsonl", {"event": kind, "time": now(), **what})
+    def event(self, kind: str, **what: Any) -> dict[str, Any]:
+        """Something happened: what, at which step, when. Returns the line."""
+        row = {"event": kind, "time": now(), **what}
+        self._line("events.jsonl", row)
+        return row
 
     def summary(self, value: dict[str, Any]) -> Path:
         path = self.results / "summary.json"
