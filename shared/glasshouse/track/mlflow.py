@@ -5,6 +5,7 @@ The run is found again by a tag with its id, so nothing of MLflow's own has to b
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -29,6 +30,7 @@ class MLflow:
     def start(self, run: Subject) -> Held:
         from mlflow import MlflowClient
 
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would tell of every new table
         beside = f"sqlite:///{run.path.resolve().parent / 'mlflow.db'}"
         uri = os.environ.get("MLFLOW_TRACKING_URI") or beside
         self.look = f"mlflow ui --backend-store-uri {uri}" if uri == beside else uri

@@ -5,6 +5,7 @@ TRACKIO_SPACE_ID or TRACKIO_SERVER_URL send it elsewhere, TRACKIO_PROJECT names 
 
 from __future__ import annotations
 
+import contextvars
 import io
 import os
 from collections.abc import Mapping
@@ -23,8 +24,11 @@ class Trackio:
         import trackio
 
         self.project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        # In a context of its own, so that it does not take this for the process's one and only run.
+        alone = contextvars.copy_context()
         with redirect_stdout(io.StringIO()):  # its greetings
-            self.run: Any = trackio.init(
+            self.run: Any = alone.run(
+                trackio.init,
                 project=self.project,
                 name=f"{run.name}-{run.id[:6]}",  # it finds runs by their names
                 config=run.config.model_dump(mode="json"),
