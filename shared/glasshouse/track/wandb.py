@@ -42,9 +42,10 @@ class Wandb:
         )  # fmt: skip
         for kind in KINDS:
             self.run.define_metric(f"{kind}/*", step_metric=f"{kind}/step")
-        self.look = (
-            f"wandb sync {run.folder}/wandb/offline-run-*" if offline else self.run.url or ""
-        )
+        if offline:  # its summary may be that of the files that are gone
+            self.look = f"wandb sync {run.folder}/wandb/offline-run-*"
+            return {}
+        self.look = self.run.url or "wandb"
         steps = {kind: self.run.summary.get(f"{kind}/step") for kind in KINDS}
         return {kind: int(step) for kind, step in steps.items() if step is not None}
 
