@@ -132,12 +132,13 @@ def config_of(path: Path) -> Config:
 
 
 def unlike(path: Path, wanted: Config) -> list[str]:
-    """The keys, but for `out`, in which a run that is there differs from the one that is wanted."""
+    """The keys, but for `out` and `track`, in which a run that is there differs from the one that is
+    wanted."""
     there = config_of(path)
     if not wanted.task.options:  # filled in from the model's own range
         task = wanted.task.model_copy(update={"options": there.task.options})
         wanted = wanted.model_copy(update={"task": task})
-    return [key for key in changes(there, wanted) if key != "out"]
+    return [key for key in changes(there, wanted) if key not in ("out", "track")]
 
 
 def summary_of(path: Path) -> dict[str, Any] | None:

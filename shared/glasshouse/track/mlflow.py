@@ -5,6 +5,7 @@ The run is found again by a tag with its id, so nothing of MLflow's own has to b
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -31,13 +32,19 @@ class MLflow:
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would tell of every new table
-        beside = f"sqlite:///{run.path.resolve().parent / 'mlflow.db'}"
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or beside
-        self.look = f"mlflow ui --backend-store-uri {uri}" if uri == beside else uri
-        self.client: Any = MlflowClient(tracking_uri=uri)
-        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        there = self.client.get_experiment_by_name(project)
-        experiment = there.experiment_id if there else self.client.create_experiment(project)
+        file = run.path.resolve().parent / "mlflow.db"
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"
+        self.look = f"mlflow ui --backend-store-uri {uri}" if uri.endswith(str(file)) else uri
+        with open(file.with_name(".mlflow.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make tables only once
+            self.client: Any = MlflowClient(tracking_uri=uri)
+            project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            there = self.client.get_experiment_by_name(project)
+            experiment = there.experiment_id if there else self.client.create_experiment(project)
+        return self._enter(run, experiment)
+
+    def _enter(self, run: Subject, experiment: str) -> Held:
+        """Find the run again, or make it."""
         found = self.client.search_runs([experiment], f"tags.{TAG} = '{run.id}'")
         if found:
             self.id = found[0].info.run_id

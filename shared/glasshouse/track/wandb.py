@@ -16,6 +16,9 @@ from typing import Any
 from glasshouse.track.mirror import PROJECT, Ending, Held, Subject
 from glasshouse.track.records import KINDS, Record
 
+UPLOAD = 60.0
+"""Seconds for what is left to upload when a run ends; after that it is for `wandb sync`."""
+
 
 class Wandb:
     look = ""
@@ -37,7 +40,7 @@ class Wandb:
             settings=wandb.Settings(
                 silent=True, console="off", save_code=False, disable_code=True, disable_git=True,
                 x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
-                x_save_requirements=False,
+                x_save_requirements=False, finish_timeout=UPLOAD, finish_timeout_raises=True,
             ),
         )  # fmt: skip
         for kind in KINDS:
