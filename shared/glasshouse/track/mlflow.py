@@ -29,6 +29,7 @@ class MLflow:
     look = ""
 
     def start(self, run: Subject) -> Held:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would tell of every new table

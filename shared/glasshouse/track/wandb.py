@@ -24,6 +24,7 @@ class Wandb:
     look = ""
 
     def start(self, run: Subject) -> Held:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported
         import wandb
 
         offline = os.environ.get("WANDB_MODE", "").lower() in ("offline", "dryrun")
