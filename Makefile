@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
+TRACK  := .venv-track
 BIN    := $(VENV)/bin
 # One torch thread a process, several processes: two threads lose as soon as anything else runs.
 export OMP_NUM_THREADS := 1
@@ -102,6 +103,10 @@ data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets a
 monarch-kills: $(VENV)/.ready ## 50 kills of generators in one run: bitwise the undisturbed run (5 min)
 	@$(BIN)/python tests/kills.py $(ARGS)
 
+.PHONY: track-proof
+track-proof: $(TRACK)/.ready ## every tracker for real: live, killed, gone on, failing, after the fact (5 min)
+	@$(TRACK)/bin/python -m pytest tests/track $(ARGS)
+
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## every loss that TRL has: equal values and gradients (1 min)
 	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)
@@ -126,7 +131,7 @@ $(VENV)/.ready: shared/pyproject.toml Makefile
 	@echo "Setting up $(VENV) (once, a few minutes: PyTorch is large) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) "torch==2.13.0"
-	@$(INSTALL) -e "shared[dev,gym,lora,monarch,monitor,parquet,report,sql]"
+	@$(INSTALL) -e "shared[dev,gym,lora,monarch,monitor,parquet,report,sql,tensorboard]"
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
@@ -134,6 +139,14 @@ $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 	@$(PYTHON) -m venv $(BENCH)
 	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
 	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt -e shared
+	@touch $@
+
+$(TRACK)/.ready: shared/pyproject.toml
+	@echo "Setting up $(TRACK) (once) …"
+	@$(PYTHON) -m venv $(TRACK)
+	@$(TRACK)/bin/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	@$(TRACK)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout \
+	  -e "shared[mlflow,tensorboard,trackio,wandb]"
 	@touch $@
 
 .PHONY: help

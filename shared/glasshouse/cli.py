@@ -19,6 +19,7 @@ from glasshouse import (
     cli_store,
     cli_study,
     cli_tasks,
+    cli_track,
 )
 from glasshouse.errors import GlasshouseError
 
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli_hosts.add(commands)
     cli_monitor.add(commands)
     cli_study.add(commands)
+    cli_track.add(commands)
     args = parse(parser, argv)
     return guarded(lambda: args.run(args))
 

@@ -47,6 +47,10 @@ class HostError(GlasshouseError, OSError):
     """A host could not be reached, trusted or started."""
 
 
+class TrackError(GlasshouseError, RuntimeError):
+    """A tracker cannot start, or did not take what it was given."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A tail for an error sentence: the nearest known name, or all of them.
 

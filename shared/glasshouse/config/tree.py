@@ -300,6 +300,9 @@ class Config(Section):
     lag: int = Field(0, ge=0, le=1)
     """0: every completion comes from the newest weights; 1: generating and learning overlap, and
     completions come from exactly one version before."""
+    track: tuple[str, ...] = ()
+    """Trackers that mirror the run, as in [trackio]: mlflow, tensorboard, trackio, wandb; see
+    docs/tracking.md. The results do not depend on it."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     generate: GenerateConfig = GenerateConfig()
@@ -312,6 +315,12 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _one_or_several(cls, track: Any) -> Any:
+        """`track=trackio` means `track=[trackio]`."""
+        return tuple(track.split()) if isinstance(track, str) else track
 
 
 FREE = {"options", "terms", "schedule", "pressures", "monitors"}

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from glasshouse import policy as policies
-from glasshouse import tasks
+from glasshouse import tasks, track
 from glasshouse.config import Config
 from glasshouse.data import UsedUp, files
 from glasshouse.errors import RunError
@@ -51,6 +51,7 @@ class Run:
     """
 
     def __init__(self, config: Config, display: Display | None = None) -> None:
+        track.check(config.track)
         prepare.settle(config.threads)
         self.display = display or Quiet()
         self.policy = policies.load(config.model)
@@ -74,6 +75,7 @@ class Run:
         self.progress = Progress(data=self.stream.state())
         self.interruption = Interruption(self.display.stopping)
         self.directory: RunDirectory | None = None
+        self.mirrors = track.Mirrors()
 
     def train(self) -> dict[str, Any]:
         """All steps, evaluation before and after; returns the summary that it also writes. In the
@@ -103,13 +105,19 @@ class Run:
             keeper = Keeper(
                 self.config.checkpoints, directory, self.policy, facts, self.display.say, saved
             )
-            with self.display, self.interruption:
-                try:
-                    return self._train_in(directory, keeper)
-                except TooLate:
-                    directory.event("stopped", step=self.progress.step, saved=keeper.saved)
-                    self.display.too_late(keeper.saved)
-                    return {"run": str(directory.path), "stopped_after": keeper.saved}
+            with track.start(
+                self.config.track, directory.path, self.config, self._event
+            ) as self.mirrors:
+                self.display.tracked(self.mirrors.looks)
+                with self.display, self.interruption:
+                    try:
+                        summary = self._train_in(directory, keeper)
+                    except TooLate:
+                        directory.event("stopped", step=self.progress.step, saved=keeper.saved)
+                        self.display.too_late(keeper.saved)
+                        summary = {"run": str(directory.path), "stopped_after": keeper.saved}
+                self.mirrors.end(summary, "finished" if "after" in summary else "interrupted")
+            return summary
 
     def _train_in(self, directory: RunDirectory, keeper: Keeper) -> dict[str, Any]:
         config, progress = self.config, self.progress
@@ -247,6 +255,7 @@ class Run:
             "learn_tokens_per_second": round(learned / max(clock.laps["learn"], 1e-9)),
         }}  # fmt: skip
         directory.metrics(row)
+        self.mirrors.feed(track.trained(row))
         progress = self.progress
         progress.step, progress.data, progress.ahead = step, self.stream.state(), ahead
         progress.pressures = self.pressures.state()
@@ -330,7 +339,8 @@ class Run:
             )
         found["removed"] = audit["removed"]
         directory.rollouts.append("validation", progress.step, rollouts)
-        directory.event("evaluation", step=progress.step, **found)
+        event = directory.event("evaluation", step=progress.step, **found)
+        self.mirrors.feed(track.evaluated(event))
         progress.evaluated = progress.step
         if progress.step == 0:
             progress.before = found

@@ -24,7 +24,9 @@ from glasshouse.store.rundir import (
     summary_of,
 )  # fmt: skip
 
-UNBOUND = {"out", "steps", "checkpoints", "watch", "monitor", "placement", "monarch", "hosts"}
+UNBOUND = {
+    "out", "steps", "checkpoints", "watch", "monitor", "placement", "monarch", "hosts", "track",
+}  # fmt: skip
 """Keys that change nothing of what a step computes: a run may go on under others."""
 
 
@@ -97,9 +99,8 @@ def fork(source: Path, target: Path, config: Config) -> None:
         raise RunError(f"{source} has no valid checkpoint to branch off from.")
     aside = target.with_name(f".{target.name}.forking")
     shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(
-        source, aside, ignore=shutil.ignore_patterns("checkpoints", LOCK, "summary.json")
-    )
+    left = shutil.ignore_patterns("checkpoints", LOCK, "summary.json", "track")
+    shutil.copytree(source, aside, ignore=left)
     shutil.copytree(found.path, aside / "checkpoints" / found.path.name)
     write_text(aside / CONFIG, dump(config))
     if target.exists():

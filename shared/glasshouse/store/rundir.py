@@ -8,6 +8,7 @@ results/rollouts/            every prompt and completion
 results/summary.json         before, after, and where it all is
 results/monitor.json         how readable the base and each checkpoint are (monitor_rows.jsonl.zst)
 results/report.html          all of it for people, in one page
+track/                       what trackers need: the run's id, and the files of those that write files
 checkpoints/step-000060/     a model in the Hugging Face layout, and all that is needed to go on
 """
 
@@ -71,9 +72,11 @@ class RunDirectory:
     def metrics(self, row: dict[str, Any]) -> None:
         self._line("metrics.jsonl", row)
 
-    def event(self, kind: str, **what: Any) -> None:
-        """Something happened: what, at which step, when."""
-        self._line("events.jsonl", {"event": kind, "time": now(), **what})
+    def event(self, kind: str, **what: Any) -> dict[str, Any]:
+        """Something happened: what, at which step, when. Returns the line."""
+        row = {"event": kind, "time": now(), **what}
+        self._line("events.jsonl", row)
+        return row
 
     def summary(self, value: dict[str, Any]) -> Path:
         path = self.results / "summary.json"
@@ -129,12 +132,13 @@ def config_of(path: Path) -> Config:
 
 
 def unlike(path: Path, wanted: Config) -> list[str]:
-    """The keys, but for `out`, in which a run that is there differs from the one that is wanted."""
+    """The keys, but for `out` and `track`, in which a run that is there differs from the one that is
+    wanted."""
     there = config_of(path)
     if not wanted.task.options:  # filled in from the model's own range
         task = wanted.task.model_copy(update={"options": there.task.options})
         wanted = wanted.model_copy(update={"task": task})
-    return [key for key in changes(there, wanted) if key != "out"]
+    return [key for key in changes(there, wanted) if key not in ("out", "track")]
 
 
 def summary_of(path: Path) -> dict[str, Any] | None:
