@@ -21,20 +21,11 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
-	@echo "experiments on mock assets, beside the tests in which a clock decides: some five quiet minutes"
-	@$(MAKE) --no-print-directory -j 2 --output-sync test-alone test-experiments test-slow
-	@$(BIN)/python -m pytest -m "not alone and not slow" -n 2 --dist worksteal
-endif
-
-# Tests with a clock mostly wait for others: beside them goes what one process is busy with.
-.PHONY: test-alone test-experiments test-slow
-test-alone:
+	@{ echo $(BIN)/mypy; printf '$(BIN)/python tests/run_test.py --brief %s\n' $(EXPERIMENTS); } \
+	  | xargs -P 2 -I {} sh -c '{}'
+	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
 	@$(BIN)/python -m pytest -m alone
-test-experiments:
-	@$(BIN)/mypy
-	@for name in $(EXPERIMENTS); do $(BIN)/python tests/run_test.py --brief $$name || exit; done
-test-slow:
-	@$(BIN)/python -m pytest -m slow
+endif
 
 ##@ Working on it
 .PHONY: check

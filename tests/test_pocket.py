@@ -64,7 +64,6 @@ def test_the_same_recipe_gives_the_same_bits() -> None:
         assert torch.equal(tensor, second.weights()[name]), name
 
 
-@pytest.mark.slow
 def test_a_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
     """The small honest version of `make demo-seeds`."""
     example = ROOT / "training" / "example.rl" / "config.yaml"

@@ -22,7 +22,6 @@ from glasshouse.store.rundir import config_of
 from resume_proof import ROOT, SMALL, differing, result, train
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", [["steps", "--small"], ["kills", "--count", "8"]])
 def test_really_killed_runs_go_on_bit_for_bit(what: list[str]) -> None:
     """A small part of `make resume-proof`."""
