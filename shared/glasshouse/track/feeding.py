@@ -60,7 +60,7 @@ class Feed:
     def join(self, seconds: float | None) -> None:
         self.thread.join(seconds)
         if self.thread.is_alive():
-            self.failure = f"it has not taken everything within {seconds:.0f} seconds"
+            self.failure = "it has not taken everything in time"
 
     def _work(self) -> None:
         try:
