@@ -34,7 +34,7 @@ check: $(VENV)/.ready ## format, lint and type-check
 
 .PHONY: new
 new: $(VENV)/.ready ## EXP=my.rl: a new experiment, copied from training/example.rl
-	@$(BIN)/python tests/new_experiment.py "$(EXP)"
+	@$(BIN)/python tools/new_experiment.py "$(EXP)"
 
 .PHONY: setup
 setup: $(VENV)/.ready ## only install; the other targets do it by themselves
@@ -55,11 +55,11 @@ runpod-template: ## EXP=example.rl: the JSON of a RunPod template, printed; SECR
 ##@ Slow proofs (each says how long)
 .PHONY: demo-seeds
 demo-seeds: $(VENV)/.ready ## 5 seeds of the demo: 0.50 or less to 0.90 or more in each (10 min)
-	@$(BIN)/python tests/proofs.py demo
+	@$(BIN)/python -m proofs.learning demo
 
 .PHONY: learn-all
 learn-all: $(VENV)/.ready ## REINFORCE over 5 seeds, GRPO on every task and style (30 min)
-	@$(BIN)/python tests/proofs.py reinforce tasks
+	@$(BIN)/python -m proofs.learning reinforce tasks
 
 .PHONY: control
 control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
@@ -67,24 +67,24 @@ control: $(VENV)/.ready ## positive and negative control, 5 seeds each (15 min)
 
 .PHONY: resume-proof
 resume-proof: $(VENV)/.ready ## killed at every step and 200 times at random: goes on, bit for bit (15 min)
-	@$(BIN)/python tests/resume_proof.py steps
-	@$(BIN)/python tests/resume_proof.py kills $(ARGS)
+	@$(BIN)/python -m proofs.resume steps
+	@$(BIN)/python -m proofs.resume kills $(ARGS)
 
 .PHONY: hosts-proof
 hosts-proof: $(VENV)/.ready ## machines in network namespaces: TLS, strangers, cut, kill, join again, train through it (5 min, root)
-	@$(BIN)/python tests/hosts_proof.py $(ARGS)
+	@$(BIN)/python -m proofs.hosts $(ARGS)
 
 .PHONY: image-proof
 image-proof: ## build example.rl's image with buildah, no secret in it; train, stop, kill, go on (10 min, root)
-	@$(PYTHON) tests/image_proof.py $(ARGS)
+	@$(PYTHON) -m proofs.image $(ARGS)
 
 .PHONY: forecast-proof
 forecast-proof: $(VENV)/.ready ## the model of the pipeline against 1, 2 and 4 generators, on a quiet machine (5 min)
-	@$(BIN)/python tests/forecast_proof.py $(ARGS)
+	@$(BIN)/python -m proofs.forecast $(ARGS)
 
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems a task: no repeat, no leak, flat memory (10 min)
-	@$(BIN)/python tests/million.py $(ARGS)
+	@$(BIN)/python -m proofs.fresh_problems $(ARGS)
 
 .PHONY: data-scaling
 data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets against fresh (hours)
@@ -92,7 +92,7 @@ data-scaling: $(VENV)/.ready ## how large should a training set be? fixed sets a
 
 .PHONY: monarch-kills
 monarch-kills: $(VENV)/.ready ## 50 kills of generators in one run: bitwise the undisturbed run (5 min)
-	@$(BIN)/python tests/kills.py $(ARGS)
+	@$(BIN)/python -m proofs.generator_kills $(ARGS)
 
 .PHONY: track-proof
 track-proof: $(TRACK)/.ready ## every tracker for real: live, killed, gone on, failing, after the fact (5 min)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from workload import Work
 
-from glasshouse import policy as policies
+from glasshouse import models as policies
 from glasshouse import randomness
-from glasshouse.run import prepare
-from glasshouse.run.monarch import Monarch
-from glasshouse.run.placement import Chunk
+from glasshouse.backends.base import Chunk
+from glasshouse.backends.monarch import Monarch
 from glasshouse.tasks import make
+from glasshouse.train import build
 from glasshouse.types import Request
 
 WANTED = 1.8
@@ -57,8 +57,8 @@ def main() -> int:
     for generators in (1, 2):
         config = work.config(1, placement="monarch", monarch={"generators": generators})
         policy = policies.load(config.model)
-        placements[generators] = Monarch(policy, prepare.with_ranges(config, policy))
-    sampling = prepare.sampling(work.config(1))
+        placements[generators] = Monarch(policy, build.with_ranges(config, policy))
+    sampling = build.sampling(work.config(1))
     seconds: dict[int, list[float]] = {1: [], 2: []}
     try:
         for turn in range(options.rounds + 2):

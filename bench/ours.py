@@ -19,8 +19,8 @@ from worker import Port, Reply
 from workload import Work
 
 from glasshouse import randomness
-from glasshouse.run.loop import Run
 from glasshouse.store import RunDirectory
+from glasshouse.train.loop import Run
 from glasshouse.types import Request
 
 

@@ -23,9 +23,9 @@ from trl import GRPOConfig, GRPOTrainer
 from worker import Port, Reply
 from workload import RATE, STYLE, Work
 
-from glasshouse import policy as policies
+from glasshouse import models as policies
 from glasshouse import tasks
-from glasshouse.grading import grade
+from glasshouse.rewards import grade
 from glasshouse.types import Problem
 
 MANY_STEPS = 400

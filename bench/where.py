@@ -18,15 +18,16 @@ from workload import Work
 
 from glasshouse import randomness
 from glasshouse.data import Fresh
-from glasshouse.generate import TorchGenerator, engine
+from glasshouse.generate import TorchGenerator, torch_engine
 from glasshouse.generate.decoders import LlamaDecoder
 from glasshouse.learn import Learner, learner
-from glasshouse.policy import Policy
-from glasshouse.policy.logprobs import Batch
-from glasshouse.policy.prefix import Prefixes
-from glasshouse.run import collect, metrics
-from glasshouse.run.loop import Run
+from glasshouse.models import Policy
+from glasshouse.models.logprobs import Batch
+from glasshouse.models.shared_prefix import Prefixes
+from glasshouse.rollout import collector
 from glasshouse.store import RolloutLog, RunDirectory
+from glasshouse.train import metrics
+from glasshouse.train.loop import Run
 
 Place = tuple[Any, str, str]
 
@@ -42,10 +43,10 @@ PLACES: list[Place] = [
     (LlamaDecoder, "step", "decode dense"),
     (LlamaDecoder, "_attend", "decode attention"),
     (LlamaDecoder, "compact", "decode compaction"),
-    (engine, "pick", "sampling"),
+    (torch_engine, "pick", "sampling"),
     (Policy, "texts", "text decode"),
-    (collect.Collector, "graded", "rollouts made"),
-    (collect, "grade", "grading"),
+    (collector.Collector, "graded", "rollouts made"),
+    (collector, "grade", "grading"),
     (metrics, "of_groups", "metrics"),
     (Learner, "update", "learner bookkeeping"),
     (Learner, "_divergence", "learner KL watch"),

@@ -14,8 +14,8 @@ from typing import Any
 from glasshouse import randomness, tasks
 from glasshouse.config import Config
 from glasshouse.data import Fresh, Split
-from glasshouse.policy.models import POCKET, Policy
-from glasshouse.run.prepare import with_ranges
+from glasshouse.models.policy import POCKET, Policy
+from glasshouse.train.build import with_ranges
 from glasshouse.types import Message, Problem, Style
 
 TASK, STYLE, RATE = "sum_digits", Style.COT, 3e-4

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.policy import Policy, load, tokenizer
+from glasshouse.models import Policy, load, tokenizer
 
 torch.set_num_threads(1)
 

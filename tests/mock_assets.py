@@ -10,7 +10,7 @@ from pathlib import Path
 
 from glasshouse import tasks
 from glasshouse.data import Fresh, Split, files
-from glasshouse.pocket.command import build_into
+from glasshouse.pocket.build_command import build_into
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = {Split.TRAIN: 24, Split.VALIDATION: 12}

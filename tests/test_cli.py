@@ -145,10 +145,10 @@ def test_verbose_shows_a_completion_of_every_step(tmp_path: Path) -> None:
     assert done.stdout.count("gold") == 2
 
 
-@pytest.mark.parametrize("script", ["run_test.py", "new_experiment.py"])
+@pytest.mark.parametrize("script", ["tests/run_test.py", "tools/new_experiment.py"])
 def test_an_unknown_experiment_is_a_sentence(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / script), "no such"],
+        [sys.executable, str(ROOT / script), "no such"],
         capture_output=True,
         text=True,
         check=False,
@@ -162,7 +162,7 @@ def test_a_new_experiment_passes_its_own_tests_at_once() -> None:
     target = ROOT / "training" / name
     try:
         made = subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "new_experiment.py"), name], check=False
+            [sys.executable, str(ROOT / "tools" / "new_experiment.py"), name], check=False
         )
         assert made.returncode == 0
         done = subprocess.run(

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from glasshouse import config
-from glasshouse.run import Run
-from glasshouse.run.display import Terminal
-from glasshouse.run.health import health
+from glasshouse.train import Run
+from glasshouse.train.display import Terminal
+from glasshouse.train.startup_banner import health
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"
@@ -212,7 +212,7 @@ def test_a_runpod_template_holds_names_of_secrets_and_no_secret(
 def test_a_new_experiment_has_the_dockerfile_under_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = script(ROOT / "tests" / "new_experiment.py")
+    new = script(ROOT / "tools" / "new_experiment.py")
     (tmp_path / "example.rl").symlink_to(TEMPLATE)
     monkeypatch.setattr(new, "TRAINING", tmp_path)
     assert new.main(["my.rl"]) == 0

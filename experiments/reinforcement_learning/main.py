@@ -51,8 +51,8 @@ def main() -> int:
 
 def train(args: argparse.Namespace) -> int:
     from glasshouse import config
-    from glasshouse.run import Run
-    from glasshouse.run.display import Terminal
+    from glasshouse.train import Run
+    from glasshouse.train.display import Terminal
 
     resolved = config.load([], [
         f"model={args.model}",

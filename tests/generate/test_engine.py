@@ -19,8 +19,8 @@ import glasshouse
 from glasshouse.errors import ConfigError
 from glasshouse.generate import Sampling, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
-from glasshouse.policy import Policy, llama, save
-from glasshouse.policy.logprobs import Batch, logprobs
+from glasshouse.models import Policy, llama, save
+from glasshouse.models.logprobs import Batch, logprobs
 from glasshouse.types import Completion, Request, StopReason
 
 torch.set_num_threads(1)
@@ -319,7 +319,7 @@ def forced(policy: Policy, tokens: Sequence[int], monkeypatch: pytest.MonkeyPatc
     def pick(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.full((len(logits),), next(said)), torch.zeros(len(logits))
 
-    monkeypatch.setattr("glasshouse.generate.engine.pick", pick)
+    monkeypatch.setattr("glasshouse.generate.torch_engine.pick", pick)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from glasshouse import randomness
 from glasshouse.errors import ConfigError
 from glasshouse.generate import Sampling, TorchGenerator
 from glasshouse.generate.sampling import pick, truncate
-from glasshouse.policy import Policy
+from glasshouse.models import Policy
 from glasshouse.types import Request
 
 torch.set_num_threads(1)
@@ -177,7 +177,7 @@ def test_a_generator_that_ignores_the_temperature_is_found(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "glasshouse.generate.engine.pick",
+        "glasshouse.generate.torch_engine.pick",
         lambda logits, uniform, sampling: pick(logits, uniform, replace(sampling, temperature=1.0)),
     )
     got, expected = pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)

@@ -9,13 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glasshouse.learn.advantages import (
-    ADVANTAGES,
-    centred,
-    leave_one_out,
-    raw,
-    standardised,
-)
+from glasshouse.learn.advantages import ADVANTAGES, centred, leave_one_out, raw, standardised
 
 torch.set_num_threads(1)
 

@@ -7,7 +7,7 @@ import torch
 from glasshouse.config import LearnConfig
 from glasshouse.learn import Learner, Sample
 from glasshouse.learn.learner import cot_mask
-from glasshouse.policy import Policy, load
+from glasshouse.models import Policy, load
 
 TEXT = "1+2=3\n[ANSWER] 3"
 

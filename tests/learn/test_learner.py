@@ -22,9 +22,9 @@ from glasshouse.errors import RunError
 from glasshouse.generate import Sampling, TorchGenerator
 from glasshouse.learn import ALGORITHMS, Learner, Sample
 from glasshouse.learn.learner import pack, schedule
-from glasshouse.policy import Policy, llama, save
-from glasshouse.policy.logprobs import Batch, logprobs
-from glasshouse.policy.lora import add_adapters
+from glasshouse.models import Policy, llama, save
+from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.models.lora import add_adapters
 from glasshouse.types import Request
 
 torch.set_num_threads(1)

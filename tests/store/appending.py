@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from made import rollouts
+from tests.store.made import rollouts
 
-from glasshouse.store.reading import Reader
-from glasshouse.store.rollouts import RolloutLog
+from glasshouse.store.rollout_log import RolloutLog
+from glasshouse.store.rollout_reader import Reader
 
 
 def append(folder: Path, say: int) -> None:

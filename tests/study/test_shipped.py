@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from glasshouse.cli import main
-from glasshouse.report.study import present, publish
+from glasshouse.report.study_output import present, publish
 from glasshouse.study import spec
 from glasshouse.study.analysis import FILE, analyse, write
 from glasshouse.study.table import Row, Table

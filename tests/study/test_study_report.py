@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.report.test_page import CHROMIUM, Site, hostile, opened
+from tests.report.test_run_page import CHROMIUM, Site, hostile, opened
 from tests.study import synthetic
 
 from glasshouse.report import figures, study_figures, study_page
-from glasshouse.report.study import present
+from glasshouse.report.study_output import present
 from glasshouse.study.analysis import analyse
 from glasshouse.study.table import Table
 

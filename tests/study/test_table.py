@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from glasshouse.errors import RecordError
-from glasshouse.study.comparison import compare, read
 from glasshouse.study.table import Row, Table, rows_of
+from glasshouse.study.table_check import compare, read
 
 
 def row(arm: str, seed: int, step: int, measure: str, value: float | None) -> Row:

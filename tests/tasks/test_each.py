@@ -10,7 +10,7 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.tasks import make
-from glasshouse.tasks.counting import mixed_radix, multiset_at, multiset_count
+from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
 from glasshouse.types import AnswerKind, Style
 
 

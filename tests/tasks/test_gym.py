@@ -7,8 +7,8 @@ import pytest
 
 from glasshouse.data import Fresh, Split, split_of
 from glasshouse.errors import TaskError
-from glasshouse.grading import grade
-from glasshouse.grading.proof import validate
+from glasshouse.rewards import grade
+from glasshouse.rewards.self_check import validate
 from glasshouse.tasks import gym, make
 from glasshouse.types import AnswerKind, Style
 

@@ -13,19 +13,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import held
 import pytest
+from proofs.resume import ROOT, differing, result, train
+from tests.track import held
 
 from glasshouse.cli import main
 from glasshouse.track.records import records
-from resume_proof import ROOT, differing, result, train
 
 SHORT = ("steps=5", "checkpoints.every=2", "checkpoints.above=null", "checkpoints.best=false")
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from resume_proof import EndsAt, train
+from proofs.resume import EndsAt, train
 train(Path(sys.argv[2]), EndsAt(3), tuple(sys.argv[3:]))
 """
 

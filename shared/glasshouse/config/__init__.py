@@ -5,9 +5,9 @@ overrides, and answers unknown keys and wrong types with where the key stands an
 one; `showing` prints it.
 """
 
-from glasshouse.config.reading import Layer, load, overlaid, read, resolve
-from glasshouse.config.showing import changes, describe, dump, leaves
-from glasshouse.config.tree import (
+from glasshouse.config.loading import Layer, load, overlaid, read, resolve
+from glasshouse.config.rendering import changes, describe, dump, leaves
+from glasshouse.config.schema import (
     CheckpointConfig,
     Config,
     DataConfig,

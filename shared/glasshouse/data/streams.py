@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from glasshouse import randomness
-from glasshouse.data.ledger import Ledger
 from glasshouse.data.permutation import Permutation
+from glasshouse.data.seen_problems import Ledger
 from glasshouse.data.splits import Split, split_of
 from glasshouse.errors import RunError
 from glasshouse.tasks import Task

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from glasshouse.generate.engine import TorchGenerator
 from glasshouse.generate.sampling import Sampling
+from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.types import Completion, Request
 
 __all__ = ["Generator", "Sampling", "TorchGenerator"]

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.errors import ConfigError
-from glasshouse.policy import llama
+from glasshouse.models import llama
 
 
 class Decoder(Protocol):

@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
+from glasshouse.answers import split
 from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.grading import split
 from glasshouse.learn.losses import LossInputs, LossSettings, algorithm, skippable
-from glasshouse.policy import llama
-from glasshouse.policy.logprobs import Batch, logprobs
-from glasshouse.policy.models import Policy
-from glasshouse.policy.prefix import Prefixes
+from glasshouse.models import llama
+from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.models.policy import Policy
+from glasshouse.models.shared_prefix import Prefixes
 
 WEIGHT = "weight"
 """Under this key a state holds the weights that are not in the model's own file."""

@@ -18,9 +18,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
 from glasshouse.learn.learner import Sample, pack
+from glasshouse.models import Policy, load, tokenizer
+from glasshouse.models.logprobs import Batch, logprobs
 from glasshouse.pocket.recipe import Phase, Recipe
-from glasshouse.policy import Policy, load, tokenizer
-from glasshouse.policy.logprobs import Batch, logprobs
 
 HEAD = 32
 """Head dimension; vLLM serves no smaller one."""

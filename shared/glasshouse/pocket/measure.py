@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from glasshouse.backends.base import Inline
 from glasshouse.config import Config, EvaluateConfig, TaskConfig
+from glasshouse.evaluation import accuracy
 from glasshouse.generate import Generator
-from glasshouse.grading import grade
-from glasshouse.monitor.interventions.forcing import ROOM, TAG, Voice, first_line, go_on
+from glasshouse.models import Policy
+from glasshouse.monitorability.interventions.prefixes import ROOM, TAG, Voice, first_line, go_on
 from glasshouse.pocket.recipe import Ingredient
-from glasshouse.policy import Policy
-from glasshouse.run import evaluate
-from glasshouse.run.collect import Collector
-from glasshouse.run.placement import Inline
+from glasshouse.rewards import grade
+from glasshouse.rollout.collector import Collector
 from glasshouse.statistics import wilson
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem
@@ -31,8 +31,8 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
     task = ingredient.made
     placement = Inline(policy, config)
     collector = Collector(policy, task, placement, config)
-    held_out = evaluate.problems(config, task)
-    found, _ = evaluate.evaluate(collector, held_out, step=0)
+    held_out = accuracy.problems(config, task)
+    found, _ = accuracy.evaluate(collector, held_out, step=0)
     right = round(found["pass_at_1"] * len(held_out))
     low, high = wilson(right, len(held_out))
     return {

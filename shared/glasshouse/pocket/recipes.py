@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from glasshouse.pocket.control import CONTROL
-from glasshouse.pocket.organisms import ORGANISMS
+from glasshouse.pocket.organism_recipes import ORGANISMS
+from glasshouse.pocket.positive_control import CONTROL
 from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
-from glasshouse.pocket.substitution import SUBSTITUTION
+from glasshouse.pocket.substitution_recipes import SUBSTITUTION
 from glasshouse.types import Style
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glasshouse.report.gather import Gathered
+from glasshouse.report.run_data import Gathered
 from glasshouse.statistics import mean_interval
 
 NOT_THE_ARM = {"seed", "out", "threads", "placement", "monarch", "checkpoints", "record", "monitor"}

@@ -14,8 +14,8 @@ from typing import Any
 
 from glasshouse.errors import RunError
 from glasshouse.report.arms import Arm, Band, band
-from glasshouse.report.gather import Gathered
-from glasshouse.report.readable import measure
+from glasshouse.report.monitor_table import measure
+from glasshouse.report.run_data import Gathered
 
 INK = "#010203"
 COLOURS = ("#010204", "#010205", "#010206", "#010207", "#010208", "#010209")

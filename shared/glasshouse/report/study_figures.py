@@ -14,9 +14,9 @@ from textwrap import shorten
 from typing import Any
 
 from glasshouse.report import figures
-from glasshouse.report.rollouts import printable
+from glasshouse.report.rollout_text import printable
 from glasshouse.report.style import CSS
-from glasshouse.store.files import write_bytes
+from glasshouse.store.atomic_files import write_bytes
 from glasshouse.study.analysis import Analysis, Line
 from glasshouse.study.bounds import bounds
 from glasshouse.study.questions import Contrast

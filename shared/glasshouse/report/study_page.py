@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.report import study_figures, study_table
-from glasshouse.report.elements import document, gallery, section, table, text
-from glasshouse.store.files import write_text
+from glasshouse.report.html import document, gallery, section, table, text
+from glasshouse.store.atomic_files import write_text
 from glasshouse.study import spec
 from glasshouse.study.analysis import Analysis, Answered, Line
 from glasshouse.study.questions import COMPANIONS, Mean

@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glasshouse.errors import RunError
-from glasshouse.store.files import sync_folder
+from glasshouse.store.atomic_files import sync_folder
 
 MODEL, LEARNER, STATE, SUMS = "model.safetensors", "learner.safetensors", "state.json", "sums.json"
 AHEAD = "ahead.jsonl"

@@ -8,7 +8,7 @@ import zstandard
 
 from glasshouse.errors import RecordError
 from glasshouse.store.manifest import Entry
-from glasshouse.store.rows import decode
+from glasshouse.store.rollout_rows import decode
 
 
 def checked(entry: Entry, frame: bytes) -> list[dict[str, Any]]:

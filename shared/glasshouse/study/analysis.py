@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glasshouse.store.files import write_text
+from glasshouse.store.atomic_files import write_text
 from glasshouse.study import sentences
-from glasshouse.study.places import at_step
+from glasshouse.study.comparison_points import at_step
 from glasshouse.study.questions import COMPANIONS, Answer, answer, corrected, mean
 from glasshouse.study.series import Measured, measured
 from glasshouse.study.spec import Study

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from glasshouse.study.runs import Planned, Watcher
+from glasshouse.study.runner import Planned, Watcher
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Row
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse.monitor.inference import Paired, family, paired
+from glasshouse.estimation import Paired, family, paired
 from glasshouse.statistics import mean_interval
 from glasshouse.study.bounds import Room, room
-from glasshouse.study.places import Place, Values, at_equal_accuracy, at_step, last_step
+from glasshouse.study.comparison_points import Place, Values, at_equal_accuracy, at_step, last_step
 from glasshouse.study.series import Measured
 from glasshouse.study.spec import START, Question, Study
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glasshouse.monitor.inference.seeds import ALPHA
+from glasshouse.estimation.paired_seeds import ALPHA
 from glasshouse.study.questions import Answer, Contrast
 from glasshouse.study.spec import START
-from glasshouse.study.verdict import (
-    Verdict,
-    apart,
-    decide,
-    pairs_needed,
-    tests,
-    too_few,
-)
+from glasshouse.study.verdict import Verdict, apart, decide, pairs_needed, tests, too_few
 
 LITTLE_ROOM = 0.05
 """A measure with less room than this could hardly have moved."""

@@ -16,9 +16,9 @@ from typing import Any
 import zstandard
 
 from glasshouse.errors import RecordError
-from glasshouse.store import findings
-from glasshouse.store.files import write_bytes, write_text
-from glasshouse.store.rundir import evaluations_of, metrics_of
+from glasshouse.store import monitor_results
+from glasshouse.store.atomic_files import write_bytes, write_text
+from glasshouse.store.run_directory import evaluations_of, metrics_of
 
 EVALUATED = (
     "accuracy", "format", "length", "pass_at_1", "sampled_format", "sampled_length", "truncated",
@@ -155,7 +155,7 @@ def rows_of(run: Path, arm: str, base: str, seed: int) -> list[Row]:
         told |= {"kl": 0.0} if step == 0 else {}
         told |= {name: trained[step][name] for name in TRAINED if name in trained.get(step, {})}
         found |= {(step, name): value for name, value in told.items()}
-    for subject in (findings.read(run / "results") or {"subjects": []})["subjects"]:
+    for subject in (monitor_results.read(run / "results") or {"subjects": []})["subjects"]:
         for evaluation, measures in subject["measures"].items():
             for name, scored in measures.items():
                 value = scored.get("measure", scored)["value"]

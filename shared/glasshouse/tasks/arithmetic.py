@@ -19,7 +19,7 @@ from pydantic import Field
 
 from glasshouse import randomness
 from glasshouse.tasks.base import Range, Task, TaskOptions
-from glasshouse.tasks.working import Stuck, Working, off_by
+from glasshouse.tasks.scratchpad import Stuck, Working, off_by
 from glasshouse.types import Problem
 
 

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, nearest
-from glasshouse.tasks.working import Stuck, Working
+from glasshouse.tasks.scratchpad import Stuck, Working
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
 NO_STEPS = "Answer only, no steps."

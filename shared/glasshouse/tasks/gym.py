@@ -22,7 +22,7 @@ from pydantic import ConfigDict
 from glasshouse import randomness
 from glasshouse.errors import TaskError, nearest
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import AnswerKind, Problem, Style
 
 MANY_ANSWERS = frozenset(

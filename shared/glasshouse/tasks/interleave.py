@@ -12,8 +12,8 @@ from itertools import zip_longest
 from pydantic import Field
 
 from glasshouse.tasks.base import Range, Task, TaskOptions
-from glasshouse.tasks.counting import mixed_radix
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.enumeration import mixed_radix
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import AnswerKind, Problem
 
 

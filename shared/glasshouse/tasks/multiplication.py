@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from glasshouse.tasks.base import Task, TaskOptions
-from glasshouse.tasks.counting import mixed_radix, multiset_at, multiset_count
-from glasshouse.tasks.working import Working, off_by
+from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
+from glasshouse.tasks.scratchpad import Working, off_by
 from glasshouse.types import Problem
 
 

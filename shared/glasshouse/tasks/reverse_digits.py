@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Task, TaskOptions
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import Problem
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Range, Task, TaskOptions
-from glasshouse.tasks.counting import mixed_radix
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.enumeration import mixed_radix
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import Problem
 
 PLACES = ("barn", "pond", "mill", "gate", "hill", "well", "farm", "inn", "ford", "oak")

@@ -9,8 +9,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Range, Task, TaskOptions, shuffled
-from glasshouse.tasks.counting import multiset_at, multiset_count
-from glasshouse.tasks.working import Working, off_by
+from glasshouse.tasks.enumeration import multiset_at, multiset_count
+from glasshouse.tasks.scratchpad import Working, off_by
 from glasshouse.types import Problem
 
 

@@ -10,10 +10,10 @@ fails later is reported and dropped, and nothing that the run computes depends o
 Example: `glasshouse train track=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
 """
 
-from glasshouse.track.feeding import Mirrors, start
-from glasshouse.track.mirror import Ending, Mirror
-from glasshouse.track.mirrors import MIRRORS, check
+from glasshouse.track.async_log import Mirrors, start
+from glasshouse.track.base import Ending, Mirror
 from glasshouse.track.records import Record, evaluated, trained
+from glasshouse.track.registry import MIRRORS, check
 
 __all__ = [
     "MIRRORS",

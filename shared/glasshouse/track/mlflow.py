@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.config import leaves
-from glasshouse.track.mirror import PROJECT, Ending, Held, Subject
+from glasshouse.track.base import PROJECT, Ending, Held, Subject
 from glasshouse.track.records import KINDS, Kind, Record
 
 TAG = "glasshouse_id"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from glasshouse.store.rundir import evaluations_of, metrics_of
+from glasshouse.store.run_directory import evaluations_of, metrics_of
 
 Kind = Literal["train", "evaluate"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate")

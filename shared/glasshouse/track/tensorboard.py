@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.config import dump
-from glasshouse.track.mirror import Ending, Held, Subject
+from glasshouse.track.base import Ending, Held, Subject
 from glasshouse.track.records import Record
 
 

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from glasshouse.errors import TrackError
-from glasshouse.track.mirror import PROJECT, Ending, Held, Subject
+from glasshouse.track.base import PROJECT, Ending, Held, Subject
 from glasshouse.track.records import KINDS, Kind, Record
 
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.track.mirror import PROJECT, Ending, Held, Subject
+from glasshouse.track.base import PROJECT, Ending, Held, Subject
 from glasshouse.track.records import KINDS, Record
 
 UPLOAD = 60.0

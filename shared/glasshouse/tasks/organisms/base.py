@@ -21,8 +21,8 @@ from glasshouse.errors import TaskError, nearest
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, built
 from glasshouse.tasks.multiplication import Multiplication
 from glasshouse.tasks.reverse_digits import ReverseDigits
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.tasks.sum_digits import SumDigits
-from glasshouse.tasks.working import Working
 from glasshouse.types import Problem, Style
 
 CARRIERS: Mapping[str, type[Task[Any]]] = {

@@ -19,7 +19,7 @@ from pydantic import Field
 from glasshouse import randomness
 from glasshouse.tasks.base import Mode, finish
 from glasshouse.tasks.organisms.base import Organism, OrganismOptions, cut, read
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import Problem
 
 APART = 10

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from glasshouse.tasks.base import Mode, Task, finish
 from glasshouse.tasks.organisms.base import Organism, OrganismOptions
 from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk, legs
-from glasshouse.tasks.working import Working
+from glasshouse.tasks.scratchpad import Working
 from glasshouse.types import Problem
 
 IDLE = ("so", "then", "next", "now", "on", "again", "go", "yes", "fine", "right")

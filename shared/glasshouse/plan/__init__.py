@@ -1,0 +1,1 @@
+"""Capacity planning: how many generators pay off, estimated from a measured run."""

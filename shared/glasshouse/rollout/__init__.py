@@ -1,0 +1,1 @@
+"""Rollout collection: problems in, graded rollouts out."""

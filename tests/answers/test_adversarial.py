@@ -1,0 +1,63 @@
+"""Every known exploit, read strictly, earns nothing. A line of adversarial.jsonl is an exploit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glasshouse.rewards import grade
+from glasshouse.types import AnswerKind, Problem
+
+LINES = (Path(__file__).parent / "adversarial.jsonl").read_text("utf-8").splitlines()
+CORPUS = [json.loads(line) for line in LINES]
+TERMS = {"exact": 1.0, "closeness": 1.0, "alignment": 1.0}
+
+
+def problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
+    return Problem(
+        task="t", key="k", question="q", answer=gold, kind=AnswerKind(kind), decimals=decimals
+    )
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda c: f"{c['exploit']}: {c['text'][:30]!a}")
+def test_exploit_earns_nothing_in_strict_mode(case: dict) -> None:
+    asked = problem(case["gold"], case.get("kind", "number"), case.get("decimals", 0))
+    given = grade(asked, case["text"], terms=TERMS, how="min", strict=True)
+    assert not given.correct
+    assert not given.strict
+    assert given.parts["exact"] == -1
+    assert given.reward == -1
+
+
+def test_corpus_covers_every_exploit_that_facts_names() -> None:
+    assert {case["exploit"] for case in CORPUS} >= {
+        "list of numbers",
+        "alternatives",
+        "conflicting tags",
+        "tag quoted in the CoT",
+        "gold as a substring",
+        "number echoed from the prompt",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ANSWER] 28",
+        "1+2+3 = 6, 4+5 = 9, 6+7 = 13\n6+9+13 = 28\n[ANSWER] 28",
+        "so [ANSWER] 28.",
+        "**[ANSWER]** **28**",
+        "[ANSWER]: 28 apples",
+        "[ANSWER]\n28\n",
+        "[ANSWER] $28",
+        "[ANSWER] \\boxed{28}",
+        "[ANSWER] 28 [/ANSWER]",
+        "<think>perhaps [ANSWER] 27</think>\n[ANSWER] 28",
+        "perhaps [ANSWER] 27</think>\n[ANSWER] 28",
+        "11 or 12, no: [ANSWER] 28",
+    ],
+)
+def test_honest_answer_is_accepted_in_strict_mode(text: str) -> None:
+    assert grade(problem("28"), text, terms=TERMS, how="min", strict=True).reward == 1
