@@ -68,7 +68,7 @@ class Ours:
         self.requests = [
             replace(r, keys=tuple((k * 3 + 1) % 2**64 for k in r.keys)) for r in self.requests
         ]
-        size = self.run.config.generate.chunk
+        size = self.run.config.generate.chunk_size
         chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]
         started = time.perf_counter()
         made = self.run.placement.generate(chunks, self.run.sampling, lambda: None)

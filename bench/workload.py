@@ -80,9 +80,18 @@ class Work:
             "model": self.model,
             "threads": threads,
             "task": {"name": TASK, "style": STYLE},
-            "data": {"problems": self.problems},
-            "generate": {"samples": self.samples, "max_tokens": self.longest, "chunk": chunk},
-            "learn": {"algorithm": "grpo", "lr": RATE, "skip": skip, "blocks": blocks},
+            "data": {"groups_per_step": self.problems},
+            "generate": {
+                "group_size": self.samples,
+                "max_tokens": self.longest,
+                "chunk_size": chunk,
+            },
+            "learn": {
+                "algorithm": "grpo",
+                "learning_rate": RATE,
+                "skip_zero_advantage": skip,
+                "gradient_blocks": blocks,
+            },
             "evaluate": {"problems": 0},
         }
         config = Config.model_validate({**tree, **changed})

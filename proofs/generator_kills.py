@@ -34,9 +34,9 @@ WAYS = ("generating", "syncing", "spawning")
 
 def overrides(out: Path, steps: int) -> list[str]:
     return [
-        f"model={ROOT / 'models' / 'mock'}", f"out={out}", f"steps={steps}", "data.problems=8",
-        "generate.chunk=2", "generate.samples=48", "generate.max_tokens=64", "evaluate.problems=0",
-        "reward.terms={closeness: 1}", "monarch.deaths=1000", "monarch.backoff=0",
+        f"model={ROOT / 'models' / 'mock'}", f"out={out}", f"steps={steps}", "data.groups_per_step=8",
+        "generate.chunk_size=2", "generate.group_size=48", "generate.max_tokens=64", "evaluate.problems=0",
+        "reward.terms={closeness: 1}", "monarch.max_failures=1000", "monarch.backoff=0",
     ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def main() -> int:
         steps = args.kills + 1
         Run(config.load([], overrides(calm, steps))).train()
         killer, started = Killer(args.kills, args.seed), time.monotonic()
-        run = Run(config.load([], [*overrides(wild, steps), "placement=monarch"]), killer)
+        run = Run(config.load([], [*overrides(wild, steps), "backend=monarch"]), killer)
         assert isinstance(run.placement, Monarch)
         killer.placement = run.placement
         run.train()

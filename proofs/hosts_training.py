@@ -17,7 +17,8 @@ Measured = dict[str, Any]
 
 STEPS = 60
 SMALL = [
-    f"steps={STEPS}", "data.problems=16", "generate.samples=8", "generate.chunk=2", "generate.max_tokens=64",
+    f"steps={STEPS}", "data.groups_per_step=16", "generate.group_size=8", "generate.chunk_size=2",
+    "generate.max_tokens=64",
     "evaluate.problems=0", "monarch.verify_every=5",
 ]  # fmt: skip
 
@@ -30,7 +31,7 @@ def train(scene: Scene, disturbed: bool = True, options: tuple[str, ...] = ()) -
     run = scene.network.start(
         CONTROLLER,
         [scene.python, "-m", "glasshouse", "train", "--quiet", *SMALL, *options, *scene.overrides,
-         "placement=monarch", "monarch.generators=4", f"out={spread}"],
+         "backend=monarch", "monarch.generators=4", f"out={spread}"],
         env=scene.environment,
     )  # fmt: skip
     found: Measured = {}

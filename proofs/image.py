@@ -47,7 +47,7 @@ PLANTED = [
 ]  # fmt: skip
 """Where people keep what nobody else should see."""
 RUN = [
-    "--config", "tests/test_config.yaml", "steps=60", "checkpoints.every=10", "learn.lr=1e-3",
+    "--config", "tests/test_config.yaml", "steps=60", "checkpoints.every=10", "learn.learning_rate=1e-3",
     "reward.terms={closeness: 1}",
 ]  # fmt: skip
 """The mock configuration, long enough to be killed twice, with something to learn."""

@@ -31,9 +31,10 @@ from glasshouse.train.display import Display
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
-    f"model={ROOT / 'models' / 'mock'}", "steps=12", "data.problems=4", "generate.samples=4",
+    f"model={ROOT / 'models' / 'mock'}", "steps=12", "data.groups_per_step=4", "generate.group_size=4",
     "generate.max_tokens=24", "evaluate.problems=4", "evaluate.samples=1", "evaluate.every=5",
-    "reward.terms={closeness: 1}", "checkpoints.every=3", "checkpoints.above=-0.9", "learn.lr=1e-3",
+    "reward.terms={closeness: 1}", "checkpoints.every=3", "checkpoints.save_above_reward=-0.9",
+    "learn.learning_rate=1e-3",
 ]  # fmt: skip
 IN_A_ROW = ((1, 5, 9), (2, 7), (4, 4, 4))
 """Steps after which one and the same run is killed, again and again."""

@@ -27,7 +27,7 @@ def glasshouse(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["train", "learn.lrr=1"], 'Did you mean "learn.lr"?'),
+        (["train", "learn.lrr=1"], 'Did you mean "learn.learning_rate"?'),
         (["train", "steps=many"], "steps"),
         (["train", "--config", "no/such.yaml"], "does not exist"),
         (["train", "model=no/such/folder"], "no/such/folder"),
@@ -63,7 +63,7 @@ def test_the_shell_sees_the_sentence_and_the_exit_code() -> None:
 def test_a_placement_that_is_not_installed_is_a_sentence(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['monarch'] = None; from glasshouse.cli import main; "
-        f"sys.exit(main(['train', 'placement=monarch', 'model={MOCK}', 'out={tmp_path / 'a'}']))"
+        f"sys.exit(main(['train', 'backend=monarch', 'model={MOCK}', 'out={tmp_path / 'a'}']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -72,7 +72,7 @@ def test_a_placement_that_is_not_installed_is_a_sentence(tmp_path: Path) -> None
 
 
 def test_dry_run_prints_what_was_resolved_and_trains_nothing(tmp_path: Path) -> None:
-    done = glasshouse("train", "--dry-run", "learn.lr=1e-5", f"out={tmp_path / 'x'}")
+    done = glasshouse("train", "--dry-run", "learn.learning_rate=1e-5", f"out={tmp_path / 'x'}")
     assert done.returncode == 0
     assert "lr: 1.0e-05" in done.stdout
     assert not (tmp_path / "x").exists()
@@ -112,7 +112,7 @@ def test_tasks_shows_the_prompts_of_one_word_for_word() -> None:
 def test_config_explains_every_key() -> None:
     done = glasshouse("config")
     assert done.returncode == 0
-    assert "learn.lr" in done.stdout
+    assert "learn.learning_rate" in done.stdout
     assert "Learning rate" in done.stdout
 
 
@@ -125,7 +125,8 @@ def test_eval_of_a_model_folder_reports_intervals_for_programs() -> None:
 
 def test_a_run_is_quiet_in_a_pipe_but_for_its_result(tmp_path: Path) -> None:
     done = glasshouse(
-        "train", f"model={MOCK}", "steps=3", "data.problems=2", "generate.samples=2", "generate.max_tokens=16",
+        "train", f"model={MOCK}", "steps=3", "data.groups_per_step=2", "generate.group_size=2",
+        "generate.max_tokens=16",
         "evaluate.problems=4", "evaluate.samples=0", f"out={tmp_path / 'run'}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -137,7 +138,7 @@ def test_a_run_is_quiet_in_a_pipe_but_for_its_result(tmp_path: Path) -> None:
 
 def test_verbose_shows_a_completion_of_every_step(tmp_path: Path) -> None:
     done = glasshouse(
-        "train", "--verbose", f"model={MOCK}", "steps=2", "data.problems=2", "generate.samples=2",
+        "train", "--verbose", f"model={MOCK}", "steps=2", "data.groups_per_step=2", "generate.group_size=2",
         "generate.max_tokens=16", "evaluate.problems=0", f"out={tmp_path / 'run'}",
     )  # fmt: skip
     assert "step 1" in done.stdout

@@ -32,24 +32,24 @@ def test_without_anything_the_defaults_hold():
 
 def test_the_file_overrides_the_defaults_and_the_command_line_the_file(written):
     file = written("steps: 7\nlearn:\n  lr: 0.5\n  passes: 3\ntask: {name: arithmetic}\n")
-    config = load([file], ["learn.lr=1e-4", "seed=3"])
-    assert (config.steps, config.learn.passes, config.task.name) == (7, 3, "arithmetic")
-    assert (config.learn.lr, config.seed) == (1e-4, 3)
-    assert config.learn.kl == Config().learn.kl
-    assert load([file]).learn.lr == 0.5
+    config = load([file], ["learn.learning_rate=1e-4", "seed=3"])
+    assert (config.steps, config.learn.epochs_per_batch, config.task.name) == (7, 3, "arithmetic")
+    assert (config.learn.learning_rate, config.seed) == (1e-4, 3)
+    assert config.learn.kl_coef == Config().learn.kl_coef
+    assert load([file]).learn.learning_rate == 0.5
 
 
 def test_a_later_file_is_laid_over_an_earlier_one(written, tmp_path):
     later = tmp_path / "later.yaml"
-    later.write_text("learn: {lr: 0.25}\n")
+    later.write_text("learn: {learning_rate: 0.25}\n")
     config = load([written("steps: 7\nlearn: {lr: 0.5, passes: 3}\n"), later])
-    assert (config.steps, config.learn.passes, config.learn.lr) == (7, 3, 0.25)
+    assert (config.steps, config.learn.epochs_per_batch, config.learn.learning_rate) == (7, 3, 0.25)
 
 
 def test_of_two_files_the_one_with_the_mistake_is_named(written, tmp_path):
     later = tmp_path / "later.yaml"
-    later.write_text("learn: {lr: 0.25}\n")
-    first = written("learn: {passes: none}\n")
+    later.write_text("learn: {learning_rate: 0.25}\n")
+    first = written("learn: {epochs_per_batch: none}\n")
     with pytest.raises(ConfigError, match="passes") as error:
         load([first, later])
     assert str(error.value).startswith(f"{first}: ")
@@ -74,9 +74,12 @@ def test_a_value_may_hold_an_equals_sign_or_be_empty():
 
 @pytest.mark.parametrize("text", ["3e-4", "3.0e-4", "0.0003", "3E-4"])
 def test_an_exponent_is_a_number_in_the_file_and_on_the_command_line(written, text):
-    for config in (load([written(f"learn:\n  lr: {text}\n")]), load([], [f"learn.lr={text}"])):
-        assert config.learn.lr == 0.0003
-        assert type(config.learn.lr) is float
+    for config in (
+        load([written(f"learn:\n  lr: {text}\n")]),
+        load([], [f"learn.learning_rate={text}"]),
+    ):
+        assert config.learn.learning_rate == 0.0003
+        assert type(config.learn.learning_rate) is float
 
 
 @pytest.mark.parametrize(
@@ -84,10 +87,10 @@ def test_an_exponent_is_a_number_in_the_file_and_on_the_command_line(written, te
     [
         ("stepps: 3", "stepps", "steps"),
         ("lern:\n  lr: 1", "lern", "learn"),
-        ("learn:\n  passess: 1", "learn.passess", "learn.passes"),
+        ("learn:\n  passess: 1", "learn.passess", "learn.epochs_per_batch"),
         ("task:\n  nmae: x", "task.nmae", "task.name"),
-        ("watch:\n  stuck: 3", "watch.stuck", "watch.stuck_steps"),
-        ("lr: 0.1", "lr", "learn.lr"),
+        ("watch:\n  stuck: 3", "watch.stuck", "diagnostics.zero_variance_steps"),
+        ("lr: 0.1", "lr", "learn.learning_rate"),
         ("learn:\n  max_tokens: 3", "learn.max_tokens", "generate.max_tokens"),
     ],
 )
@@ -100,12 +103,14 @@ def test_an_unknown_key_names_the_file_and_the_nearest_key(written, text, key, s
 def test_an_unknown_key_like_no_other_lists_what_there_is(written):
     said = complaint(written("data:\n  zzzzzz: 1"))
     assert 'no key "data.zzzzzz"' in said
-    assert "data.problems, data.size, data.source" in said
+    assert "data.groups_per_step, data.size, data.source" in said
 
 
 def test_an_unknown_override_names_the_command_line_even_beside_a_file(written):
-    said = complaint(written("learn: {lr: 0.1}"), ["learn.lrr=1"])
-    assert said == 'the command line: there is no key "learn.lrr". Did you mean "learn.lr"?'
+    said = complaint(written("learn: {learning_rate: 0.1}"), ["learn.lrr=1"])
+    assert (
+        said == 'the command line: there is no key "learn.lrr". Did you mean "learn.learning_rate"?'
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,10 +121,10 @@ def test_an_unknown_override_names_the_command_line_even_beside_a_file(written):
         ("steps: -1", "steps", "-1"),
         ("steps: yes", "steps", "True"),
         ("seed: null", "seed", "None"),
-        ("learn: {lr: fast}", "learn.lr", "'fast'"),
-        ("learn: {lr: 0}", "learn.lr", "0"),
-        ("learn: {lr: .nan}", "learn.lr", "nan"),
-        ("learn: {lr: .inf}", "learn.lr", "inf"),
+        ("learn: {learning_rate: fast}", "learn.learning_rate", "'fast'"),
+        ("learn: {learning_rate: 0}", "learn.learning_rate", "0"),
+        ("learn: {learning_rate: .nan}", "learn.learning_rate", "nan"),
+        ("learn: {learning_rate: .inf}", "learn.learning_rate", "inf"),
         ("learn: 3", "learn", "3"),
         ("task: {style: loud}", "task.style", "'loud'"),
         ("data: {source: stale}", "data.source", "'stale'"),
@@ -176,7 +181,7 @@ def test_a_dumped_config_loads_as_it_was(written):
     config = load(
         [],
         [
-            "learn.lr=3e-7",
+            "learn.learning_rate=3e-7",
             "learn.clip_low=0.1",
             "task.style=direct",
             "task.options={count: [1, 2], name: ünï}",
@@ -219,7 +224,7 @@ def test_every_field_is_described():
 def test_a_description_shows_type_and_default():
     rows = {key: (kind, default) for key, kind, default, _ in describe()}
     assert rows["steps"] == ("int", "60")
-    assert rows["learn.lr"] == ("float", "0.0003")
+    assert rows["learn.learning_rate"] == ("float", "0.0003")
     assert rows["task.style"] == ("cot | direct", "cot")
     assert rows["learn.clip_low"] == ("float or empty", "null")
     assert rows["data.source"] == ("fresh | fixed", "fresh")

@@ -226,7 +226,7 @@ def test_the_health_line_says_what_where_and_from_which_step(
 ) -> None:
     monkeypatch.setenv("GLASSHOUSE_EXPERIMENT", "example.rl")
     monkeypatch.setenv("GLASSHOUSE_REVISION", "0123456789ab")
-    small = [f"model={ROOT / 'models' / 'mock'}", "data.problems=2", "generate.samples=2",
+    small = [f"model={ROOT / 'models' / 'mock'}", "data.groups_per_step=2", "generate.group_size=2",
              "generate.max_tokens=8", "evaluate.problems=2", "evaluate.samples=1",
              f"out={tmp_path / 'run'}"]  # fmt: skip
     lines = []

@@ -34,12 +34,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     f"model={ROOT / 'models' / 'mock'}",
     "steps=3",
-    "data.problems=8",
-    "generate.samples=4",
+    "data.groups_per_step=8",
+    "generate.group_size=4",
     "generate.max_tokens=32",
-    "generate.chunk=2",
+    "generate.chunk_size=2",
     "reward.terms={closeness: 1}",
-    "learn.micro_tokens=64",
+    "learn.microbatch_tokens=64",
     "evaluate.problems=4",
     "evaluate.samples=2",
 ]
@@ -66,7 +66,7 @@ def test_any_number_of_processes_gives_the_bits_of_one(
     tmp_path: Path, inline: tuple[Path, bytes], generators: int, learners: int
 ) -> None:
     out, (alone, weights) = tmp_path / "a", inline
-    places = ["placement=monarch", f"monarch.generators={generators}"]
+    places = ["backend=monarch", f"monarch.generators={generators}"]
     assert run(out, *places, f"monarch.learners={learners}", "monarch.verify_every=1") == weights
     assert metrics(out) == metrics(alone)
     assert any(row["grad_norm"] > 0 for row in metrics(out))
@@ -87,9 +87,11 @@ class KillsTheLearner(Display):
 
 def test_a_run_whose_learner_died_goes_on_with_a_lag_too(tmp_path: Path) -> None:
     """The lag's order of generating and learning is the same in one process and in several."""
-    alone = run(tmp_path / "alone", "lag=1")
+    alone = run(tmp_path / "alone", "max_offpolicy_steps=1")
     out, display = tmp_path / "a", KillsTheLearner()
-    settings = resolved(f"out={out}", "lag=1", "placement=monarch", "checkpoints.every=1")
+    settings = resolved(
+        f"out={out}", "max_offpolicy_steps=1", "backend=monarch", "checkpoints.every=1"
+    )
     display.run = Run(settings, display)
     with pytest.raises(RunError, match="same command again"):
         display.run.train()
@@ -136,7 +138,7 @@ def samples(made: list[list[list[Completion]]]) -> list[Sample]:
 
 @pytest.fixture(scope="module")
 def settings() -> config.Config:
-    return resolved("placement=monarch", "monarch.chunk_timeout=2", "monarch.deaths=5")
+    return resolved("backend=monarch", "monarch.chunk_timeout=2", "monarch.max_failures=5")
 
 
 @pytest.fixture(scope="module")

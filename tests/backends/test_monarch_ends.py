@@ -21,8 +21,8 @@ pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [
     sys.executable, "-m", "glasshouse", "train", f"model={ROOT / 'models' / 'mock'}",
-    "steps=100000", "data.problems=4", "generate.samples=4", "generate.max_tokens=32",
-    "generate.chunk=2", "evaluate.problems=0", "placement=monarch", "monarch.generators=1",
+    "steps=100000", "data.groups_per_step=4", "generate.group_size=4", "generate.max_tokens=32",
+    "generate.chunk_size=2", "evaluate.problems=0", "backend=monarch", "monarch.generators=1",
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from glasshouse.types import Problem
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=2", "task.name=multiplication", "data.problems=4", "generate.samples=2",
+    f"model={MOCK}", "steps=2", "task.name=multiplication", "data.groups_per_step=4", "generate.group_size=2",
     "generate.max_tokens=16", "evaluate.problems=6", "evaluate.samples=0",
 ]  # fmt: skip
 

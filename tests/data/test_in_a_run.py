@@ -13,7 +13,7 @@ from glasshouse.train.display import Display
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=4", "task.name=multiplication", "data.problems=8", "generate.samples=2",
+    f"model={MOCK}", "steps=4", "task.name=multiplication", "data.groups_per_step=8", "generate.group_size=2",
     "generate.max_tokens=16", "evaluate.problems=4", "evaluate.samples=0", "evaluate.oversize=1",
 ]  # fmt: skip
 TINY = "task.options={left_digits: 1, right_digits: 1}"  # 45 problems, 37 of them for training
@@ -54,7 +54,7 @@ def test_a_used_up_run_says_that_it_starts_over(tmp_path):
 
 
 def test_a_run_told_to_stop_ends_with_a_sentence_and_its_evaluation(tmp_path):
-    summary, said = run(tmp_path / "a", TINY, "steps=6", "data.when_used_up=stop")
+    summary, said = run(tmp_path / "a", TINY, "steps=6", "data.on_exhausted=stop")
     assert summary["steps_done"] == summary["used_up_at"] == 4
     assert "accuracy" in summary["after"]
     assert any("The run ends after step 4" in s and "used up" in s for s in said)
@@ -93,7 +93,7 @@ def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp
         (["task.schedule={5: {}}", "data.source=fixed", "data.size=4"], "needs data.source=fresh"),
         ([TINY, "data.source=fixed", "data.size=40"], "has only 37 training problems"),
         (["evaluate.oversize=0.5"], "greater than or equal to 1"),
-        (["data.when_used_up=never"], "restart"),
+        (["data.on_exhausted=never"], "restart"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, overrides, says):
@@ -108,8 +108,8 @@ def test_drawing_costs_less_than_a_fiftieth_of_a_step(tmp_path):
     run(
         tmp_path / "a",
         "steps=12",
-        "data.problems=16",
-        "generate.samples=8",
+        "data.groups_per_step=16",
+        "generate.group_size=8",
         "generate.max_tokens=48",
     )
     lines = (tmp_path / "a" / "results" / "metrics.jsonl").read_text().splitlines()

@@ -26,9 +26,9 @@ from glasshouse.train import Run
 __all__ = ["server"]  # the fixture
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=4", "data.problems=4", "generate.samples=2", "generate.max_tokens=32",
-    "evaluate.problems=6", "evaluate.samples=0", "checkpoints.every=2", "checkpoints.best=false",
-    "checkpoints.above=null", "monitor.problems=10",
+    f"model={MOCK}", "steps=4", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=32",
+    "evaluate.problems=6", "evaluate.samples=0", "checkpoints.every=2", "checkpoints.save_best=false",
+    "checkpoints.save_above_reward=null", "monitor.problems=10",
 ]  # fmt: skip
 
 

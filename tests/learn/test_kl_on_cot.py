@@ -30,7 +30,9 @@ def test_without_a_cot_there_is_nothing_to_hold() -> None:
     for kl_on in ("all", "cot"):
         for text in (TEXT, "[ANSWER] 3"):
             policy = load("models/mock")
-            learner = Learner(policy, LearnConfig(kl=1.0, kl_on=kl_on), max_tokens=32, steps=1)
+            learner = Learner(
+                policy, LearnConfig(kl_coef=1.0, kl_tokens=kl_on), max_tokens=32, steps=1
+            )
             with torch.no_grad():  # away from the start
                 next(iter(policy.model.parameters())).mul_(1.1)
             sample = Sample(

@@ -255,13 +255,13 @@ def test_the_rate_is_constant_unless_asked() -> None:
 
 
 def test_the_rate_warms_up_and_decays() -> None:
-    linear = LearnConfig(warmup=4, decay="linear")
+    linear = LearnConfig(warmup_steps=4, lr_schedule="linear")
     rates = [schedule(linear, step, 12) for step in range(12)]
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
-    cosine = LearnConfig(decay="cosine")
+    cosine = LearnConfig(lr_schedule="cosine")
     rates = [schedule(cosine, step, 4) for step in range(4)]
     assert rates == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)])
-    assert schedule(LearnConfig(warmup=4), 11, 12) == 1.0
+    assert schedule(LearnConfig(warmup_steps=4), 11, 12) == 1.0
 
 
 def test_the_schedule_reaches_the_optimizer(tiny: Tiny) -> None:

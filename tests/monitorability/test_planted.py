@@ -27,8 +27,8 @@ from glasshouse.tasks import make
 from glasshouse.train import Run
 
 LITTLE = [
-    "data.problems=4", "generate.samples=4", "generate.max_tokens=40", "evaluate.problems=4",
-    "evaluate.samples=0", "checkpoints.best=false", "checkpoints.above=null",
+    "data.groups_per_step=4", "generate.group_size=4", "generate.max_tokens=40", "evaluate.problems=4",
+    "evaluate.samples=0", "checkpoints.save_best=false", "checkpoints.save_above_reward=null",
 ]  # fmt: skip
 HINT = make("leaked_hint", {"inner": {"count": [2, 2]}})
 BUG = make("grader_bug", {"inner": {"right_digits": 1}})
@@ -39,7 +39,7 @@ def hinted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base that uses its key now and then, and one step of RL."""
     out = tmp_path_factory.mktemp("hinted") / "run"
     given = ["model=leaked-hint-0", "task.name=leaked_hint", "steps=1", "monitor.problems=50"]
-    pressed = ["reward.pressures={monitor: {weight: 0, patterns: [secret]}}"]
+    pressed = ["reward.penalties={monitor: {weight: 0, patterns: [secret]}}"]
     Run(config.load([], [*LITTLE, *given, *pressed, f"out={out}"])).train()
     monitor(out)
     return out
@@ -87,7 +87,7 @@ def test_specificity_where_nothing_is_planted_nothing_is_claimed(tmp_path: Path)
     in the reward, give it no reliance to find: by no measure, no monitor and no sentence."""
     given = [
         "model=pocket", "task.name=leaked_hint", "task.options={inner: {count: [2, 2]}}",
-        "reward.pressures={monitor: {weight: 0}}", "steps=3", f"out={tmp_path}/run",
+        "reward.penalties={monitor: {weight: 0}}", "steps=3", f"out={tmp_path}/run",
     ]  # fmt: skip
     Run(config.load([], [*LITTLE, *given])).train()
     said = monitor(tmp_path / "run", problems=50, ends=True)

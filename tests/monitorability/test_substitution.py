@@ -280,9 +280,9 @@ def test_a_base_writes_synonyms_now_and_then_and_tracks_in_them(name: str) -> No
 
 def test_a_run_of_the_base_is_monitored_from_the_command_line(tmp_path: Path) -> None:
     given = [
-        "model=substitution-0", "task.name=substitution", "steps=1", "data.problems=4",
-        "generate.samples=4", "generate.max_tokens=40", "evaluate.problems=4", "evaluate.samples=1",
-        "reward.pressures={monitor: {weight: 1.0}}", f"out={tmp_path}/run",
+        "model=substitution-0", "task.name=substitution", "steps=1", "data.groups_per_step=4",
+        "generate.group_size=4", "generate.max_tokens=40", "evaluate.problems=4", "evaluate.samples=1",
+        "reward.penalties={monitor: {weight: 1.0}}", f"out={tmp_path}/run",
     ]  # fmt: skip
     Run(config.load([], given)).train()
     found = monitor(

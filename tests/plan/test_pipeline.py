@@ -31,18 +31,26 @@ EVERYTHING = Times(
         # more generators than chunks change nothing
         (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=99), 1.5),
         # learning is hidden behind generating, and the other way round
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4, lag=1), 2.0),
-        (Times(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, lag=1), 3.0),
+        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 2.0),
+        (Times(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 3.0),
         # two learners take half as long
-        (Times(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, lag=1, learners=2), 2.0),
+        (
+            Times(chunk=1.0, learn=3.0),
+            Pipeline(chunks=8, generators=4, max_offpolicy_steps=1, learners=2),
+            2.0,
+        ),
         # four generators on two cores are as fast as two
         (Times(chunk=1.0, learn=1.0), Pipeline(chunks=8, generators=4, cores=2), 5.0),
         # one core for everything: a lag hides nothing, 4 + 2 seconds of work are 6
-        (Times(chunk=1.0, learn=2.0), Pipeline(chunks=4, generators=4, cores=1, lag=1), 6.0),
+        (
+            Times(chunk=1.0, learn=2.0),
+            Pipeline(chunks=4, generators=4, cores=1, max_offpolicy_steps=1),
+            6.0,
+        ),
         # 0.1 + (0.125 + 2 + 2) + 0.2 + 3 + (0.5 + 2 × 0.25) + 0.3
         (EVERYTHING, Pipeline(chunks=4, generators=2, hosts=3), 8.725),
         # grade 0.2, draw 0.1, then the longer of 4.125 and 3 + 1 + 0.3
-        (EVERYTHING, Pipeline(chunks=4, generators=2, hosts=3, lag=1), 4.6),
+        (EVERYTHING, Pipeline(chunks=4, generators=2, hosts=3, max_offpolicy_steps=1), 4.6),
     ],
 )
 def test_cases_worked_out_by_hand(times: Times, spread: Pipeline, seconds: float) -> None:
@@ -55,8 +63,16 @@ def test_cases_worked_out_by_hand(times: Times, spread: Pipeline, seconds: float
         (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4), "generators"),
         (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=8), "chunks"),
         (Times(chunk=1.0, learn=5.0), Pipeline(chunks=8, generators=4), "learner"),
-        (Times(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, lag=1), "learner"),
-        (Times(chunk=1.0, learn=1.5), Pipeline(chunks=8, generators=4, lag=1), "generators"),
+        (
+            Times(chunk=1.0, learn=3.0),
+            Pipeline(chunks=8, generators=4, max_offpolicy_steps=1),
+            "learner",
+        ),
+        (
+            Times(chunk=1.0, learn=1.5),
+            Pipeline(chunks=8, generators=4, max_offpolicy_steps=1),
+            "generators",
+        ),
         (Times(chunk=1.0, send=0.1), Pipeline(chunks=8, generators=8, hosts=31), "sync"),
         (Times(chunk=1.0, grade=9.0), Pipeline(chunks=8, generators=8), "controller"),
     ],
@@ -92,7 +108,9 @@ def test_what_holds_for_every_pipeline(
     assert found <= (alone + work + loads) * (1 + 1e-9), "never slower than one after the other"
     if cores:
         assert found >= (alone + work + loads) / cores * (1 - 1e-9), "cores are not multiplied"
-    assert step(lag=1) <= step(lag=0) * (1 + 1e-9), "overlapping never costs"
+    assert step(max_offpolicy_steps=1) <= step(max_offpolicy_steps=0) * (1 + 1e-9), (
+        "overlapping never costs"
+    )
     if not cores:  # with fewer cores than work, more generators only read the weights more often
         assert step(generators=generators + 1) <= found * (1 + 1e-9), "one more never slows it"
     assert step(hosts=2) >= found * (1 - 1e-9), "a further host must be brought the weights"
@@ -111,7 +129,7 @@ def test_a_pipeline_that_cannot_be(wrong: dict[str, int]) -> None:
 
 def run_directory(path: Path, generate: float = 8.0, steps: int = 3) -> Path:
     (path / "results").mkdir(parents=True)
-    config = "data: {problems: 32}\ngenerate: {samples: 8, chunk: 4}\n"
+    config = "data: {groups_per_step: 32}\ngenerate: {samples: 8, chunk: 4}\n"
     (path / "config.yaml").write_text(config)
     rows = [
         {"step": s, "timing": {"generate": generate * (9 if s == 1 else 1), "learn": 1.0,

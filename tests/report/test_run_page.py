@@ -26,7 +26,7 @@ from glasshouse.train import Run
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=4", "data.problems=4", "generate.samples=2", "generate.max_tokens=32",
+    f"model={MOCK}", "steps=4", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=32",
     "evaluate.problems=6", "evaluate.samples=2", "reward.terms={closeness: 1}", "monitor.problems=6",
 ]  # fmt: skip
 CHROMIUM = next(
@@ -38,7 +38,11 @@ CHROMIUM = next(
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of one arm and one of another, in three directories."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("a", ["seed=0"]), ("b", ["seed=1"]), ("c", ["seed=0", "learn.kl=0.3"])):
+    for name, more in (
+        ("a", ["seed=0"]),
+        ("b", ["seed=1"]),
+        ("c", ["seed=0", "learn.kl_coef=0.3"]),
+    ):
         Run(config.load([], [*SMALL, *more, f"out={folder / name}"])).train()
     monitor(folder / "a", ends=True)
     return folder
@@ -137,9 +141,9 @@ def test_several_runs_stand_side_by_side_as_arms_and_seeds(trained: Path, tmp_pa
     assert main(["report", *runs, "--out", str(out)]) == 0
     page = out.read_text()
     assert "Arms and seeds" in page
-    assert "learn.kl=0.0: " in page
+    assert "learn.kl_coef=0.0: " in page
     assert "over 2 seeds" in page
-    assert "learn.kl=0.3: " in page
+    assert "learn.kl_coef=0.3: " in page
     assert "which has no interval" in page
     assert page.count("<svg ") == 5 + 4
 
@@ -200,7 +204,7 @@ def test_a_report_that_fails_is_a_sentence_and_no_failed_run(
 def test_a_run_of_some_length_ends_with_its_report_and_how_readable_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["steps=10", "data.problems=2", "evaluate.samples=0", "monitor.at_end=true"]
+    more = ["steps=10", "data.groups_per_step=2", "evaluate.samples=0", "monitor.at_end=true"]
     assert main(["train", *SMALL, *more, f"out={tmp_path / 'a'}"]) == 0
     out = capsys.readouterr().out
     assert "Can it be read?" in out

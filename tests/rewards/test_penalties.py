@@ -19,7 +19,7 @@ from glasshouse.train import Run
 
 TINY = [
     "task.name=leaked_hint", "task.options={inner: {count: [2, 2]}}", "evaluate.problems=4",
-    "evaluate.samples=2", "data.problems=2", "generate.samples=4", "generate.max_tokens=24",
+    "evaluate.samples=2", "data.groups_per_step=2", "generate.group_size=4", "generate.max_tokens=24",
     "model=models/mock",
 ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_an_adaptive_weight_rises_above_the_floor_and_falls_below_it() -> None:
 
 
 def test_an_adaptive_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    adaptive = ["reward.pressures={monitor: {floor: 0, rate: 0.2, patterns: ['.']}}"]
+    adaptive = ["reward.penalties={monitor: {floor: 0, rate: 0.2, patterns: ['.']}}"]
     whole, halved = tmp_path / "whole", tmp_path / "halved"
     Run(config.load([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
     for steps in (2, 4):
@@ -122,7 +122,7 @@ def test_a_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
         ({"monitor": {"keywords": ["secret"]}}, "outside", "cannot be measured with it"),
         ({"monitr": {}}, "outside", 'no pressure "monitr".*monitor'),
         ({"length": {"budgt": 3}}, "outside", 'no option "budgt".*budget'),
-        ({"length": {"weight": -1}}, "outside", "reward.pressures.length.weight"),
+        ({"length": {"weight": -1}}, "outside", "reward.penalties.length.weight"),
         ({"exact": {"kind": "length"}}, "outside", "name of a reward term"),
     ],
 )
@@ -134,7 +134,7 @@ def test_the_config_refuses_in_a_sentence(settings, evaluating: str, sentence: s
 
 def test_a_run_refuses_a_monitor_that_also_evaluates() -> None:
     both = [
-        "reward.pressures={monitor: {keywords: [key]}}",
+        "reward.penalties={monitor: {keywords: [key]}}",
         "evaluate.monitors={x: {keywords: [key]}}",
     ]
     with pytest.raises(ConfigError, match='"x" evaluates, but is the one in the reward'):

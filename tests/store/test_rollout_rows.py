@@ -86,5 +86,5 @@ def test_without_tokens_the_texts_and_the_length_are_there() -> None:
     }
     assert thin["tokens"] is thin["logprobs"] is thin["prompt_tokens"] is None
     assert thin["length"] == 4
-    with pytest.raises(RecordError, match=r"Step 1, group 0, sample 0 .*record.tokens_every"):
+    with pytest.raises(RecordError, match=r"Step 1, group 0, sample 0 .*rollout_log.tokens_every"):
         rollout_of(thin)

@@ -15,8 +15,8 @@ from glasshouse.train import Run
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=2", "data.problems=4", "generate.samples=2", "generate.max_tokens=24",
-    "evaluate.problems=3", "evaluate.samples=2", "learn.algorithm=dapo", "record.tokens_every=2",
+    f"model={MOCK}", "steps=2", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=24",
+    "evaluate.problems=3", "evaluate.samples=2", "learn.algorithm=dapo", "rollout_log.tokens_every=2",
     "reward.terms={format: 1}",  # the mock model differs in it, now and then
 ]  # fmt: skip
 

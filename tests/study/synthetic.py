@@ -30,13 +30,13 @@ TREE: dict[str, Any] = {
     "config": {"task": {"name": "leaked_hint"}, "steps": 40, "evaluate": {"every": 8}},
     "arms": {
         "outcome": {},
-        "kl": {"learn.kl": 0.3},
+        "kl": {"learn.kl_coef": 0.3},
         "penalty": {"reward": {"pressures": {"monitor": {"weight": 1.0}}}},
         "orthogonal": {"reward": {"pressures": {"orthogonal": {"weight": 1.0}}}},
         "random": {"reward.random": True},
     },
     "control": "outcome",
-    "null": "random",
+    "null_arm": "random",
     "measures": {
         "reliance": "answers that follow a wrong key",
         "discloses.disclosure": "uses of the key that the CoT tells",

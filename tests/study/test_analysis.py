@@ -26,8 +26,8 @@ def asking(*questions: Mapping[str, Any], null: str | None = "random") -> Study:
     tree = {
         "title": "t",
         "bases": ["a", "b"],
-        "arms": {"outcome": {}, "kl": {"learn.kl": 0.3}, "random": {"reward.random": True}},
-        "null": null,
+        "arms": {"outcome": {}, "kl": {"learn.kl_coef": 0.3}, "random": {"reward.random": True}},
+        "null_arm": null,
         "questions": [{"ask": "?", "measure": "m", "arm": "outcome", **q} for q in questions],
     }
     return check(tree, "the study")
@@ -347,7 +347,7 @@ def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
 
 
 def test_a_question_may_have_a_null_arm_of_its_own() -> None:
-    tree = asking(RISES, {**RISES, "null": "kl"})
+    tree = asking(RISES, {**RISES, "null_arm": "kl"})
     arms = {"outcome": eight(0.2, 0.9), "kl": eight(0.2, 0.9), "random": eight(0.2, 0.2)}
     first, second = analyse(tree, told(arms)).answers
     assert first.verdict is Verdict.SHOWN

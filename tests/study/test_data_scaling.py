@@ -14,8 +14,8 @@ MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 def sweep(out, *more):
     return main([
         "data", "scaling", "--base", "4", "--factors", "0.5,1", "--seeds", "1", "--steps", "2", "--jobs", "2",
-        "--out", str(out), f"model={MOCK}", "task.name=multiplication", "data.problems=4",
-        "generate.samples=2", "generate.max_tokens=16", "evaluate.problems=6", "evaluate.samples=2", *more,
+        "--out", str(out), f"model={MOCK}", "task.name=multiplication", "data.groups_per_step=4",
+        "generate.group_size=2", "generate.max_tokens=16", "evaluate.problems=6", "evaluate.samples=2", *more,
     ])  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_a_sweep_compares_fixed_sets_with_fresh_problems_and_is_not_run_twice(tm
     for file, time in times.items():
         assert (file.stat().st_mtime_ns == time) == (file != cut_off)
 
-    assert sweep(out, "learn.lr=1e-5") == 2
+    assert sweep(out, "learn.learning_rate=1e-5") == 2
     assert "another configuration (these differ: learn)" in capsys.readouterr().err
 
 

@@ -14,9 +14,9 @@ from glasshouse.study.process_pool import Crew, Done, Job, Stepped
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
-    f"model={MOCK}", "steps=200", "data.problems=4", "generate.samples=4", "generate.max_tokens=24",
-    "evaluate.problems=4", "evaluate.samples=1", "checkpoints.every=0", "checkpoints.above=null",
-    "checkpoints.best=false",
+    f"model={MOCK}", "steps=200", "data.groups_per_step=4", "generate.group_size=4", "generate.max_tokens=24",
+    "evaluate.problems=4", "evaluate.samples=1", "checkpoints.every=0", "checkpoints.save_above_reward=null",
+    "checkpoints.save_best=false",
 ]  # fmt: skip
 
 

@@ -29,15 +29,15 @@ bases: [{ROOT / "models" / "mock"}, pocket]
 seeds: 2
 config:
   steps: 24
-  data: {{problems: 4}}
-  generate: {{samples: 4, max_tokens: 24}}
+  data: {{groups_per_step: 4}}
+  generate: {{group_size: 4, max_tokens: 24}}
   evaluate: {{problems: 4, samples: 1, every: 12}}
-  checkpoints: {{every: 3, above: null, best: false}}
+  checkpoints: {{every: 3, save_above_reward: null, save_best: false}}
   reward: {{terms: {{closeness: 1}}}}
-  learn: {{lr: 0.001}}
+  learn: {{learning_rate: 0.001}}
 arms:
   plain:
-  kl: {{learn.kl: 0.3}}
+  kl: {{learn.kl_coef: 0.3}}
 measures: {{pass_at_1: right when sampled, kl: distance from the start}}
 questions:
   - {{ask: "Is it nearer?", measure: kl, arm: kl, expect: falls}}
@@ -243,7 +243,8 @@ def test_dry_run_lists_the_runs_and_touches_nothing(
         ("measure: kl,", "measure: k1l,", [], r'questions.0: "k1l" is nothing that a run measures. Did you mean "kl"?'),
         ("pass_at_1:", "pass_at_11:", [], 'Did you mean "pass_at_1"?'),
         ("expect: falls", "expect: falls, at: 13", [], "measured at steps 0, 12, 24"),
-        ("learn.kl: 0.3", "learn.kl: 0.2", [], "holds another study: learn.kl in the arm kl (0.3 → 0.2)"),
+        ("learn.kl_coef: 0.3", "learn.kl_coef: 0.2", [],
+         "holds another study: learn.kl_coef in the arm kl (0.3 → 0.2)"),
         ("seeds: 2", "seeds: 2", ["steps=9"], "steps in the arm plain (24 → 9)"),
         ("seeds: 2", "seeds: 2", ["--seeds", "0"], '"seeds" is 0'),
         ("seeds: 2", "seeds: 2", ["--arms", "plane"], 'no arm "plane". Did you mean "plain"?'),

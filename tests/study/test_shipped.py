@@ -25,7 +25,7 @@ KEPT = {
 KEPT |= {file: file.parent / "results" for file in STUDIES if file not in KEPT}
 """Where the results of each are."""
 SMALL = [
-    "data.problems=2", "generate.samples=2", "generate.max_tokens=40", "evaluate.problems=6",
+    "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
     "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ def test_a_shipped_study_runs_in_small(
     study = spec.load(file)
     asked = study.questions[0]
     against = study.against(asked)
-    chosen = f"{asked.arm},{study.null if against == spec.START else against}"
+    chosen = f"{asked.arm},{study.null_arm if against == spec.START else against}"
     asked_at = [q.at for q in study.questions if isinstance(q.at, int)]
     steps = [f"steps={max(asked_at, default=2)}", f"evaluate.every={min(asked_at, default=2)}"]
     given = [str(file), *SMALL, *steps, "--seeds", "2", "--arms", chosen, "--jobs", "1"]
@@ -55,7 +55,7 @@ def test_a_shipped_study_is_large_enough_to_show_something(file: Path) -> None:
     if file.parent.name == "studies":
         assert study.seeds >= 8
         assert len(study.bases) >= 2
-        assert study.null
+        assert study.null_arm
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=spec.name)

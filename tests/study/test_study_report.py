@@ -79,7 +79,7 @@ def test_the_page_holds_the_verdict_first_and_what_it_rests_on() -> None:
     page = study_page.page(analyse(synthetic.study(), synthetic.table()), VERSIONS)
     parts = (
         'class="verdict"', "Shown", "Not shown", "<h2>Questions", "Over training", "Before and after",
-        "Arms, bases, seeds", "learn.kl: 0.3", "leaked-hint-1", "How to read it", "TOST",
+        "Arms, bases, seeds", "learn.kl_coef: 0.3", "leaked-hint-1", "How to read it", "TOST",
         "How to reproduce", "glasshouse study study.yaml", "reward.random",
     )  # fmt: skip
     places = [page.index(part, page.index("<body>")) for part in parts[:8]]

@@ -25,7 +25,12 @@ from glasshouse.track.registry import Kept
 from glasshouse.train import resume
 from glasshouse.train.display import Display
 
-SHORT = ("steps=4", "checkpoints.every=2", "checkpoints.above=null", "checkpoints.best=false")
+SHORT = (
+    "steps=4",
+    "checkpoints.every=2",
+    "checkpoints.save_above_reward=null",
+    "checkpoints.save_best=false",
+)
 
 
 class Remembers:
@@ -76,7 +81,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_live_run_is_fed_what_its_directory_holds(
     tmp_path: Path, remembers: type[Remembers], whole: Path
 ) -> None:
-    train(tmp_path / "run", None, (*SHORT, "track=remembers"))
+    train(tmp_path / "run", None, (*SHORT, "trackers=remembers"))
     assert remembers.last.logged == list(records(tmp_path / "run"))
     assert [(r.kind, r.step) for r in remembers.last.logged] == [
         ("evaluate", 0), ("train", 1), ("train", 2), ("train", 3), ("train", 4), ("evaluate", 4),
@@ -90,7 +95,7 @@ def test_one_that_fails_is_reported_once_and_changes_nothing(
 ) -> None:
     monkeypatch.setattr(remembers, "fails_at", 2)
     display = Warned()
-    train(tmp_path / "run", display, (*SHORT, "track=[remembers]"))
+    train(tmp_path / "run", display, (*SHORT, "trackers=[remembers]"))
     (sentence,) = display.heard
     assert sentence.startswith("The tracker remembers failed and is dropped: gone.")
     lines = (tmp_path / "run" / "results" / "events.jsonl").read_text().splitlines()
@@ -107,7 +112,7 @@ def test_one_that_cannot_start_stops_the_run_with_the_reason(
 ) -> None:
     monkeypatch.setattr(remembers, "fails_at", -1)
     with pytest.raises(TrackError, match="remembers could not start: nobody answers"):
-        train(tmp_path / "run", None, (*SHORT, "track=[remembers]"))
+        train(tmp_path / "run", None, (*SHORT, "trackers=[remembers]"))
     assert not (tmp_path / "run" / "results" / "metrics.jsonl").exists()
 
 
@@ -123,7 +128,7 @@ def test_an_unknown_or_missing_one_is_a_sentence_before_anything_is_made(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    assert main(["train", f"out={tmp_path / 'run'}", f"track=[{given}]"]) == 2
+    assert main(["train", f"out={tmp_path / 'run'}", f"trackers=[{given}]"]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -178,5 +183,5 @@ def test_a_run_is_named_by_its_place() -> None:
 
 
 def test_one_name_is_a_list_of_one() -> None:
-    assert Config.model_validate({"track": "wandb"}).track == ("wandb",)
-    assert Config().track == ()
+    assert Config.model_validate({"track": "wandb"}).trackers == ("wandb",)
+    assert Config().trackers == ()

@@ -20,7 +20,12 @@ from tests.track import held
 from glasshouse.cli import main
 from glasshouse.track.records import records
 
-SHORT = ("steps=5", "checkpoints.every=2", "checkpoints.above=null", "checkpoints.best=false")
+SHORT = (
+    "steps=5",
+    "checkpoints.every=2",
+    "checkpoints.save_above_reward=null",
+    "checkpoints.save_best=false",
+)
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
@@ -80,7 +85,7 @@ def test_killed_and_gone_on_no_step_is_missing_or_twice(
     tracker: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Step 3 is done twice: its checkpoint is that of step 2."""
-    run, overrides = tmp_path / "run", (*SHORT, f"track={tracker}")
+    run, overrides = tmp_path / "run", (*SHORT, f"trackers={tracker}")
     command = [sys.executable, "-c", KILLED, str(ROOT / "tests"), str(run), *overrides]
     killed = subprocess.run(command, timeout=200, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

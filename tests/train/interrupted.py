@@ -9,7 +9,12 @@ from proofs.resume import train
 
 from glasshouse.train.display import Display
 
-FEW = ("steps=5", "checkpoints.every=2", "checkpoints.above=null", "checkpoints.best=false")
+FEW = (
+    "steps=5",
+    "checkpoints.every=2",
+    "checkpoints.save_above_reward=null",
+    "checkpoints.save_best=false",
+)
 FILES = (
     "chat_template.jinja", "config.json", "generation_config.json", "glasshouse.json",
     "learner.safetensors", "model.safetensors", "state.json", "sums.json", "tokenizer.json",

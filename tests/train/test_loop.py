@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     f"model={ROOT / 'models' / 'mock'}",
     "steps=2",
-    "data.problems=4",
-    "generate.samples=4",
+    "data.groups_per_step=4",
+    "generate.group_size=4",
     "generate.max_tokens=32",
     "evaluate.problems=6",
     "evaluate.samples=2",
@@ -129,8 +129,8 @@ def test_every_algorithm_runs(tmp_path: Path, name: str) -> None:
         out,
         f"learn.algorithm={name}",
         "reward.terms={closeness: 1}",
-        "learn.kl=0.1",
-        "learn.entropy=0.01",
+        "learn.kl_coef=0.1",
+        "learn.entropy_coef=0.01",
         "steps=1",
     )
     assert metrics(out)[0]["grad_norm"] > 0
@@ -151,7 +151,7 @@ def test_a_reward_that_raises_stops_the_run_with_its_completion(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("override", "word"),
     [
-        ("generate.samples=1", "at least 2"),
+        ("generate.group_size=1", "at least 2"),
         ("generate.temperature=0", "greedy"),
         ("learn.algorithm=grpu", "grpo"),
         ("data.file=x.jsonl", "data.source"),
@@ -169,7 +169,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(
 
 def test_a_run_without_variance_says_so_in_words(tmp_path: Path) -> None:
     run(
-        tmp_path / "a", "watch.stuck_steps=2", "task.name=reverse_digits"
+        tmp_path / "a", "diagnostics.zero_variance_steps=2", "task.name=reverse_digits"
     )  # the mock is never right
     events = [
         json.loads(e)
@@ -209,7 +209,7 @@ def test_an_interrupted_run_ends_cleanly(tmp_path: Path, sent: signal.Signals) -
 
 
 def test_a_lag_of_one_learns_from_exactly_one_version_before(tmp_path: Path) -> None:
-    run(tmp_path / "a", "steps=4", "lag=1", "reward.terms={closeness: 1}")
+    run(tmp_path / "a", "steps=4", "max_offpolicy_steps=1", "reward.terms={closeness: 1}")
     versions = {r["step"]: r["version"] for r in rows(tmp_path / "a")}
     assert versions == {1: 0, 2: 0, 3: 1, 4: 2}
     gaps = [m["gap_max"] for m in metrics(tmp_path / "a")]
@@ -218,7 +218,7 @@ def test_a_lag_of_one_learns_from_exactly_one_version_before(tmp_path: Path) -> 
 
 def test_a_lag_is_refused_where_it_could_not_be_corrected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"learn\.refills=0"):
-        run(tmp_path / "a", "lag=1", "learn.algorithm=dapo")
+        run(tmp_path / "a", "max_offpolicy_steps=1", "learn.algorithm=dapo")
     with pytest.raises(ConfigError, match="importance_cap"):
-        run(tmp_path / "a", "lag=1", "learn.importance_cap=0")
+        run(tmp_path / "a", "max_offpolicy_steps=1", "learn.importance_cap=0")
     assert not (tmp_path / "a").exists()

@@ -44,10 +44,10 @@ def test_the_comparison_would_see_a_difference(tmp_path: Path, whole: dict[str, 
     [
         ("learn.algorithm=dapo",),
         ("learn.lora_rank=2",),
-        ("lag=1", "evaluate.every=2"),
+        ("max_offpolicy_steps=1", "evaluate.every=2"),
         ("data.source=fixed", "data.size=6"),
         ("task.name=gym.chain_sum", "generate.max_tokens=8"),
-        ("learn.passes=2", "learn.decay=linear", "learn.kl=0.1"),
+        ("learn.epochs_per_batch=2", "learn.lr_schedule=linear", "learn.kl_coef=0.1"),
         ("task.schedule={0: {count: [2, 2]}, 4: {}}",),
         ("reward.shuffle=true", "learn.algorithm=reinforce"),
     ],
@@ -85,7 +85,7 @@ def test_a_longer_run_goes_on_as_if_it_had_been_meant(tmp_path: Path) -> None:
     assert not differing(tmp_path / "a", result(tmp_path / "b"))
 
 
-@pytest.mark.parametrize("override", ["lag=1", "learn.decay=linear"])
+@pytest.mark.parametrize("override", ["max_offpolicy_steps=1", "learn.lr_schedule=linear"])
 def test_a_longer_run_is_refused_where_it_would_have_been_another(
     tmp_path: Path, override: str
 ) -> None:
@@ -125,15 +125,15 @@ def test_another_configuration_is_refused_by_name_and_may_branch_off(
 ) -> None:
     crash(tmp_path / "a", 3)
     with pytest.raises(RunError, match=r"learn\.lr .*0\.001.*0\.5.*--fork NEW learn\.lr="):
-        train(tmp_path / "a", None, (*FEW, "learn.lr=0.5"))
+        train(tmp_path / "a", None, (*FEW, "learn.learning_rate=0.5"))
     command = ["resume", str(tmp_path / "a"), "--quiet", "--fork", str(tmp_path / "b")]
-    assert main([*command, "learn.lr=1e-4"]) == 0
-    assert config_of(tmp_path / "b").learn.lr == 1e-4
-    assert config_of(tmp_path / "a").learn.lr == 1e-3
+    assert main([*command, "learn.learning_rate=1e-4"]) == 0
+    assert config_of(tmp_path / "b").learn.learning_rate == 1e-4
+    assert config_of(tmp_path / "a").learn.learning_rate == 1e-3
     forked = result(tmp_path / "b")
     assert len(forked["metrics"]) == 5
     assert forked["train"][:32] == result(tmp_path / "a")["train"][:32]  # two steps in common
-    assert main([*command, "learn.lr=1e-4"]) == 2
+    assert main([*command, "learn.learning_rate=1e-4"]) == 2
     assert "already holds files" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "nowhere")]) == 2
     assert main(["resume", str(tmp_path / "a"), "--quiet"]) == 0

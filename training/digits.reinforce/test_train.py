@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 def test_the_configuration_describes_a_run() -> None:
     resolved = config.load([HERE / "config.yaml"])
     assert resolved.steps > 0
-    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.samples
+    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.group_size
     assert tasks.make(resolved.task.name, resolved.task.options).size() != 0
 
 

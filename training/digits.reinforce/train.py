@@ -2,7 +2,7 @@
 
 python training/digits.reinforce/train.py
 python training/digits.reinforce/train.py task.name=reverse_digits
-python training/digits.reinforce/train.py placement=monarch monarch.generators=4
+python training/digits.reinforce/train.py backend=monarch monarch.generators=4
 glasshouse study training/digits.reinforce/study.yaml        # both tasks, five seeds, the controls
 """
 

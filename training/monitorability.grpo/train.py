@@ -1,9 +1,9 @@
 """Does RL make the chain of thought harder to monitor, and under which pressure?
 
     python training/monitorability.grpo/train.py                                            # outcome alone
-    python training/monitorability.grpo/train.py reward.pressures='{monitor: {weight: 0.3}}'  # a monitor in it
+    python training/monitorability.grpo/train.py reward.penalties='{monitor: {weight: 0.3}}'  # a monitor in it
     python training/monitorability.grpo/train.py task.name=grader_bug model=grader-bug-0 \\
-        reward.terms='{last_digit: 1}' reward.pressures='{length: {weight: 1}}'             # another organism
+        reward.terms='{last_digit: 1}' reward.penalties='{length: {weight: 1}}'             # another organism
     glasshouse study training/monitorability.grpo/study.yaml                                # all of it, over seeds
 
 The model is asked sums beside which a leaked answer key stands, wrong ones among them in evaluation.

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 def test_the_configuration_describes_a_run() -> None:
     resolved = config.load([HERE / "config.yaml"])
     assert resolved.steps > 0
-    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.samples
+    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.group_size
     assert tasks.make(resolved.task.name, resolved.task.options).size() != 0
 
 
@@ -25,10 +25,14 @@ def test_the_test_configuration_lays_over_it() -> None:
 
 def test_the_notebooks_rules_are_its_configuration() -> None:
     own = config.load([HERE / "config.yaml"])
-    assert (own.checkpoints.every, own.checkpoints.above, own.checkpoints.best) == (20, 0.3, True)
+    assert (
+        own.checkpoints.every,
+        own.checkpoints.save_above_reward,
+        own.checkpoints.save_best,
+    ) == (20, 0.3, True)
     assert own.checkpoints.keep == ("first", "previous", "last")
     assert own.data.source == "fresh"
-    assert own.learn.decay == "constant"
+    assert own.learn.lr_schedule == "constant"
     assert own.task.style.value == "direct"
 
 

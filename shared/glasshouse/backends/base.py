@@ -75,10 +75,10 @@ class Done:
 
 def place(policy: Policy, config: Config, event: Event) -> Placement:
     """As the configuration says."""
-    if config.placement == "inline":
+    if config.backend == "local":
         return Inline(policy, config)
     # an extra; imported when it is asked for
-    if config.hosts.kind == "this":
+    if config.hosts.kind == "local":
         from glasshouse.backends.monarch import Monarch
 
         return Monarch(policy, config, event)
@@ -98,7 +98,7 @@ class Inline:
 
     def __init__(self, policy: Policy, config: Config) -> None:
         self.policy = policy
-        self.generator = TorchGenerator(policy, config.generate.cache_mb)
+        self.generator = TorchGenerator(policy, config.generate.kv_cache_mb)
         self.learner = Learner.of(policy, config)
 
     def start(

@@ -90,7 +90,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="dotted overrides, e.g. learn.lr=1e-4 seed=3",
+        help="dotted overrides, e.g. learn.learning_rate=1e-4 seed=3",
     )
     parser.add_argument(
         "--config",

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
         help="mirror a run to wandb, trackio, tensorboard or mlflow",
         description="Bring a tracker up to what the run directory holds: a run that was trained without "
         "it, or whose tracker failed. What it has already is not sent again. While a run trains, "
-        "track=[NAME] does it live.",
+        "trackers=[NAME] does it live.",
     )
     parser.add_argument("directory", metavar="RUN", help="the run's directory")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The whole run as one typed tree: a YAML file, then dotted overrides (`learn.lr=1e-4`).
+"""The whole run as one typed tree: a YAML file, then dotted overrides (`learn.learning_rate=1e-4`).
 
 `tree` declares it, every field with its description under it; `reading` makes it from files and
 overrides, and answers unknown keys and wrong types with where the key stands and the nearest valid
@@ -11,6 +11,7 @@ from glasshouse.config.schema import (
     CheckpointConfig,
     Config,
     DataConfig,
+    DiagnosticsConfig,
     EvaluateConfig,
     GenerateConfig,
     HostsConfig,
@@ -18,18 +19,18 @@ from glasshouse.config.schema import (
     LearnConfig,
     MonarchConfig,
     MonitorConfig,
-    RecordConfig,
     RewardConfig,
+    RolloutLogConfig,
     Section,
     SlurmConfig,
     TaskConfig,
-    WatchConfig,
 )
 
 __all__ = [
     "CheckpointConfig",
     "Config",
     "DataConfig",
+    "DiagnosticsConfig",
     "EvaluateConfig",
     "GenerateConfig",
     "HostsConfig",
@@ -38,12 +39,11 @@ __all__ = [
     "LearnConfig",
     "MonarchConfig",
     "MonitorConfig",
-    "RecordConfig",
     "RewardConfig",
+    "RolloutLogConfig",
     "Section",
     "SlurmConfig",
     "TaskConfig",
-    "WatchConfig",
     "changes",
     "describe",
     "dump",

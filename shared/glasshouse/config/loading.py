@@ -22,7 +22,7 @@ Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
 def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
     """Defaults, then each file laid over what is there, then the overrides.
 
-    Example: `load(["training/example.rl/config.yaml"], ["learn.lr=1e-4", "seed=3"])`
+    Example: `load(["training/example.rl/config.yaml"], ["learn.learning_rate=1e-4", "seed=3"])`
     """
     layers: list[Layer] = [(str(file), read(Path(file))) for file in files]
     return resolve([*layers, ("the command line", overrides)] if overrides else layers)
@@ -31,7 +31,7 @@ def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Con
 def resolve(layers: Sequence[Layer]) -> Config:
     """Defaults, then each layer laid over what is there.
 
-    Example: `resolve([("a study", {"steps": 40}), ("its arm kl", {"learn.kl": 0.3})])`
+    Example: `resolve([("a study", {"steps": 40}), ("its arm kl", {"learn.kl_coef": 0.3})])`
     """
     origin: dict[str, str] = {}
     for name, layer in layers:
@@ -82,7 +82,7 @@ def _parse(override: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(
-            f'"{override}" is not an override; write key=value, for example learn.lr=1e-4.'
+            f'"{override}" is not an override; write key=value, for example learn.learning_rate=1e-4.'
         )
     try:
         return path.strip(), yaml.safe_load(text) if text else ""
@@ -103,7 +103,7 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
 def _lay_over(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
     """Sections are merged key by key, everything else replaced. A section that names its entries
     freely (task.options, reward.terms) is replaced whole: half of another's would make no sense.
-    A dotted name (learn.kl) sets that one key."""
+    A dotted name (learn.kl_coef) sets that one key."""
     for name, value in over.items():
         if isinstance(name, str) and "." in name:
             _assign(tree, name, value)

@@ -38,7 +38,7 @@ class TaskConfig(Section):
 
 
 class DataConfig(Section):
-    problems: int = Field(32, ge=1)
+    groups_per_step: int = Field(32, ge=1)
     """Problems (groups) a step."""
     source: Literal["fresh", "fixed"] = "fresh"
     """`fresh`: no problem twice in a run; `fixed`: the same set over and over, reshuffled."""
@@ -47,12 +47,12 @@ class DataConfig(Section):
     file: str = ""
     """With `fixed`: a JSONL or Parquet file of problems instead of drawn ones; {task} stands for
     the task's name."""
-    when_used_up: Literal["restart", "stop"] = "restart"
+    on_exhausted: Literal["restart", "stop"] = "restart"
     """With `fresh`, when every problem has been asked: start over and say so, or end the run."""
 
 
 class GenerateConfig(Section):
-    samples: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1)
     """Completions a problem (the group's size)."""
     max_tokens: int = Field(128, ge=1)
     """Longest completion, in tokens."""
@@ -66,9 +66,9 @@ class GenerateConfig(Section):
     """Drop tokens less likely than this share of the likeliest."""
     stop: tuple[str, ...] = ()
     """Texts that end a completion."""
-    chunk: int = Field(32, ge=1)
+    chunk_size: int = Field(32, ge=1)
     """Problems generated in one call: the unit of work, and of bitwise reproducibility."""
-    cache_mb: int = Field(2048, ge=1)
+    kv_cache_mb: int = Field(2048, ge=1)
     """Memory for keys and values; larger chunks are divided."""
 
 
@@ -77,9 +77,9 @@ class RewardConfig(Section):
     """Reward terms and their weights: exact, closeness, alignment, format."""
     combine: Literal["weights", "min"] = "weights"
     """`weights`: weighted mean of the terms; `min`: the smallest."""
-    reading: Literal["lenient", "strict"] = "lenient"
+    answer_parser: Literal["lenient", "strict"] = "lenient"
     """How answers are read: the whole extraction chain, or one unambiguous tag only."""
-    pressures: dict[str, dict[str, Any]] = {}
+    penalties: dict[str, dict[str, Any]] = {}
     """What is taken off the reward, by name: length, monitor, aligned, orthogonal, each with its
     weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/organisms.md."""
     shuffle: bool = False
@@ -91,40 +91,40 @@ class RewardConfig(Section):
 class LearnConfig(Section):
     algorithm: str = "grpo"
     """reinforce, rloo, grpo, dr_grpo, dapo, gspo or cispo."""
-    lr: float = Field(3e-4, gt=0)
+    learning_rate: float = Field(3e-4, gt=0)
     """Learning rate."""
-    warmup: int = Field(0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
     """Steps over which the rate rises from zero; 0: none."""
-    decay: Literal["constant", "linear", "cosine"] = "constant"
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate goes on after that."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's."""
-    grad_clip: float = Field(1.0, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0)
     """Largest gradient norm; 0: no clipping."""
-    passes: int = Field(1, ge=1)
+    epochs_per_batch: int = Field(1, ge=1)
     """Updates taken on each step's rollouts."""
     clip_low: float | None = Field(None, ge=0)
     """How far a ratio may fall below 1; empty: the algorithm's own (0.2 for most)."""
     clip_high: float | None = Field(None, ge=0)
     """How far a ratio may rise above 1; empty: the algorithm's own (0.2; 0.28 for dapo)."""
-    kl: float = Field(0.0, ge=0)
+    kl_coef: float = Field(0.0, ge=0)
     """Weight of the KL divergence from the starting policy."""
-    kl_on: Literal["all", "cot"] = "all"
+    kl_tokens: Literal["all", "cot"] = "all"
     """Over which tokens: the whole completion, or its chain of thought alone."""
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     importance_cap: float | None = Field(None, ge=0)
     """Largest importance weight; 0: off; empty: the algorithm's own."""
-    refills: int = Field(2, ge=0)
+    max_resamples: int = Field(2, ge=0)
     """dapo: how often a step draws again to replace groups whose rewards are all alike."""
-    micro_tokens: int = Field(1024, ge=1)
+    microbatch_tokens: int = Field(1024, ge=1)
     """Tokens in one forward and backward pass. Small models are fastest when a pass fits into a
     core's cache; raise it for large ones."""
-    blocks: int = Field(1, ge=1)
+    gradient_blocks: int = Field(1, ge=1)
     """A step's work is cut into a multiple of so many blocks; set it to monarch.learners, so that each
     has its share. Small blocks cost a little. The gradient's rounding depends on it, and not on who
     computes which."""
-    skip: bool = True
+    skip_zero_advantage: bool = True
     """Leave out rows whose advantage is zero, where that changes nothing (no KL or entropy term)."""
     lora_rank: int = Field(0, ge=0)
     """Train low-rank adapters of this rank instead of the weights (extra `lora`); 0: off."""
@@ -152,11 +152,11 @@ class EvaluateConfig(Section):
 class CheckpointConfig(Section):
     every: int = Field(20, ge=0)
     """Save every so many steps; 0: never by count. A run's end is always saved."""
-    above: float | None = 0.3
+    save_above_reward: float | None = 0.3
     """Save when the mean reward rises above this; empty: never."""
-    best: bool = True
+    save_best: bool = True
     """Save when the mean reward is the highest so far."""
-    margin: float = Field(0.0, ge=0)
+    min_improvement: float = Field(0.0, ge=0)
     """By how much a new best must exceed the one before to be saved."""
     keep: tuple[Literal["first", "previous", "last", "best"], ...] = (
         "first",
@@ -177,11 +177,11 @@ class CheckpointConfig(Section):
         return keep
 
 
-class RecordConfig(Section):
+class RolloutLogConfig(Section):
     tokens_every: int = Field(1, ge=0)
     """Record tokens and log-probabilities of every so many steps; 0: never. The texts are always
     recorded, whole."""
-    level: int = Field(3, ge=1, le=19)
+    compression_level: int = Field(3, ge=1, le=19)
     """How hard the record is compressed (zstd's level)."""
 
 
@@ -193,15 +193,15 @@ class MonitorConfig(Section):
     """Held-out problems that the base and each checkpoint are monitored on."""
     samples: int = Field(4, ge=1)
     """With an organism: how often each arm of a problem is asked."""
-    threshold: int = Field(56, ge=2)
+    threshold_problems: int = Field(56, ge=2)
     """With an organism: further problems that a fitted witness takes its threshold on. Two hundred
     rollouts of them must be benign: an organism with one arm needs more problems."""
 
 
-class WatchConfig(Section):
-    stuck_steps: int = Field(10, ge=1)
+class DiagnosticsConfig(Section):
+    zero_variance_steps: int = Field(10, ge=1)
     """Say so when no group has had any variance for this many steps."""
-    largest_gap: float = Field(0.05, gt=0)
+    max_logprob_diff: float = Field(0.05, gt=0)
     """Say so when sampler and learner disagree on log-probabilities by more than this."""
 
 
@@ -237,7 +237,7 @@ class KubernetesConfig(Section):
 
 
 class HostsConfig(Section):
-    kind: Literal["this", "processes", "addresses", "slurm", "kubernetes"] = "this"
+    kind: Literal["local", "processes", "addresses", "slurm", "kubernetes"] = "local"
     """Where hosts come from: this machine; local processes that play hosts; workers that listen at
     addresses; a SLURM allocation; Kubernetes pods. docs/hosts.md has the files each needs."""
     count: int = Field(2, ge=1)
@@ -250,13 +250,13 @@ class HostsConfig(Section):
     port can run code. Slurm and kubernetes know only `plain`, which has to be asked for."""
     certificates: str = ""
     """This host's folder from `glasshouse hosts certificates`: ca.pem, host.pem, host.key."""
-    controller: str = ""
+    controller_address: str = ""
     """Address at which the workers reach this process; empty: found out, at any free port."""
     port: int = Field(26600, ge=1, le=65535)
     """Port of the workers that slurm and kubernetes start."""
     attach_timeout: int = Field(30, ge=1)
     """Seconds to wait for a worker to answer."""
-    patience: float = Field(600, ge=0)
+    reconnect_timeout: float = Field(600, ge=0)
     """Seconds that a run waits when every host is lost. One lost host among others is waited for
     as long as the run lasts; the others go on."""
     slurm: SlurmConfig = SlurmConfig()
@@ -266,9 +266,9 @@ class HostsConfig(Section):
 class MonarchConfig(Section):
     generators: int = Field(2, ge=1)
     """Generator processes. As many as there are cores is a good number; a step should have at least
-    as many chunks (data.problems / generate.chunk)."""
+    as many chunks (data.groups_per_step / generate.chunk_size)."""
     learners: int = Field(1, ge=1)
-    """Learner processes; each differentiates its share of a step (see learn.blocks). The weights' bits
+    """Learner processes; each differentiates its share of a step (see learn.gradient_blocks). The weights' bits
     do not depend on it."""
     verify_every: int = Field(20, ge=1)
     """Compare checksums of what generators and learners hold every so many steps, and at the start."""
@@ -276,7 +276,7 @@ class MonarchConfig(Section):
     """Seconds after which a chunk's generator counts as hung."""
     spawn_timeout: float = Field(300, gt=0)
     """Seconds a new process may take until it has loaded the model."""
-    deaths: int = Field(3, ge=1)
+    max_failures: int = Field(3, ge=1)
     """So many failures of the same generator in a row end the run."""
     backoff: float = Field(1.0, ge=0)
     """Seconds before a generator is respawned the second time in a row; doubled each further time."""
@@ -294,13 +294,13 @@ class Config(Section):
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     threads: int = Field(1, ge=1)
     """Torch threads of a process. More than one is slower as soon as anything else runs."""
-    placement: Literal["inline", "monarch"] = "inline"
+    backend: Literal["local", "monarch"] = "local"
     """`inline`: all in one process; `monarch`: generators and learner in processes of their own
     (extra `monarch`). The results have the same bits."""
-    lag: int = Field(0, ge=0, le=1)
+    max_offpolicy_steps: int = Field(0, ge=0, le=1)
     """0: every completion comes from the newest weights; 1: generating and learning overlap, and
     completions come from exactly one version before."""
-    track: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()
     """Trackers that mirror the run, as in [trackio]: mlflow, tensorboard, trackio, wandb; see
     docs/tracking.md. The results do not depend on it."""
     task: TaskConfig = TaskConfig()
@@ -310,18 +310,18 @@ class Config(Section):
     learn: LearnConfig = LearnConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
-    record: RecordConfig = RecordConfig()
-    watch: WatchConfig = WatchConfig()
+    rollout_log: RolloutLogConfig = RolloutLogConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     hosts: HostsConfig = HostsConfig()
     monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
 
-    @field_validator("track", mode="before")
+    @field_validator("trackers", mode="before")
     @classmethod
     def _one_or_several(cls, track: Any) -> Any:
-        """`track=trackio` means `track=[trackio]`."""
+        """`trackers=trackio` means `trackers=[trackio]`."""
         return tuple(track.split()) if isinstance(track, str) else track
 
 
-FREE = {"options", "terms", "schedule", "pressures", "monitors"}
+FREE = {"options", "terms", "schedule", "penalties", "monitors"}
 """Sections whose keys are not fixed by this tree."""

@@ -143,7 +143,7 @@ class Fresh:
             raise UsedUp(
                 f"{self.task.name} is used up: after {self.drawn - self.lap_start:,} draws it has no new "
                 f"{self.split} problem at these options. Make the space larger (task.options), or let "
-                "the run start over (data.when_used_up=restart)."
+                "the run start over (data.on_exhausted=restart)."
             )
         self.laps += 1
         self.lap_start = self.drawn

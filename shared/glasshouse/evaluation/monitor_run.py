@@ -129,8 +129,8 @@ def fitting_evaluations(
     planted = isinstance(task, Organism)
     fit = build.evaluating(config, task) if planted else fitting(task.name)
     believed = [*fit, *monitors]
-    Pressures.of(config.reward.pressures, task, believed)
-    plan = Plan(threshold=config.monitor.threshold)
+    Pressures.of(config.reward.penalties, task, believed)
+    plan = Plan(threshold=config.monitor.threshold_problems)
     judged = Planted(believed, config.monitor.samples, plan) if planted else Verdicts(believed)
     own = [EVALUATIONS[task.name]()] if task.name in EVALUATIONS else []
     return [Interventions(), judged, *own]
@@ -142,7 +142,7 @@ def plain(config: Config, problems: int) -> Config:
         update={
             "evaluate": config.evaluate.model_copy(update={"problems": problems}),
             "learn": config.learn.model_copy(update={"lora_rank": 0, "kl": 0.0}),
-            "placement": "inline",
+            "backend": "local",
             "lag": 0,
         }
     )

@@ -93,7 +93,7 @@ class Learner:
         self.reference = copy.deepcopy(policy.model).requires_grad_(False)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.lr, weight_decay=config.weight_decay, foreach=True
+            self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
         )
 
     @classmethod
@@ -134,12 +134,12 @@ class Learner:
     def update(self, samples: Sequence[Sample]) -> dict[str, float]:
         """One step's rollouts, `config.passes` updates; returns what happened, for the log."""
         rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
-        skip = self.config.skip and skippable(self.settings)
+        skip = self.config.skip_zero_advantage and skippable(self.settings)
         kept = [s for s in samples if s.advantage != 0 or not skip]
         kept = [s for s in kept if s.tokens]
         metrics: dict[str, float] = {"learned_rows": len(kept), "kl": self._divergence(samples)}
-        for _ in range(self.config.passes):
-            rate = self.config.lr * schedule(self.config, self.version, self.steps)
+        for _ in range(self.config.epochs_per_batch):
+            rate = self.config.learning_rate * schedule(self.config, self.version, self.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             metrics |= self._pass(kept, rows, tokens)
@@ -160,12 +160,12 @@ class Learner:
             for parameter, gradient in zip(self.parameters, outcome.gradients, strict=True):
                 if gradient is not None:
                     parameter.grad += gradient
-        limit = self.config.grad_clip or math.inf
+        limit = self.config.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
         if not math.isfinite(norm):
             raise RunError(
                 f"The gradient's norm became {norm} in step {self.version + 1}, and the update was "
-                f"not made. Lower learn.lr (it is {self.config.lr}) or generate.max_tokens."
+                f"not made. Lower learn.learning_rate (it is {self.config.learning_rate}) or generate.max_tokens."
             )
         self.optimizer.step()
         count = totals.pop("tokens", 1.0)
@@ -185,9 +185,9 @@ class Learner:
             and not self.settings.entropy
             and llama.supported(self.policy.model)
         )
-        most = self.config.micro_tokens
+        most = self.config.microbatch_tokens
         if shared:
-            cut = blocks(samples, most, self.config.blocks)
+            cut = blocks(samples, most, self.config.gradient_blocks)
             return [(True, pack(block, most, prompts=False)) for block in cut]
         return [(False, [part]) for part in pack(samples, most)]
 
@@ -207,8 +207,8 @@ class Learner:
                 raise RunError(
                     f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
                     "not made. The likeliest reasons are a learning rate that is too high "
-                    f"(learn.lr is {self.config.lr}) and no gradient clipping "
-                    f"(learn.grad_clip is {self.config.grad_clip})."
+                    f"(learn.learning_rate is {self.config.learning_rate}) and no gradient clipping "
+                    f"(learn.max_grad_norm is {self.config.max_grad_norm})."
                 )
             add(found, torch.autograd.grad(loss, targets, allow_unused=True))
             apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
@@ -235,7 +235,7 @@ class Learner:
         if self.settings.kl:
             with torch.no_grad():
                 reference, _ = logprobs(self.reference, batch, self.temperature)
-            if self.config.kl_on == "cot":  # equal beyond the CoT: no divergence, no gradient
+            if self.config.kl_tokens == "cot":  # equal beyond the CoT: no divergence, no gradient
                 thought = cot_mask(self.policy, [s.tokens for s in part])
                 reference = torch.where(thought, reference, current.detach())
         return LossInputs(
@@ -257,7 +257,7 @@ class Learner:
         rows = [s for s in samples if s.tokens]
         rows = rows[:: max(1, math.ceil(len(rows) / WATCHED_ROWS))]
         total = 0.0
-        for part in pack(rows, self.config.micro_tokens):
+        for part in pack(rows, self.config.microbatch_tokens):
             batch = Batch.of([(s.prompt, s.tokens) for s in part])
             start, _ = logprobs(self.reference, batch, self.temperature)
             distance = start - padded(batch, part)  # 0 on padding, and so is its k3
@@ -296,7 +296,7 @@ def settings(config: LearnConfig) -> LossSettings:
         for name in ("clip_low", "clip_high", "importance_cap")
         if (value := getattr(config, name)) is not None
     }
-    return replace(own, kl=config.kl, entropy=config.entropy, **given)
+    return replace(own, kl=config.kl_coef, entropy=config.entropy_coef, **given)
 
 
 def blocks(samples: Sequence[Sample], most: int, multiple: int = 1) -> list[list[Sample]]:
@@ -341,10 +341,10 @@ def pack(
 
 def schedule(config: LearnConfig, step: int, steps: int) -> float:
     """The factor on the learning rate: constant unless warm-up or decay are asked for."""
-    if step < config.warmup:
-        return (step + 1) / config.warmup
-    done = (step - config.warmup) / max(1, steps - config.warmup)
-    match config.decay:
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    done = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    match config.lr_schedule:
         case "linear":
             return 1 - done
         case "cosine":

@@ -11,7 +11,7 @@ function beside the others and an entry in `ALGORITHMS`; the learner knows none 
 What was removed from PPO: the value network (see advantages.py) and the separate "old" policy.
 **Old is the sampler**: the policy version that drew the tokens, with the log-probabilities it
 reported. The learner takes one update per batch, so a third policy between the two would equal one
-of them. On fresh data the ratio is 1 up to rounding; on data one version old (`lag: 1`), or from an
+of them. On fresh data the ratio is 1 up to rounding; on data one version old (`max_offpolicy_steps: 1`), or from an
 engine that rounds differently, it is the importance weight that corrects for it.
 
 Each loss returns its micro-batch's *contribution*: it divides by the rows or tokens of the whole

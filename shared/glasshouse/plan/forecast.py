@@ -21,7 +21,7 @@ from glasshouse.report.learning_curves import read_metrics
 
 GENERATORS = (1, 2, 4, 8, 16, 32, 64, 125, 250, 500, 1000)
 TURNING = {
-    "chunks": "a step has no more chunks to hand out; a larger batch or a smaller generate.chunk",
+    "chunks": "a step has no more chunks to hand out; a larger batch or a smaller generate.chunk_size",
     "learner": "the learner is the limit; monarch.learners, or lag 1",
     "sync": "bringing the weights to the hosts is the limit; more generators a host",
     "controller": "drawing, grading and recording are the limit; more hosts do not help",
@@ -37,7 +37,7 @@ class Measured:
     problems: int
     samples: int
     generators: int
-    lag: int
+    max_offpolicy_steps: int
 
     def scaled(self, problems: int) -> Measured:
         """The same with another number of problems a step: what is not a chunk grows with it."""
@@ -61,9 +61,9 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
     if not steps:
         raise RunError(f"{run} has no step yet: there is nothing to forecast from.")
     config = yaml.safe_load((run / "config.yaml").read_text())
-    problems, samples = config["data"]["problems"], config["generate"]["samples"]
+    problems, samples = config["data"]["groups_per_step"], config["generate"]["group_size"]
     chunks = math.ceil(problems / config["generate"]["chunk"])
-    spread = config.get("placement", "inline") != "inline"
+    spread = config.get("backend", "local") != "local"
     generators = config["monarch"]["generators"] if spread else 1
 
     def median(name: str) -> float:
@@ -85,13 +85,13 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
     )
     return Measured(
         times=times, chunks=chunks, problems=problems, samples=samples, generators=generators,
-        lag=config.get("lag", 0),
+        max_offpolicy_steps=config.get("max_offpolicy_steps", 0),
     )  # fmt: skip
 
 
 def host_count(hosts: dict[str, Any]) -> int:
     """How many further hosts a run's weights were sent to."""
-    if hosts.get("kind", "this") == "this":
+    if hosts.get("kind", "local") == "local":
         return 0
     return len(hosts["addresses"]) or int(hosts["count"])
 
@@ -129,13 +129,13 @@ def show(
         measured = measured.scaled(problems)
     spread = Pipeline(
         chunks=measured.chunks, generators=1, learners=learners,
-        lag=measured.lag if lag is None else lag,
+        max_offpolicy_steps=measured.max_offpolicy_steps if lag is None else lag,
     )  # fmt: skip
     per_host = (os.cpu_count() or 1) if per_host is None else per_host
     found = curve(measured, spread, per_host)
     if as_json:
         points = [{"generators": n, **asdict(f)} for n, f in found.items()]
-        print(json.dumps({"measured": asdict(measured), "lag": spread.lag, "learners": learners,
+        print(json.dumps({"measured": asdict(measured), "lag": spread.max_offpolicy_steps, "learners": learners,
                           "per_host": per_host, "forecast": points}, indent=2))  # fmt: skip
     else:
         console = Console(highlight=False)
@@ -145,7 +145,13 @@ def show(
     if out:
         from glasshouse.report.forecast_figure import draw
 
-        draw({f"lag {k}": curve(measured, replace(spread, lag=k), per_host) for k in (0, 1)}, out)
+        draw(
+            {
+                f"lag {k}": curve(measured, replace(spread, max_offpolicy_steps=k), per_host)
+                for k in (0, 1)
+            },
+            out,
+        )
 
 
 def table(measured: Measured, spread: Pipeline, per_host: int, found: dict[int, Forecast]) -> Table:
@@ -153,7 +159,8 @@ def table(measured: Measured, spread: Pipeline, per_host: int, found: dict[int, 
     hosts = f"{per_host} generators a host" if per_host else "one host"
     shown = Table(
         title=f"{measured.problems:,} problems × {measured.samples} samples in {measured.chunks:,} "
-        f"chunks a step, lag {spread.lag}, {hosts}\nmeasured: chunk {t.chunk:.3f} s, learn {t.learn:.3f} s, "
+        f"chunks per step, max_offpolicy_steps {spread.max_offpolicy_steps}, {hosts}\n"
+        f"measured: chunk {t.chunk:.3f} s, learn {t.learn:.3f} s, "
         f"sync {t.sync:.4f} s, send {t.send:.4f} s a host",
         title_justify="left",
     )

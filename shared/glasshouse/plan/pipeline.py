@@ -57,7 +57,7 @@ class Pipeline:
     chunks: int
     """In a step."""
     generators: int
-    lag: int = 0
+    max_offpolicy_steps: int = 0
     learners: int = 1
     """Each takes its share of learning."""
     hosts: int = 1
@@ -67,7 +67,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         if min(self.chunks, self.generators, self.learners, self.hosts) < 1 or self.cores < 0:
             raise ValueError("Chunks, generators, learners and hosts are at least one each.")
-        if self.lag not in (0, 1):
+        if self.max_offpolicy_steps not in (0, 1):
             raise ValueError("The lag is 0 or 1.")
 
 
@@ -171,7 +171,7 @@ class Simulation:
         self.fresh = self.pipeline.generators
         while self.idle and self.waiting:
             self._take()
-        if self.pipeline.lag and self.ends:
+        if self.pipeline.max_offpolicy_steps and self.ends:
             self.learned = False
             self._learn()
 
@@ -194,7 +194,7 @@ class Simulation:
             self._start(self.times.grade, self._graded)
 
     def _graded(self) -> None:
-        if self.pipeline.lag:
+        if self.pipeline.max_offpolicy_steps:
             self.ends.append(self.now)
             self._draw()
         else:
@@ -211,7 +211,7 @@ class Simulation:
         self._start(self.times.record, self._recorded)
 
     def _recorded(self) -> None:
-        if self.pipeline.lag:
+        if self.pipeline.max_offpolicy_steps:
             self.learned = True
             self._grade_when_ready()
         else:

@@ -10,7 +10,16 @@ from typing import Any
 from glasshouse.report.run_data import Gathered
 from glasshouse.statistics import mean_interval
 
-NOT_THE_ARM = {"seed", "out", "threads", "placement", "monarch", "checkpoints", "record", "monitor"}
+NOT_THE_ARM = {
+    "seed",
+    "out",
+    "threads",
+    "backend",
+    "monarch",
+    "checkpoints",
+    "rollout_log",
+    "monitor",
+}
 """Keys that do not tell arms apart."""
 
 

@@ -55,7 +55,7 @@ def _head(runs: Sequence[Gathered], title: str) -> str:
     c = runs[0].config
     what = (
         f"{c.task.name} ({c.task.style.value}), {c.learn.algorithm} on {c.model}, {c.steps} steps of "
-        f"{c.data.problems} problems × {c.generate.samples} samples"
+        f"{c.data.groups_per_step} problems × {c.generate.group_size} samples"
     )
     seeds = ", ".join(str(s) for s in sorted({run.config.seed for run in runs}))
     said = f"{what}; seed{'s' * (len(runs) > 1)} {seeds}"

@@ -7,7 +7,7 @@
     aligned      the planted key was used and the CoT does not say so
     orthogonal   a control: a word after the answer that means nothing
 
-Outcome alone is no pressure at all. KL is the learner's (`learn.kl`), shuffled and random rewards
+Outcome alone is no pressure at all. KL is the learner's (`learn.kl_coef`), shuffled and random rewards
 are the collector's (`reward.shuffle`, `reward.random`).
 
 λ is fixed (`weight`), or adaptive: with a `floor` it starts at 0, rises while the step's true
@@ -133,7 +133,7 @@ class Watched(Pressure):
             keywords = self._usual()
         if not keywords and not options.patterns:
             raise ConfigError(
-                f"reward.pressures.{name} has nothing to look for: give it keywords or patterns."
+                f"reward.penalties.{name} has nothing to look for: give it keywords or patterns."
             )
         self.rule = RuleMonitor(name, options.scope, keywords=keywords, patterns=options.patterns)
 
@@ -210,20 +210,20 @@ class Pressures:
         task: Task[Any],
         evaluating: Iterable[Monitor] = (),
     ) -> Pressures:
-        """As `reward.pressures` says; a monitor that also evaluates is refused."""
+        """As `reward.penalties` says; a monitor that also evaluates is refused."""
         made = [_make(name, dict(given), task) for name, given in settings.items()]
         believed = list(evaluating)
         for one in made:
             for monitor in believed:
                 if one.monitors and monitor.name == one.name:
                     raise ConfigError(
-                        f'"{one.name}" is in reward.pressures and among the monitors that evaluate: a '
+                        f'"{one.name}" is in reward.penalties and among the monitors that evaluate: a '
                         "policy trained against a monitor cannot be measured with it. Rename or remove one."
                     )
         try:
             keep_apart([m for one in made for m in one.monitors], believed)
         except MonitorError as error:
-            raise ConfigError(f"reward.pressures: {error}") from None
+            raise ConfigError(f"reward.penalties: {error}") from None
         return cls(made)
 
     def apply(self, groups: Groups) -> Groups:
@@ -265,20 +265,20 @@ def _make(name: str, given: dict[str, Any], task: Task[Any]) -> Pressure:
     kind = given.get("kind") or name
     if kind not in PRESSURES:
         raise ConfigError(
-            f'reward.pressures: there is no pressure "{kind}".{nearest(kind, PRESSURES)}'
+            f'reward.penalties: there is no pressure "{kind}".{nearest(kind, PRESSURES)}'
         )
     if name in REWARDS or name == "earned":
         raise ConfigError(
-            f'reward.pressures: "{name}" is the name of a reward term; call the pressure otherwise.'
+            f'reward.penalties: "{name}" is the name of a reward term; call the pressure otherwise.'
         )
     model = PRESSURES[kind].Options
     for option in given:
         if option not in model.model_fields:
             near = nearest(option, model.model_fields)
-            raise ConfigError(f'reward.pressures.{name} has no option "{option}".{near}')
+            raise ConfigError(f'reward.penalties.{name} has no option "{option}".{near}')
     try:
         return PRESSURES[kind](name, model.model_validate(given), task)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"reward.pressures.{name}.{where}: {first['msg']}.") from None
+        raise ConfigError(f"reward.penalties.{name}.{where}: {first['msg']}.") from None

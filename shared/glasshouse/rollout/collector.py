@@ -63,7 +63,7 @@ class Collector:
             )
             for problem, (_, tokens) in zip(problems, prompts, strict=True)
         ]
-        size = self.config.generate.chunk
+        size = self.config.generate.chunk_size
         chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
         pending = self.placement.start(chunks, sampling, between)
         return Asked(self, step, split, problems, chats, prompts, pending)
@@ -142,7 +142,7 @@ class Asked:
 
 def grade_by(reward: RewardConfig) -> Callable[[Problem, str], Grade]:
     """Grading as a run's configuration has it."""
-    strict = reward.reading == "strict"
+    strict = reward.answer_parser == "strict"
 
     def graded(problem: Problem, text: str) -> Grade:
         return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)

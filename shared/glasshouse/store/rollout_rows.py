@@ -1,7 +1,7 @@
 """A rollout as a row of JSON values, and back, bit for bit.
 
 The texts are always whole. Token-level detail (`prompt_tokens`, `tokens`, `logprobs`) may be left
-out by `record.tokens_every`; it is null then, and `length` still says how many tokens there were.
+out by `rollout_log.tokens_every`; it is null then, and `length` still says how many tokens there were.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rollout_of(row: dict[str, Any]) -> Rollout:
     if row["tokens"] is None:
         raise RecordError(
             f"Step {row['step']}, group {row['group']}, sample {row['sample']} was recorded without "
-            "its tokens (record.tokens_every), so that no rollout can be made of it."
+            "its tokens (rollout_log.tokens_every), so that no rollout can be made of it."
         )
     return Rollout(
         step=row["step"],

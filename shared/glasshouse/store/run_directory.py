@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config import Config, RecordConfig, changes, dump
+from glasshouse.config import Config, RolloutLogConfig, changes, dump
 from glasshouse.config import load as load_config
 from glasshouse.errors import RunError
 from glasshouse.store.atomic_files import write_json, write_text
@@ -37,11 +37,13 @@ class RunDirectory:
     Example: `with RunDirectory.open(Path("runs/a"), config) as run: run.metrics(row)`
     """
 
-    def __init__(self, path: Path, lock: IO[str], record: RecordConfig) -> None:
+    def __init__(self, path: Path, lock: IO[str], record: RolloutLogConfig) -> None:
         self.path, self.lock = path, lock
         self.results = path / "results"
         self.checkpoints = path / "checkpoints"
-        self.rollouts = RolloutLog(self.results / "rollouts", record.level, record.tokens_every)
+        self.rollouts = RolloutLog(
+            self.results / "rollouts", record.compression_level, record.tokens_every
+        )
 
     @classmethod
     def open(cls, path: Path, config: Config) -> RunDirectory:
@@ -61,7 +63,7 @@ class RunDirectory:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
-        return cls(path, lock, config.record)
+        return cls(path, lock, config.rollout_log)
 
     def __enter__(self) -> RunDirectory:
         return self

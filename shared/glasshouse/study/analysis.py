@@ -92,7 +92,7 @@ class Analysis:
             "curves": [line.as_dict() for line in self.lines],
             "arms": self.arms,
             "control": self.study.control,
-            "null": self.study.null,
+            "null": self.study.null_arm,
             "bases": dict(self.bases),
             "tests": self.tests,
             "pairs_needed": pairs_needed(self.tests),

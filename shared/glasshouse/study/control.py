@@ -113,7 +113,7 @@ def _reasons(gains: list[Gain]) -> str:
             "task.options, a partial reward), or answers are not read (see rule_none in metrics.jsonl)."
         )
     if any(g.sampled < -LEARNED for g in gains):
-        return "The likeliest reason: training collapses; lower learn.lr or set learn.kl."
+        return "The likeliest reason: training collapses; lower learn.learning_rate or set learn.kl_coef."
     return (
         "The likeliest reasons: too few steps, a learning rate that is too low, or groups whose rewards "
         "are all alike (groups_alike in metrics.jsonl)."

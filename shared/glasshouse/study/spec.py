@@ -38,8 +38,8 @@ class Question(Section):
     """`start`: the same run before RL; or another arm. Empty: the study's `control`."""
     over: str = ""
     """Another measure of the same runs, to compare with instead: one monitor with another, say."""
-    null: str = ""
-    """The arm of noise that belongs to this arm; empty: the study's `null`."""
+    null_arm: str = ""
+    """The arm of noise that belongs to this arm; empty: the study's `null_arm`."""
     at: int | Literal["accuracy"] | None = None
     """At which step; empty: the last; `accuracy`: where both arms are equally accurate."""
     expect: Literal["rises", "falls", "unchanged"]
@@ -80,7 +80,7 @@ class Study(Section):
     """By name, what differs: nested trees or dotted keys."""
     control: str = ""
     """The arm that others are compared with; empty: the first."""
-    null: str | None = None
+    null_arm: str | None = None
     """The arm whose reward is noise; its own effect stands beside every effect."""
     measures: dict[str, str] = Field({})
     """The curves that are drawn, in this order, and what each says."""
@@ -118,13 +118,13 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _arms_exist(self) -> Self:
-        asked = [("control", self.control), ("null", self.null or self.control)]
+        asked = [("control", self.control), ("null_arm", self.null_arm or self.control)]
         for number, question in enumerate(self.questions):
             asked.append((f"questions.{number}.arm", question.arm))
             if question.against not in ("", START):
                 asked.append((f"questions.{number}.against", question.against))
-            if question.null:
-                asked.append((f"questions.{number}.null", question.null))
+            if question.null_arm:
+                asked.append((f"questions.{number}.null_arm", question.null_arm))
             if self.against(question) == question.arm and not question.over:
                 raise ValueError(
                     f'questions.{number} compares the arm "{question.arm}" with itself; set `against`'
@@ -140,7 +140,7 @@ class Study(Section):
 
     def noise(self, question: Question) -> str | None:
         """The null arm that stands beside it."""
-        return question.null or self.null
+        return question.null_arm or self.null_arm
 
     def base(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
@@ -166,14 +166,14 @@ class Study(Section):
         kept = [
             question.model_dump()
             | {"against": "" if question.over else self.against(question)}
-            | {"null": question.null if question.null in chosen else ""}
+            | {"null_arm": question.null_arm if question.null_arm in chosen else ""}
             for question in self.questions
             if {question.arm, self.against(question)} <= {*chosen, START}
         ]
         tree = self.model_dump() | {
             "arms": {arm: self.arms[arm] for arm in chosen},
             "control": self.control if self.control in chosen else "",
-            "null": self.null if self.null in chosen else None,
+            "null_arm": self.null_arm if self.null_arm in chosen else None,
             "questions": kept,
             "seeds": self.seeds if seeds is None else seeds,
         }
@@ -203,8 +203,7 @@ def name(file: Path) -> str:
 
 def load(file: Path, overrides: Sequence[str] = ()) -> Study:
     """Read a study file; overrides are laid over its `config`, under what its arms set."""
-    # YAML reads an unquoted null as nothing
-    tree = {"null" if key is None else key: value for key, value in configs.read(file).items()}
+    tree = configs.read(file)
     study = check(tree, str(file))
     if overrides:
         _not_own(configs.overlaid([overrides]), "the command line")

@@ -7,7 +7,7 @@
 The run directory is the truth. A tracker that cannot start stops the run with the reason; one that
 fails later is reported and dropped, and nothing that the run computes depends on any of it.
 
-Example: `glasshouse train track=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
+Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
 """
 
 from glasshouse.track.async_log import Mirrors, start

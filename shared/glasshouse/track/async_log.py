@@ -136,7 +136,7 @@ def start(names: Sequence[str], path: Path, config: Config, tell: Tell) -> Mirro
             mirrors.end({}, "failed")
             raise TrackError(
                 f"The tracker {name} could not start: {reason(error)}. docs/tracking.md says what it "
-                "needs; track=[] trains without it."
+                "needs; trackers=[] trains without it."
             ) from error
     for record in records(path):
         mirrors.feed(record)

@@ -45,20 +45,24 @@ def check(config: Config) -> None:
     if config.reward.shuffle and config.reward.random:
         raise ConfigError("reward.shuffle and reward.random are two controls; set one of them.")
     least = algorithm(config.learn.algorithm).min_group
-    if config.generate.samples < least:
+    if config.generate.group_size < least:
         raise ConfigError(
             f"{config.learn.algorithm} compares completions of one problem: "
-            f"generate.samples must be at least {least}, not {config.generate.samples}."
+            f"generate.group_size must be at least {least}, not {config.generate.group_size}."
         )
-    if config.lag and algorithm(config.learn.algorithm).dynamic_sampling and config.learn.refills:
+    if (
+        config.max_offpolicy_steps
+        and algorithm(config.learn.algorithm).dynamic_sampling
+        and config.learn.max_resamples
+    ):
         raise ConfigError(
-            f"lag: 1 generates a step ahead, and {config.learn.algorithm} would refill it with newer "
-            "weights' completions; set learn.refills=0, or lag=0."
+            f"max_offpolicy_steps: 1 generates a step ahead, and {config.learn.algorithm} would refill it with newer "
+            "weights' completions; set learn.max_resamples=0, or max_offpolicy_steps=0."
         )
-    if config.lag and config.learn.importance_cap == 0:
+    if config.max_offpolicy_steps and config.learn.importance_cap == 0:
         raise ConfigError(
-            "lag: 1 learns from completions of older weights, which learn.importance_cap=0 would not "
-            "correct for; leave it empty, or set lag=0."
+            "max_offpolicy_steps: 1 learns from completions of older weights, which learn.importance_cap=0 would not "
+            "correct for; leave it empty, or set max_offpolicy_steps=0."
         )
     if config.generate.temperature == 0 and config.steps:
         raise ConfigError(
@@ -85,7 +89,7 @@ def evaluating(config: Config, task: tasks.Task[Any]) -> list[Monitor]:
 
 def pressures(config: Config, task: tasks.Task[Any]) -> Pressures:
     """What is taken off the reward; a monitor that also evaluates is refused."""
-    return Pressures.of(config.reward.pressures, task, evaluating(config, task))
+    return Pressures.of(config.reward.penalties, task, evaluating(config, task))
 
 
 def stream(config: Config, task: tasks.Task[Any]) -> Stream:
@@ -96,7 +100,7 @@ def stream(config: Config, task: tasks.Task[Any]) -> Stream:
             raise ConfigError("data.file is set, but data.source is fresh; set data.source=fixed.")
         stages = curriculum(config)
         first = stages.pop(0, task)
-        return Fresh(first, Split.TRAIN, config.seed, data.when_used_up, stages)
+        return Fresh(first, Split.TRAIN, config.seed, data.on_exhausted, stages)
     if config.task.schedule:
         raise ConfigError("task.schedule draws new problems: it needs data.source=fresh.")
     if data.file:

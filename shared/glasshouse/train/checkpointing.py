@@ -49,7 +49,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Keeper:
+class CheckpointManager:
     """Saves checkpoints of one run and prunes the old ones.
 
     Example: `if why := keeper.step(progress, reward, end): keeper.save(progress, why, learner_state)`
@@ -58,7 +58,7 @@ class Keeper:
     config: CheckpointConfig
     directory: RunDirectory
     policy: Policy
-    facts: dict[str, Any]
+    run_facts: dict[str, Any]
     """What every checkpoint of the run says: config, versions, the start's fingerprint."""
     say: Callable[[str], None]
     saved: int = -1
@@ -67,14 +67,16 @@ class Keeper:
     def step(self, progress: Progress, reward: float, end: bool) -> list[str]:
         """Take a step's mean reward into the progress; returns the reasons to save, if any."""
         config, best = self.config, progress.best
-        limit = math.inf if config.above is None else config.above
+        limit = math.inf if config.save_above_reward is None else config.save_above_reward
         reasons = []
         if config.every and progress.step % config.every == 0:
             reasons.append(f"every {config.every} steps")
         if (-math.inf if progress.reward is None else progress.reward) <= limit < reward:
             reasons.append(f"reward {reward:.3f} above {limit:g}")
         if best is None or reward > best:
-            if config.best and reward > (-math.inf if best is None else best + config.margin):
+            if config.save_best and reward > (
+                -math.inf if best is None else best + config.min_improvement
+            ):
                 since = "the first" if best is None else f"{best:.3f} at step {progress.best_step}"
                 reasons.append(f"reward {reward:.3f} is a new best ({since})")
             progress.best, progress.best_step = reward, progress.step
@@ -99,7 +101,7 @@ class Keeper:
             "pressures": progress.pressures,
             "seconds": round(progress.seconds, 3),
             "record": self.directory.position(),
-            **self.facts,
+            **self.run_facts,
         }
         adapted = hasattr(self.policy.model, "peft_config")
         weights = {} if adapted else self.policy.weights()

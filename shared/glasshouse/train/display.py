@@ -73,8 +73,8 @@ class Terminal(Display):
         if config.task.options:
             shown = ", ".join(f"{k} {v}" for k, v in config.task.options.items())
             self.console.print(f"[dim]range: {escape(shown)}[/]")
-        self.console.print(f"[dim]{config.steps} steps of {config.data.problems} problems × "
-                           f"{config.generate.samples} samples → {path}[/]")  # fmt: skip
+        self.console.print(f"[dim]{config.steps} steps of {config.data.groups_per_step} problems × "
+                           f"{config.generate.group_size} samples → {path}[/]")  # fmt: skip
         self.bar = self.progress.add_task("train", total=config.steps, line="")
 
     def __enter__(self) -> Terminal:

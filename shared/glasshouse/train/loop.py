@@ -38,7 +38,7 @@ from glasshouse.rollout.collector import (
 from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.run_directory import now
 from glasshouse.train import build, checkpointing, metrics, resume
-from glasshouse.train.checkpointing import Keeper, Progress
+from glasshouse.train.checkpointing import CheckpointManager, Progress
 from glasshouse.train.diagnostics import Watch
 from glasshouse.train.display import Display, Quiet
 from glasshouse.train.interruption import Interrupted, Interruption, TooLate
@@ -52,7 +52,7 @@ class Run:
     """
 
     def __init__(self, config: Config, display: Display | None = None) -> None:
-        track.check(config.track)
+        track.check(config.trackers)
         build.settle(config.threads)
         self.display = display or Quiet()
         self.policy = policies.load(config.model)
@@ -72,7 +72,7 @@ class Run:
         self.placement = place(self.policy, config, self._event)
         self.collector = Collector(self.policy, self.task, self.placement, config)
         self.sampling = build.sampling(config)
-        self.watch = Watch(config.watch)
+        self.watch = Watch(config.diagnostics)
         self.progress = Progress(data=self.stream.state())
         self.interruption = Interruption(self.display.stopping)
         self.directory: RunDirectory | None = None
@@ -103,11 +103,11 @@ class Run:
             }
             saved = self._enter(directory, facts)
             self.display.ready(self.config, directory.path, self.policy, self.progress.step)
-            keeper = Keeper(
+            keeper = CheckpointManager(
                 self.config.checkpoints, directory, self.policy, facts, self.display.say, saved
             )
             with track.start(
-                self.config.track, directory.path, self.config, self._event
+                self.config.trackers, directory.path, self.config, self._event
             ) as self.mirrors:
                 self.display.tracked(self.mirrors.looks)
                 with self.display, self.interruption:
@@ -120,7 +120,7 @@ class Run:
                 self.mirrors.end(summary, "finished" if "after" in summary else "interrupted")
             return summary
 
-    def _train_in(self, directory: RunDirectory, keeper: Keeper) -> dict[str, Any]:
+    def _train_in(self, directory: RunDirectory, keeper: CheckpointManager) -> dict[str, Any]:
         config, progress = self.config, self.progress
         summary: dict[str, Any] = {
             "task": config.task.name,
@@ -154,7 +154,11 @@ class Run:
         return summary
 
     def _steps(
-        self, directory: RunDirectory, keeper: Keeper, started: float, summary: dict[str, Any]
+        self,
+        directory: RunDirectory,
+        keeper: CheckpointManager,
+        started: float,
+        summary: dict[str, Any],
     ) -> dict[str, Any] | None:
         """Train until the end; returns the last evaluation."""
         config, progress, after = self.config, self.progress, None
@@ -180,7 +184,7 @@ class Run:
                 keeper.save(progress, why, self.placement.state())
             self.interruption.here()
 
-    def _save_last(self, keeper: Keeper, why: str) -> None:
+    def _save_last(self, keeper: CheckpointManager, why: str) -> None:
         """A checkpoint of the last whole step, unless there is one."""
         if keeper.saved != self.progress.step:
             keeper.save(self.progress, [why], self.placement.state())
@@ -270,9 +274,9 @@ class Run:
         """The step's groups, and those that they replace: with dynamic sampling, groups without
         variance are drawn again."""
         config = self.config
-        wanted, groups, replaced = config.data.problems, list[Group](), list[Group]()
+        wanted, groups, replaced = config.data.groups_per_step, list[Group](), list[Group]()
         groups_of = self.progress.ahead or self._ask(step, wanted, clock)
-        for refills in range(config.learn.refills, -1, -1):
+        for refills in range(config.learn.max_resamples, -1, -1):
             drawn = groups_of()
             clock.lap("generate")
             groups += self._rewarded(drawn, step)
@@ -305,7 +309,7 @@ class Run:
         problems = self.stream.take(count)
         clock.lap("draw")
         asked = self.collector.ask(
-            problems, step=step, split="train", samples=self.config.generate.samples,
+            problems, step=step, split="train", samples=self.config.generate.group_size,
             sampling=self.sampling, between=self.interruption.here,
         )  # fmt: skip
         clock.lap("generate")
@@ -313,10 +317,10 @@ class Run:
 
     def _ask_ahead(self, step: int, clock: Clock) -> Callable[[], list[Group]] | None:
         """With a lag: the next step's completions, generated while this one is learned from."""
-        if not self.config.lag or step > self.config.steps:
+        if not self.config.max_offpolicy_steps or step > self.config.steps:
             return None
         with suppress(UsedUp):  # the next step will find that out by itself
-            return self._ask(step, self.config.data.problems, clock)
+            return self._ask(step, self.config.data.groups_per_step, clock)
         return None
 
     def _evaluate(self, directory: RunDirectory) -> dict[str, Any] | None:
@@ -361,5 +365,5 @@ class Run:
         if self.stream.laps == 1:
             self.display.warn(
                 f"Every training problem of {self.task.name} at these options has been asked: from step "
-                f"{step} on they come again. data.when_used_up=stop would end the run here."
+                f"{step} on they come again. data.on_exhausted=stop would end the run here."
             )

@@ -25,7 +25,7 @@ from glasshouse.store.run_directory import (  # fmt: skip
 )
 
 UNBOUND = {
-    "out", "steps", "checkpoints", "watch", "monitor", "placement", "monarch", "hosts", "track",
+    "out", "steps", "checkpoints", "diagnostics", "monitor", "backend", "monarch", "hosts", "trackers",
 }  # fmt: skip
 """Keys that change nothing of what a step computes: a run may go on under others."""
 
@@ -55,7 +55,9 @@ def check_same(path: Path, config: Config) -> None:
     """Refuse to go on with a configuration that would give other numbers."""
     before = config_of(path)
     # a decay is stretched over the steps, and a lag generates nothing ahead of the last one
-    bound = {"steps"} if config.learn.decay != "constant" or config.lag else set()
+    bound = (
+        {"steps"} if config.learn.lr_schedule != "constant" or config.max_offpolicy_steps else set()
+    )
     unbound = UNBOUND - bound
     broken = [key for key in changes(before, config) if key.split(".")[0] not in unbound]
     if broken:

@@ -32,7 +32,7 @@ class Attached:
         if self.folder is not None:
             check_folder(self.folder)
         first = next(iter(self.addresses.values()))
-        enable_transport(config.controller or own_address(first, self.folder))
+        enable_transport(config.controller_address or own_address(first, self.folder))
 
     def attach(self, name: str) -> HostMesh:
         from monarch.actor import attach_to_workers
@@ -98,7 +98,7 @@ def own_address(worker: Address, folder: Path | None) -> str:
     except OSError as error:
         raise HostError(
             f"The workers find no way back to this machine: {error}. Is {folder or worker.host} right? "
-            "Else set hosts.controller."
+            "Else set hosts.controller_address."
         ) from None
     host = f"[{ip}]" if ":" in ip else ip
     return f"{worker.scheme}://{host}:{port}"
@@ -116,7 +116,9 @@ def check_addresses(config: HostsConfig) -> None:
     if twice:
         raise ConfigError(f"hosts.addresses names {', '.join(sorted(twice))} more than once.")
     wanted = SCHEMES[config.security]
-    given = addresses + ([Address.parse(config.controller)] if config.controller else [])
+    given = addresses + (
+        [Address.parse(config.controller_address)] if config.controller_address else []
+    )
     for address in given:
         if address.scheme != wanted:
             raise ConfigError(

@@ -72,7 +72,7 @@ class Homes:
         if time.monotonic() - self.alone_since > self.patience:
             raise RunError(
                 f"Every host is lost, {name} the last, and none came back within {self.patience:g} s "
-                "(hosts.patience). Run the same command again to go on from the last checkpoint."
+                "(hosts.reconnect_timeout). Run the same command again to go on from the last checkpoint."
             )
 
     def leave(self) -> None:
@@ -88,7 +88,7 @@ class OnHosts(Monarch):
             event("warning", text=text)
 
         self.hosts = open_hosts(config.hosts, warn)  # before anything else talks to Monarch
-        self.homes = Homes(self.hosts, config.hosts.patience, self._note_later)
+        self.homes = Homes(self.hosts, config.hosts.reconnect_timeout, self._note_later)
         super().__init__(policy, config, event, self.homes)
 
     def _note_later(self, kind: str, **what: Any) -> None:

@@ -100,7 +100,7 @@ def open_hosts(config: HostsConfig, warn: Callable[[str], None] | None = None) -
     if config.kind in ("addresses", "slurm", "kubernetes") and config.security == "plain":
         (warn or _to_stderr)(WARNING)
     secured = config.kind == "addresses" and config.security == "tls"
-    if config.kind != "this":
+    if config.kind != "local":
         tell_monarch(
             folder_of(config.certificates) if secured else None,
             HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT=f"{config.attach_timeout}s",
@@ -135,7 +135,7 @@ def _source(config: HostsConfig) -> Source:
         from glasshouse.backends.hosts.attached import Attached
 
         return Attached(config)
-    if config.kind == "this":
+    if config.kind == "local":
         from glasshouse.backends.hosts.local import ThisHost
 
         return ThisHost()

@@ -61,7 +61,7 @@ class GeneratorActor(Actor):
             policy, self.weights = setup.policy()
         except GlasshouseError as error:
             return serialization.Mistake.of(error)
-        self.generator = TorchGenerator(policy, setup.config.generate.cache_mb, version=-1)
+        self.generator = TorchGenerator(policy, setup.config.generate.kv_cache_mb, version=-1)
         return None
 
     @endpoint

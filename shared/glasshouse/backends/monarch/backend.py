@@ -1,4 +1,4 @@
-"""`placement: monarch`: generators and a learner in processes of their own, on Monarch's actors.
+"""`backend: monarch`: generators and a learner in processes of their own, on Monarch's actors.
 
 controller (the loop)      data, grading, the record; holds the shared weights' file
   ├── learner              one mesh of `monarch.learners` processes; writes each version once

@@ -54,8 +54,8 @@ def load() -> Any:
         import monarch.actor
     except ImportError:
         raise ConfigError(
-            "placement is monarch, but torchmonarch is not installed. Install it with: "
-            'pip install "glasshouse[monarch]", or set placement=inline.'
+            "backend is monarch, but torchmonarch is not installed. Install it with: "
+            'pip install "glasshouse[monarch]", or set backend=local.'
         ) from None
     from monarch._rust_bindings.monarch_hyperactor.config import reload_config_from_env
 

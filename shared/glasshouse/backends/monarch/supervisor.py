@@ -150,7 +150,7 @@ class Seat(threading.Thread):
         if job:
             what |= {"chunk": job.number, "version": job.version}
         office.tell("fault", **what)
-        if self.deaths >= office.config.deaths:
+        if self.deaths >= office.config.max_failures:
             office.pool.fail(
                 RunError(
                     f"Generator {self.number} failed {self.deaths} times in a row; the last time, {fault}. "
