@@ -1,11 +1,11 @@
-"""REINFORCE on digit tasks: a thin door to the same loop that every experiment uses.
+"""REINFORCE on digit tasks with parallel generators: flags for the training loop of all experiments.
 
     python experiments/reinforcement_learning/main.py --task sum_digits --num-steps 20
 
-Each step, every generator produces its trajectories, the trainer takes one policy-gradient step on
-the batch (per-token normalised log-probabilities times the reward, +1 right, -1 wrong), and the
-generators get the new weights. Trainer and generators are Monarch actors, each in a process of its
-own; docs/distributed.md says how they work together.
+At each step every generator produces its trajectories, the trainer takes one policy-gradient step on
+the batch (length-normalised log-probability times reward, +1 if correct, -1 otherwise), and the
+generators receive the new weights. Trainer and generators are Monarch actors in separate processes;
+docs/distributed.md explains how they work together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from glasshouse.cli import guarded
+from glasshouse.cli import run_command
 
 
 def main() -> int:
@@ -28,33 +28,36 @@ def main() -> int:
         default="sum_digits",
         help="task to train on",
     )
-    parser.add_argument("--num-steps", type=positive, default=20, help="number of training steps")
     parser.add_argument(
-        "--num-generators", type=positive, default=2, help="number of generator processes"
+        "--num-steps", type=positive_integer, default=20, help="number of training steps"
     )
     parser.add_argument(
-        "--eval-samples", type=positive, default=20, help="number of evaluation samples"
+        "--num-generators", type=positive_integer, default=2, help="number of generator processes"
+    )
+    parser.add_argument(
+        "--eval-samples", type=positive_integer, default=20, help="number of evaluation samples"
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print sample generations on each step"
     )
     parser.add_argument(
-        "--model", default="pocket", help="pocket, a Hugging Face folder, or a hub name"
+        "--model", default="pocket", help="pocket, a model folder, or a Hugging Face hub name"
     )
-    parser.add_argument("--seed", type=int, default=0, help="everything random follows from it")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument(
-        "--trajectories-per-generator", type=positive, default=1,
-        help="more of them make each step's gradient less noisy: 1 barely learns in 20 steps, 64 does",
+        "--trajectories-per-generator", type=positive_integer, default=1,
+        help="more give a less noisy gradient: with 1 it hardly learns in 20 steps, with 64 it does",
     )  # fmt: skip
-    return guarded(lambda: train(parser.parse_args()))
+    args = parser.parse_args()
+    return run_command(lambda: train(args))
 
 
 def train(args: argparse.Namespace) -> int:
     from glasshouse import config
-    from glasshouse.train import Run
-    from glasshouse.train.display import Terminal
+    from glasshouse.train import Trainer
+    from glasshouse.train.display import TerminalDisplay
 
-    resolved = config.load([], [
+    resolved = config.load_config([], [
         f"model={args.model}",
         f"seed={args.seed}",
         f"steps={args.num_steps}",
@@ -67,14 +70,14 @@ def train(args: argparse.Namespace) -> int:
         "learn.algorithm=reinforce",
         f"evaluate.problems={args.eval_samples}",
     ])  # fmt: skip
-    summary = Run(resolved, Terminal(verbose=args.verbose)).train()
+    summary = Trainer(resolved, TerminalDisplay(verbose=args.verbose)).train()
     return 130 if "interrupted_at" in summary else 0
 
 
-def positive(text: str) -> int:
+def positive_integer(text: str) -> int:
     value = int(text) if text.isascii() and text.isdigit() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return value
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from glasshouse.cli import main
 from glasshouse.errors import RunError
-from glasshouse.plan.forecast import measure
-from glasshouse.plan.pipeline import Pipeline, Times, forecast, hosts_for, seconds_per_step
+from glasshouse.plan.forecast import measure_run
+from glasshouse.plan.pipeline import Pipeline, PhaseTimes, forecast_pipeline, hosts_for, seconds_per_step
 
-EVERYTHING = Times(
+EVERYTHING = PhaseTimes(
     chunk=2.0, learn=3.0, sync=0.5, send=0.25, load=0.125, draw=0.1, grade=0.2, record=0.3
 )
 
@@ -23,27 +23,27 @@ EVERYTHING = Times(
     ("times", "spread", "seconds"),
     [
         # one after the other: 8 chunks, then learning
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=1), 8.5),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=1), 8.5),
         # two rounds of four, then learning
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4), 2.5),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4), 2.5),
         # five chunks on four: two rounds, three generators idle in the second
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=5, generators=4), 2.5),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=5, generators=4), 2.5),
         # more generators than chunks change nothing
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=99), 1.5),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=99), 1.5),
         # learning is hidden behind generating, and the other way round
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 2.0),
-        (Times(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 3.0),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 2.0),
+        (PhaseTimes(chunk=1.0, learn=3.0), Pipeline(chunks=8, generators=4, max_offpolicy_steps=1), 3.0),
         # two learners take half as long
         (
-            Times(chunk=1.0, learn=3.0),
+            PhaseTimes(chunk=1.0, learn=3.0),
             Pipeline(chunks=8, generators=4, max_offpolicy_steps=1, learners=2),
             2.0,
         ),
         # four generators on two cores are as fast as two
-        (Times(chunk=1.0, learn=1.0), Pipeline(chunks=8, generators=4, cores=2), 5.0),
+        (PhaseTimes(chunk=1.0, learn=1.0), Pipeline(chunks=8, generators=4, cores=2), 5.0),
         # one core for everything: a lag hides nothing, 4 + 2 seconds of work are 6
         (
-            Times(chunk=1.0, learn=2.0),
+            PhaseTimes(chunk=1.0, learn=2.0),
             Pipeline(chunks=4, generators=4, cores=1, max_offpolicy_steps=1),
             6.0,
         ),
@@ -53,37 +53,37 @@ EVERYTHING = Times(
         (EVERYTHING, Pipeline(chunks=4, generators=2, hosts=3, max_offpolicy_steps=1), 4.6),
     ],
 )
-def test_cases_worked_out_by_hand(times: Times, spread: Pipeline, seconds: float) -> None:
+def test_cases_worked_out_by_hand(times: PhaseTimes, spread: Pipeline, seconds: float) -> None:
     assert seconds_per_step(times, spread) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     ("times", "spread", "limit"),
     [
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4), "generators"),
-        (Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=8), "chunks"),
-        (Times(chunk=1.0, learn=5.0), Pipeline(chunks=8, generators=4), "learner"),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4), "generators"),
+        (PhaseTimes(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=8), "chunks"),
+        (PhaseTimes(chunk=1.0, learn=5.0), Pipeline(chunks=8, generators=4), "learner"),
         (
-            Times(chunk=1.0, learn=3.0),
+            PhaseTimes(chunk=1.0, learn=3.0),
             Pipeline(chunks=8, generators=4, max_offpolicy_steps=1),
             "learner",
         ),
         (
-            Times(chunk=1.0, learn=1.5),
+            PhaseTimes(chunk=1.0, learn=1.5),
             Pipeline(chunks=8, generators=4, max_offpolicy_steps=1),
             "generators",
         ),
-        (Times(chunk=1.0, send=0.1), Pipeline(chunks=8, generators=8, hosts=31), "sync"),
-        (Times(chunk=1.0, grade=9.0), Pipeline(chunks=8, generators=8), "controller"),
+        (PhaseTimes(chunk=1.0, send=0.1), Pipeline(chunks=8, generators=8, hosts=31), "sync"),
+        (PhaseTimes(chunk=1.0, grade=9.0), Pipeline(chunks=8, generators=8), "controller"),
     ],
 )
-def test_the_limit_is_what_would_help_most(times: Times, spread: Pipeline, limit: str) -> None:
-    assert forecast(times, spread).limit == limit
+def test_the_limit_is_what_would_help_most(times: PhaseTimes, spread: Pipeline, limit: str) -> None:
+    assert forecast_pipeline(times, spread).limit == limit
 
 
 seconds = st.floats(0, 10, allow_subnormal=False)
 a_time = st.builds(
-    Times, chunk=st.floats(0.01, 10), learn=seconds, sync=seconds, send=seconds, load=seconds,
+    PhaseTimes, chunk=st.floats(0.01, 10), learn=seconds, sync=seconds, send=seconds, load=seconds,
     draw=seconds, grade=seconds, record=seconds,
 )  # fmt: skip
 few = st.integers(1, 12)
@@ -92,7 +92,7 @@ few = st.integers(1, 12)
 @settings(deadline=None, max_examples=60)
 @given(times=a_time, chunks=few, generators=few, cores=st.integers(0, 4), lag=st.integers(0, 1))
 def test_what_holds_for_every_pipeline(
-    times: Times, chunks: int, generators: int, cores: int, lag: int
+    times: PhaseTimes, chunks: int, generators: int, cores: int, lag: int
 ) -> None:
     def step(**changes: int) -> float:
         given = {"chunks": chunks, "generators": generators, "cores": cores, "lag": lag, **changes}
@@ -141,9 +141,9 @@ def run_directory(path: Path, generate: float = 8.0, steps: int = 3) -> Path:
 
 
 def test_a_run_is_measured_without_its_first_step(tmp_path: Path) -> None:
-    measured = measure(run_directory(tmp_path / "run"))
+    measured = measure_run(run_directory(tmp_path / "run"))
     assert (measured.chunks, measured.times.chunk, measured.times.learn) == (8, 1.0, 1.0)
-    larger = measured.scaled(64)
+    larger = measured.with_groups_per_step(64)
     assert (larger.chunks, larger.times.chunk, larger.times.learn) == (16, 1.0, 2.0)
 
 
@@ -151,7 +151,7 @@ def test_the_time_to_send_comes_from_the_run_or_from_the_bandwidth(tmp_path: Pat
     one = run_directory(tmp_path / "one")
     (one / "checkpoints" / "step-000003").mkdir(parents=True)
     (one / "checkpoints" / "step-000003" / "model.safetensors").write_bytes(bytes(500_000))
-    assert measure(one, bandwidth=50).times.send == pytest.approx(0.01)
+    assert measure_run(one, bandwidth=50).times.send == pytest.approx(0.01)
     two = run_directory(tmp_path / "two")
     rows = [json.loads(row) for row in (two / "results" / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
@@ -159,13 +159,13 @@ def test_the_time_to_send_comes_from_the_run_or_from_the_bandwidth(tmp_path: Pat
     (two / "results" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     addresses = "hosts: {kind: addresses, addresses: [tls://a:1, tls://b:1], count: 2}\n"
     (two / "config.yaml").write_text((two / "config.yaml").read_text() + addresses)
-    times = measure(two).times
+    times = measure_run(two).times
     assert (times.send, times.sync, times.learn) == pytest.approx((0.2, 0.0, 0.6))
 
 
 def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no step yet"):
-        measure(run_directory(tmp_path / "run", steps=0))
+        measure_run(run_directory(tmp_path / "run", steps=0))
 
 
 def test_the_command_prints_a_table_and_draws(
@@ -176,7 +176,7 @@ def test_the_command_prints_a_table_and_draws(
     assert main(["hosts", "forecast", run, "--per-host", "0", "--out", str(picture)]) == 0
     assert "From 8 generators on a step has no more chunks" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["hosts", "forecast", run, "--json", "--lag", "1", "--per-host", "0"]) == 0
+    assert main(["hosts", "forecast", run, "--json", "--max-offpolicy-steps", "1", "--per-host", "0"]) == 0
     points = json.loads(capsys.readouterr().out)["forecast"]
     assert {p["generators"]: p["seconds"] for p in points}[4] == pytest.approx(2.0)
     assert main(["hosts", "forecast", run, "--learners", "0"]) == 2

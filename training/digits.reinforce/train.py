@@ -6,7 +6,7 @@ python training/digits.reinforce/train.py backend=monarch monarch.generators=4
 glasshouse study training/digits.reinforce/study.yaml        # both tasks, five seeds, the controls
 """
 
-from glasshouse.cli import experiment
+from glasshouse.cli import run_experiment
 
 if __name__ == "__main__":
-    experiment(__file__)
+    run_experiment(__file__)

@@ -18,7 +18,7 @@ This is also the place for what is this experiment's alone. A reward of your own
 and `reward.terms: {exact: 1, brief: 0.1}` in config.yaml.
 """
 
-from glasshouse.cli import experiment
+from glasshouse.cli import run_experiment
 
 if __name__ == "__main__":
-    experiment(__file__)
+    run_experiment(__file__)

@@ -7,7 +7,7 @@
 Its configuration is the positive control's but for the task.
 """
 
-from glasshouse.cli import experiment
+from glasshouse.cli import run_experiment
 
 if __name__ == "__main__":
-    experiment(__file__)
+    run_experiment(__file__)

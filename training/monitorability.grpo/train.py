@@ -11,7 +11,7 @@ Whether an answer followed the key is known by construction; whether its chain o
 what a monitor sees. docs/organisms.md has the other organisms, docs/monitorability.md the measures.
 """
 
-from glasshouse.cli import experiment
+from glasshouse.cli import run_experiment
 
 if __name__ == "__main__":
-    experiment(__file__)
+    run_experiment(__file__)

@@ -1,4 +1,4 @@
-"""`glasshouse study`: arms × seeds, a table, and a verdict for each question."""
+"""`glasshouse study`: train arms × seeds, write a table, answer each question."""
 
 from __future__ import annotations
 
@@ -6,39 +6,43 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glasshouse.cli.parser import add_command
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from glasshouse.study.spec import Study
 
 
-def add(commands: Any) -> None:
-    """Hang the command into the command line."""
-    parser = commands.add_parser(
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
         "study",
-        help="a question, arms that differ in one thing, paired seeds, a verdict",
-        description="Train every arm of a study file with every seed, several runs at a time, and answer "
-        "its questions. Killed at any moment, the same command goes on; finished runs are not run again, "
-        "and more seeds or arms may be added later. Of a finished run about 0.1 MB stays: its "
-        "configuration, summary, metrics, events and rows.",
-        epilog="docs/studies.md walks through a study file.",
+        _study,
+        "compare arms over paired seeds and answer a study's questions",
+        "Trains every arm of a study file with every seed, several runs in parallel, and answers its "
+        "questions. If it is interrupted, the same command resumes. Finished runs are not repeated, so "
+        "seeds and arms can be added later. Of a finished run only about 0.1 MB is kept: configuration, "
+        "summary, metrics, events and table rows. docs/studies.md explains the study file.",
+        [
+            "glasshouse study training/digits.reinforce/study.yaml --dry-run",
+            "glasshouse study training/digits.reinforce/study.yaml --seeds 3 --jobs 4",
+            "glasshouse study my-study.yaml --publish results",
+        ],
     )
     parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
+    parser.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
     parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="laid over the study's config, under what its arms set, e.g. steps=4",
+        "--seeds", type=int, metavar="N", help="number of seeds (default: as in the study)"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds (the study's own)")
     parser.add_argument("--arms", metavar="A,B", help="only these arms")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
-    parser.add_argument("--out", help="where it goes (default runs/studies/<its name>)")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
+    parser.add_argument("--out", help="output folder (default runs/studies/<name of the study>)")
     parser.add_argument(
         "--check",
         metavar="FILE",
-        help="compare the table bytewise with this one; exit code 1 if it differs. With --arms or "
-        "--seeds, only the file's rows of these runs",
+        help="compare the table byte by byte with this file; exit code 1 if it differs. With --arms "
+        "or --seeds, only the rows of these runs are compared",
     )
     parser.add_argument(
         "--keep", action="store_true", help="keep checkpoints and rollouts of finished runs"
@@ -46,15 +50,14 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--table",
         metavar="FILE",
-        help="train nothing: answer the questions from this table (.jsonl or .jsonl.zst)",
+        help="train nothing: analyse this table (.jsonl or .jsonl.zst)",
     )
     parser.add_argument(
         "--publish",
         metavar="FOLDER",
-        help="at the end put the table (compressed), the analysis and the figures there, to be kept",
+        help="write the compressed table, the analysis and the figures to this folder",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and stop")
-    parser.set_defaults(run=_study)
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and exit")
 
 
 def _study(args: argparse.Namespace) -> int:
@@ -62,39 +65,42 @@ def _study(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from glasshouse.study import spec
-    from glasshouse.study.display import Terminal
-    from glasshouse.study.runner import carry_out
+    from glasshouse.study.display import TerminalProgress
+    from glasshouse.study.runner import run_study
     from glasshouse.study.table import Table
     from glasshouse.study.table_check import compare, read
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
-    study = spec.load(file, args.overrides).part(arms, args.seeds)
-    out = Path(args.out) if args.out else Path("runs") / "studies" / spec.name(file)
+    study = spec.load_study(file, args.overrides).subset(arms, args.seeds)
+    out = Path(args.out) if args.out else Path("runs") / "studies" / spec.study_name(file)
     console = Console(highlight=False)
-    # read before anything is written: it may be the very file that this study writes
+    # read it first: it may be the file that this study overwrites
     committed = read(Path(args.check)) if args.check else None
     if args.dry_run:
-        _list(study, out, console)
+        _list_runs(study, out, console)
         return 0
     console.print(
-        f"[bold]{escape(study.title)}[/]: {_extent(study)} → {escape(str(out))}", soft_wrap=True
+        f"[bold]{escape(study.title)}[/]: {_describe_size(study)} → {escape(str(out))}",
+        soft_wrap=True,
     )
     if args.table:
         table = Table.read(Path(args.table)).part(study.arms, study.seeds)
     else:
         try:
-            with Terminal(study, console) as seen:
-                table = carry_out(study, out, jobs=args.jobs, keep=args.keep, watcher=seen)
+            with TerminalProgress(study, console) as progress:
+                table = run_study(
+                    study, out, jobs=args.jobs, keep_rollouts=args.keep, progress=progress
+                )
         except KeyboardInterrupt:
             console.print(
-                "Stopped; what was under way is saved. The same command goes on from there.",
+                "Interrupted; unfinished runs are saved. Repeat the command to resume.",
                 soft_wrap=True,
             )
             return 130
-        where = out / "results" / "table.jsonl"
-        console.print(f"table   {where}  ({len(table):,} rows)", soft_wrap=True)
-    from glasshouse.report.study_output import (  # brings torch and matplotlib with it
+        table_file = out / "results" / "table.jsonl"
+        console.print(f"table   {table_file}  ({len(table):,} rows)", soft_wrap=True)
+    from glasshouse.report.study_output import (  # imports torch and matplotlib
         present,
         publish,
     )
@@ -111,7 +117,7 @@ def _study(args: argparse.Namespace) -> int:
     return 0
 
 
-def _extent(study: Study) -> str:
+def _describe_size(study: Study) -> str:
     arms, seeds, bases = len(study.arms), study.seeds, len(set(study.bases[: study.seeds]))
     return (
         f"{arms} arm{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)} = {arms * seeds} runs, "
@@ -119,16 +125,16 @@ def _extent(study: Study) -> str:
     )
 
 
-def _list(study: Study, out: Path, console: Console) -> None:
-    """What would be run. How long it takes depends on the machine, and is not known before."""
-    from glasshouse.study.runner import plan
+def _list_runs(study: Study, out: Path, console: Console) -> None:
+    """Print the runs of the study and which of them are finished."""
+    from glasshouse.study.runner import plan_runs
 
-    runs = plan(study, out)
+    runs = plan_runs(study, out)
     for run in runs:
-        state = "finished" if run.finished else "to do"
+        state = "finished" if run.is_finished else "to do"
         console.print(
             f"{run.arm} seed {run.seed} ({run.base}, {run.config.steps} steps): {state}",
             markup=False,
         )
-    left = sum(not run.finished for run in runs)
-    console.print(f"{_extent(study)}; {left} to do → {out}", soft_wrap=True)
+    remaining = sum(not run.is_finished for run in runs)
+    console.print(f"{_describe_size(study)}; {remaining} to do → {out}", soft_wrap=True)

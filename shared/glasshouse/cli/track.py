@@ -1,4 +1,4 @@
-"""`glasshouse track`: a run directory mirrored to a tracker after the fact."""
+"""`glasshouse track`: copy a finished or interrupted run to an experiment tracker."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from glasshouse.cli.parser import add_command, add_run_directory
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
         "track",
-        help="mirror a run to wandb, trackio, tensorboard or mlflow",
-        description="Bring a tracker up to what the run directory holds: a run that was trained without "
-        "it, or whose tracker failed. What it has already is not sent again. While a run trains, "
-        "trackers=[NAME] does it live.",
+        _track,
+        "upload a run to wandb, trackio, tensorboard or mlflow",
+        "Sends what the tracker does not have yet: a run that was trained without it, or whose tracker "
+        "failed. To log live during training, set trackers=[NAME].",
+        ["glasshouse track runs/try --to tensorboard"],
     )
-    parser.add_argument("directory", metavar="RUN", help="the run's directory")
+    add_run_directory(parser)
     parser.add_argument(
         "--to",
         action="append",
         required=True,
         metavar="NAME",
-        help="mlflow, tensorboard, trackio or wandb; may be repeated",
+        help="mlflow, tensorboard, trackio or wandb; repeatable",
     )
-    parser.set_defaults(run=_track)
 
 
 def _track(args: argparse.Namespace) -> None:
@@ -31,15 +34,15 @@ def _track(args: argparse.Namespace) -> None:
     from glasshouse.errors import TrackError
     from glasshouse.store.run_directory import config_of, locked, summary_of
 
-    path, failed = Path(args.directory), list[str]()
+    path, failures = Path(args.run_directory), list[str]()
     config = config_of(path)
     track.check(args.to)
     with locked(path):
-        mirrors = track.start(args.to, path, config, lambda kind, text, **_: failed.append(text))
+        mirrors = track.start(args.to, path, config, lambda kind, text, **_: failures.append(text))
         looks, summary = mirrors.looks, summary_of(path) or {}
         ending: track.Ending = "finished" if "after" in summary else "interrupted"
         mirrors.end(summary, ending, patience=None)
-    if failed:
-        raise TrackError("\n".join(failed))
+    if failures:
+        raise TrackError("\n".join(failures))
     for name, look in looks.items():
-        print(f"{path} is mirrored to {name}: {look}")
+        print(f"{path} is uploaded to {name}: {look}")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.plan.pipeline import Forecast, Pipeline, Times, forecast, hosts_for
+from glasshouse.plan.pipeline import Forecast, Pipeline, PhaseTimes, forecast_pipeline, hosts_for
 from glasshouse.report.learning_curves import read_metrics
 
 GENERATORS = (1, 2, 4, 8, 16, 32, 64, 125, 250, 500, 1000)
@@ -29,17 +29,17 @@ TURNING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """A run's times, and how its steps were cut."""
 
-    times: Times
+    times: PhaseTimes
     chunks: int
     problems: int
     samples: int
     generators: int
     max_offpolicy_steps: int
 
-    def scaled(self, problems: int) -> Measured:
+    def with_groups_per_step(self, problems: int) -> MeasuredRun:
         """The same with another number of problems a step: what is not a chunk grows with it."""
         ratio = problems / self.problems
         grown = {n: getattr(self.times, n) * ratio for n in ("learn", "draw", "grade", "record")}
@@ -49,7 +49,7 @@ class Measured:
         )  # fmt: skip
 
 
-def measure(run: Path, bandwidth: float = 200.0) -> Measured:
+def measure_run(run: Path, bandwidth: float = 200.0) -> MeasuredRun:
     """The medians of a run's steps; the first one, which warms everything up, is left out.
 
     A chunk's time is that of the generating phase over the rounds in which its generators took the
@@ -73,7 +73,7 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
     hosts = host_count(config.get("hosts", {}))
     send = sync / hosts if hosts else weights(run) / (bandwidth * 1e6)
     rounds = math.ceil(chunks / generators)
-    times = Times(
+    times = PhaseTimes(
         chunk=max(1e-9, (median("generate") - load) / rounds),
         learn=max(0.0, median("learn") - sync),
         sync=0.0 if hosts else sync,
@@ -83,7 +83,7 @@ def measure(run: Path, bandwidth: float = 200.0) -> Measured:
         grade=median("grade"),
         record=median("record"),
     )
-    return Measured(
+    return MeasuredRun(
         times=times, chunks=chunks, problems=problems, samples=samples, generators=generators,
         max_offpolicy_steps=config.get("max_offpolicy_steps", 0),
     )  # fmt: skip
@@ -102,12 +102,12 @@ def weights(run: Path) -> int:
     return files[-1].stat().st_size if files else 0
 
 
-def curve(
-    measured: Measured, spread: Pipeline, per_host: int, numbers: Sequence[int] = GENERATORS
+def forecast_curve(
+    measured: MeasuredRun, spread: Pipeline, per_host: int, numbers: Sequence[int] = GENERATORS
 ) -> dict[int, Forecast]:
     """A forecast for each number of generators, each on a core of its own."""
     return {
-        n: forecast(
+        n: forecast_pipeline(
             measured.times,
             replace(spread, generators=n, hosts=hosts_for(n, per_host)),
         )
@@ -121,18 +121,18 @@ def show(
 ) -> None:  # fmt: skip
     """Print the table (or JSON), draw the curve."""
     if bandwidth <= 0 or learners < 1 or (problems is not None and problems < 1):
-        raise ConfigError("--bandwidth, --learners and --problems must be above 0.")
+        raise ConfigError("--bandwidth, --learners and --groups-per-step must be above 0.")
     if per_host is not None and per_host < 0:
         raise ConfigError("--per-host is a number of generators, or 0 for all on one host.")
-    measured = measure(run, bandwidth)
+    measured = measure_run(run, bandwidth)
     if problems is not None:
-        measured = measured.scaled(problems)
+        measured = measured.with_groups_per_step(problems)
     spread = Pipeline(
         chunks=measured.chunks, generators=1, learners=learners,
         max_offpolicy_steps=measured.max_offpolicy_steps if lag is None else lag,
     )  # fmt: skip
     per_host = (os.cpu_count() or 1) if per_host is None else per_host
-    found = curve(measured, spread, per_host)
+    found = forecast_curve(measured, spread, per_host)
     if as_json:
         points = [{"generators": n, **asdict(f)} for n, f in found.items()]
         print(json.dumps({"measured": asdict(measured), "lag": spread.max_offpolicy_steps, "learners": learners,
@@ -147,14 +147,14 @@ def show(
 
         draw(
             {
-                f"lag {k}": curve(measured, replace(spread, max_offpolicy_steps=k), per_host)
+                f"lag {k}": forecast_curve(measured, replace(spread, max_offpolicy_steps=k), per_host)
                 for k in (0, 1)
             },
             out,
         )
 
 
-def table(measured: Measured, spread: Pipeline, per_host: int, found: dict[int, Forecast]) -> Table:
+def table(measured: MeasuredRun, spread: Pipeline, per_host: int, found: dict[int, Forecast]) -> Table:
     t, work = measured.times, measured.problems * measured.samples
     hosts = f"{per_host} generators a host" if per_host else "one host"
     shown = Table(

@@ -1,0 +1,105 @@
+"""`glasshouse checkpoints`, `report` and `figure`: what a run directory holds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from glasshouse.cli.parser import add_command, add_json, add_run_directory
+
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "checkpoints",
+        _checkpoints,
+        "list and verify the checkpoints of a run",
+        "Shows step, reward, size, the retention rule that keeps each checkpoint, and why it was saved. "
+        "Reads every file and compares it with its checksum; exit code 1 if one is damaged.",
+        ["glasshouse checkpoints runs/try", "glasshouse checkpoints runs/try --json"],
+    )
+    add_run_directory(parser)
+    add_json(parser)
+
+    parser = add_command(
+        commands,
+        "report",
+        _report,
+        "write an HTML page about one or more runs",
+        "One self-contained file: verdict, accuracy before and after, curves, monitorability, examples, "
+        "configuration, and how to reproduce it. Several runs are grouped into arms and seeds, with "
+        "the mean and a band over seeds.",
+        [
+            "glasshouse report runs/try",
+            "glasshouse report runs/control/* --out control.html",
+        ],
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories")
+    parser.add_argument("--out", help="the file to write (default RUN/results/report.html)")
+
+    parser = add_command(
+        commands,
+        "figure",
+        _figure,
+        "plot the learning curves of runs",
+        examples=["glasshouse figure runs/try --out curves.png"],
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run directories; several are averaged"
+    )
+    parser.add_argument("--out", required=True, help="the image to write, .png or .svg")
+    parser.add_argument("--title", default="", help="the title of the figure")
+
+
+def _checkpoints(args: argparse.Namespace) -> int:
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from glasshouse.store import checkpoints
+    from glasshouse.store.run_directory import config_of
+
+    path = Path(args.run_directory)
+    config_of(path)  # raises if this is not a run directory
+    entries = checkpoints.listed(path / "checkpoints")
+    valid = [entry for entry in entries if not entry.faults]
+    paths_of_role = checkpoints.roles(valid)
+    roles = {
+        entry.path: [role for role, paths in paths_of_role.items() if entry.path in paths]
+        for entry in entries
+    }
+    if args.json:
+        rows = [
+            {"step": c.step, "reward": c.reward, "why": c.why, "bytes": c.bytes, "path": str(c.path),
+             "valid": not c.faults, "faults": list(c.faults), "kept_as": roles[c.path]}
+            for c in entries
+        ]  # fmt: skip
+        print(json.dumps(rows, indent=2))
+    elif not entries:
+        print(f"{path} has no checkpoints yet.")
+    else:
+        table = Table("step", "reward", "size", "kept as", "valid", "saved because")
+        for c in entries:
+            reward = "" if c.reward is None else f"{c.reward:+.3f}"
+            validity = "yes" if not c.faults else f"[red]no[/]: {c.faults[0]}"
+            size = f"{c.bytes / 1e6:.1f} MB"
+            table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, c.why)
+        console = Console(highlight=False)
+        console.print(table)
+        if valid:
+            console.print(f"next    glasshouse eval {valid[-1].path}, glasshouse resume {path}")
+    return 0 if len(valid) == len(entries) else 1
+
+
+def _report(args: argparse.Namespace) -> None:
+    from glasshouse.report.run_page import write
+
+    print(write([Path(run) for run in args.runs], Path(args.out) if args.out else None))
+
+
+def _figure(args: argparse.Namespace) -> None:
+    from glasshouse.report.learning_curves import draw
+
+    draw([Path(run) for run in args.runs], Path(args.out), args.title)

@@ -1,0 +1,178 @@
+"""`glasshouse train`, `resume` and `eval`, and the command line of every experiment's train.py."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.cli.parser import (
+    CommandParser,
+    add_command,
+    add_config_files,
+    add_json,
+    add_run_directory,
+)
+
+if TYPE_CHECKING:
+    from glasshouse.config import Config
+
+EXIT_CODES = """\
+Exit codes: 0 finished; 2 user error; 130 interrupted, every complete step is saved; 131 stopped
+immediately, resumes from the last checkpoint"""
+
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "train",
+        _train,
+        "train a model: evaluate, train, evaluate again",
+        "Without arguments, the embedded model learns the task sum_digits. If the run directory "
+        "(out=…) holds an interrupted run of the same configuration, it is resumed.",
+        [
+            "glasshouse train",
+            "glasshouse train steps=20 seed=3 out=runs/try",
+            "glasshouse train --config training/example.rl/config.yaml learn.algorithm=rloo",
+        ],
+    )
+    add_training_arguments(parser)
+
+    parser = add_command(
+        commands,
+        "resume",
+        _resume,
+        "resume an interrupted run",
+        "Continues from the newest valid checkpoint and truncates the logs to it. Weights, metrics and "
+        "rollouts are bitwise equal to those of an uninterrupted run. Repeating the train command does "
+        f"the same.\n\n{EXIT_CODES}",
+        [
+            "glasshouse resume runs/try",
+            "glasshouse resume runs/try steps=200",
+            "glasshouse resume runs/try --fork runs/slower learn.learning_rate=1e-5",
+        ],
+    )
+    add_run_directory(parser)
+    parser.add_overrides("steps=N trains longer; keys that change the numbers need --fork")
+    parser.add_argument("--fork", metavar="NEW", help="branch into a new run; any key may change")
+    _add_output_arguments(parser)
+
+    parser = add_command(
+        commands,
+        "eval",
+        _eval,
+        "evaluate a model or checkpoint on held-out problems",
+        examples=[
+            "glasshouse eval pocket",
+            "glasshouse eval runs/try/checkpoints/step-000060 --json",
+            "glasshouse eval pocket --task reverse_digits evaluate.problems=500",
+        ],
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a checkpoint, a model folder, a hub name, or an embedded model",
+    )
+    parser.add_argument("--task", default="sum_digits", help="see glasshouse tasks")
+    parser.add_argument(
+        "--style", choices=["cot", "direct"], default="cot", help="with or without reasoning"
+    )
+    add_json(parser)
+    parser.add_overrides("for example evaluate.problems=500 task.options.count=[2,2]")
+
+
+def add_training_arguments(parser: CommandParser) -> None:
+    """The arguments of `glasshouse train` and of every experiment's train.py."""
+    parser.add_overrides("overrides by dotted key, e.g. learn.learning_rate=1e-4 seed=3")
+    add_config_files(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved configuration and exit"
+    )
+    _add_output_arguments(parser)
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--verbose", action="store_true", help="print one completion per step")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+
+
+def run_experiment(script: str) -> None:
+    """Run the experiment whose train.py is `script`: its config.yaml, `--config` files, overrides.
+
+    Example: `run_experiment(__file__)`
+    """
+    from glasshouse.cli.app import run_command
+
+    config_file = Path(script).with_name("config.yaml")
+    name = config_file.parent.name
+    parser = CommandParser(
+        f"train {name} as configured in {config_file}",
+        "`glasshouse config` explains every key.",
+        [f"python {script} seed=1", f"python {script} --config tests/test_config.yaml"],
+        prog=f"python {script}",
+    )
+    add_training_arguments(parser)
+    args = parser.parse_args(sys.argv[1:])
+    sys.exit(run_command(lambda: _train(args, [config_file])))
+
+
+def _train(args: argparse.Namespace, config_files: Sequence[Path] = ()) -> int:
+    from glasshouse import config
+
+    resolved = config.load_config([*config_files, *args.config], args.overrides)
+    if args.dry_run:
+        print(config.to_yaml(resolved), end="")
+        return 0
+    return _run_training(resolved, args)
+
+
+def _resume(args: argparse.Namespace) -> int:
+    from glasshouse import config
+    from glasshouse.store.run_directory import CONFIG, config_of
+    from glasshouse.train import resume
+
+    path = Path(args.run_directory)
+    config_of(path)  # raises if this is not a run directory
+    target = Path(args.fork or path)
+    resolved = config.load_config([path / CONFIG], [*args.overrides, f"out={target}"])
+    if args.fork:
+        resume.fork(path, target, resolved)
+    return _run_training(resolved, args)
+
+
+def _run_training(config: Config, args: argparse.Namespace) -> int:
+    """Train until the last step or an interruption; see EXIT_CODES."""
+    from glasshouse.train import Trainer
+    from glasshouse.train.display import Display, TerminalDisplay
+
+    display = Display() if args.quiet else TerminalDisplay(verbose=args.verbose)
+    summary = Trainer(config, display).train()
+    if not args.quiet:
+        from glasshouse.report.post_train import close
+
+        close(config, summary)
+    return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
+
+
+def _eval(args: argparse.Namespace) -> None:
+    import json
+
+    from rich.console import Console
+
+    from glasshouse import config
+    from glasshouse.train import Trainer
+    from glasshouse.train.display import scores
+
+    settings = [
+        f"model={args.model}",
+        f"task.name={args.task}",
+        f"task.style={args.style}",
+        "steps=0",
+    ]
+    results = Trainer(config.load_config([], [*settings, *args.overrides])).evaluate_only()
+    if args.json:
+        print(json.dumps(results, indent=2))
+    else:
+        Console(highlight=False).print(scores(results))
