@@ -1,12 +1,13 @@
 """The answer parser, used by training and evaluation alike.
 
-extraction.py  `split` (CoT and answer), `extract` (lenient or strict)
-sections.py    think blocks, answer tags, boxes and phrases in a completion
-parsing.py     one answer of a given kind out of a stretch of text
+extraction.py  `extract_answer` (lenient or strict), `split_completion` (CoT and answer)
+sections.py    where think blocks, answer tags, boxes and phrases are in a completion
+parsing.py     parses one answer of a given kind at such a location
 numbers.py     which characters form a number
-equality.py    when an extracted answer equals the reference answer
+equality.py    whether an extracted answer equals the gold answer
 """
 
-from glasshouse.answers.extraction import Sections, equal, extract, split
+from glasshouse.answers.equality import answers_match
+from glasshouse.answers.extraction import Sections, extract_answer, split_completion
 
-__all__ = ["Sections", "equal", "extract", "split"]
+__all__ = ["Sections", "answers_match", "extract_answer", "split_completion"]

@@ -1,50 +1,48 @@
-r"""The only answer parser: training and evaluation read completions here and nowhere else.
+r"""The only answer parser: training and evaluation extract answers here and nowhere else.
 
-The lenient reading is the chain by which the second seed evaluates; the first rule that finds
-something wins, and which one it was is recorded:
+The lenient parser tries four rules in order; the first that finds a candidate wins and is recorded:
 
     [ANSWER] 28  ──►  \boxed{28}  ──►  the answer is 28, or = 28  ──►  the last number
 
-The strict reading is `[ANSWER] 28` and nothing else: one tag outside the think blocks, the answer
-directly after it, alone on the text's last line. What it refuses has the value None, so whatever
-hedges, quotes or lists earns nothing.
+The strict parser accepts `[ANSWER] 28` and nothing else: one tag outside think blocks, the answer
+directly after it and alone on the last line of the text. Anything it rejects has the value None, so
+that hedging, quoting or listing numbers earns nothing.
 
-    read leniently            value   why
+    lenient                   value   why
     [ANSWER] 27 [ANSWER] 28   28      the last tag, ambiguous
     [ANSWER] 11 or 12         11      the first number after the tag, ambiguous
-    [ANSWER] 1e5              None    an unreadable tag is not passed over for another number
+    [ANSWER] 1e5              None    a tag that cannot be parsed does not fall back to another rule
     The answer is 28 (7 * 4 = 28)     "answer is" comes before "="
     so 6 * 7 = 42             42      the last "=" that is followed by one number
-    1+2+3                     None    the last number-like thing is an expression
+    1+2+3                     None    the last number-like token is an expression
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glasshouse.answers import sections
-from glasshouse.answers.equality import equal
-from glasshouse.answers.numbers import EXPRESSION, scan_back
-from glasshouse.answers.parsing import Reading, hedged, read
-from glasshouse.answers.sections import Outline, Place
-from glasshouse.types import AnswerKind, Extracted, Rule
-
-__all__ = ["Sections", "equal", "extract", "split"]
+from glasshouse.answers.numbers import EXPRESSION, scan_numbers_reversed
+from glasshouse.answers.parsing import ParsedAnswer, are_alternatives, parse_answer
+from glasshouse.answers.sections import AnswerLocation, Markers
+from glasshouse.types import AnswerKind, Extracted, ExtractionRule
 
 _WORD = re.compile(r"\w+")
 _QUOTES = tuple("\"'`“‘«")
 _DOUBTS = frozenset({"or", "nor", "not", "and", "to", "either", "maybe", "perhaps", "vs", "no"})
-_UNIT_WORDS = 2
-"""Strictly, at most this many words may follow the answer on its line: `28 square meters`."""
+_MAX_UNIT_WORDS = 2
+"""The strict parser allows at most this many words after the answer: `28 square meters`."""
+_EQUALS_WINDOW = 128
+"""How many characters after an equals sign may hold its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections:
-    """A completion divided once, for everyone. `cot + answer` is the text, character by character.
+    """A completion divided into chain of thought and answer; `cot + answer` is the whole text.
 
-    Example: `split("2+2 is 4\n[ANSWER] 4")` gives the CoT `"2+2 is 4\n"` and the answer
+    Example: `split_completion("2+2 is 4\n[ANSWER] 4")` gives the CoT `"2+2 is 4\n"` and the answer
     `"[ANSWER] 4"`.
     """
 
@@ -52,178 +50,198 @@ class Sections:
     """The reasoning, think markers included."""
     answer: str
     """The final answer as stated, with its tag or phrase; empty if there is none."""
-    start: int
-    """Where the answer begins: `text[start:] == answer`."""
+    answer_start: int
+    """`text[answer_start:] == answer`."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    rule: Rule
+class _Match:
+    rule: ExtractionRule
     anchor: int
-    reading: Reading
+    answer: ParsedAnswer
 
 
-def split(text: str) -> Sections:
-    """Divide reasoning from final answer; the only place where that is decided.
+def split_completion(text: str) -> Sections:
+    """Divides a completion into chain of thought and final answer.
 
-    With a think block, what follows the last one is the answer, and a block left open leaves none.
+    With a think block, the answer is what follows the last one; a block left open leaves no answer.
     Without one, the answer begins where it is announced: at the last tag, else the last box, else
-    the last phrase, else the last number. A text that offers none of these is all reasoning.
+    the last phrase, else the last number. A text with none of these is all reasoning.
     """
-    marks = sections.outline(text)
-    start = marks.body
-    if not marks.thought:
-        found = None if marks.tags else _chain(text, marks, AnswerKind.NUMBER)
-        start = marks.tags[-1] if marks.tags else found.anchor if found else len(text)
-    return Sections(cot=text[:start], answer=text[start:], start=start)
+    markers = sections.find_markers(text)
+    start = markers.body_start
+    if not markers.has_think_block:
+        tags = markers.tag_positions
+        match = None if tags else _match_lenient(text, markers, AnswerKind.NUMBER)
+        start = tags[-1] if tags else match.anchor if match else len(text)
+    return Sections(cot=text[:start], answer=text[start:], answer_start=start)
 
 
-def extract(text: str, kind: AnswerKind = AnswerKind.NUMBER, *, strict: bool = False) -> Extracted:
-    """Read the answer of a completion. Never raises, whatever the text.
+def extract_answer(
+    text: str, kind: AnswerKind = AnswerKind.NUMBER, *, strict: bool = False
+) -> Extracted:
+    """Extracts the answer of a completion. Never raises, whatever the text.
 
-    Example: `extract("so 1,234.").value` gives `"1234"`, by the rule LAST; with `strict=True` it
-    gives None, since there is no tag.
+    Example: `extract_answer("so 1,234.").value` gives `"1234"`, by the rule LAST; with
+    `strict=True` it gives None, since there is no tag.
     """
-    marks = sections.outline(text)
+    markers = sections.find_markers(text)
     if strict:
-        return _strict(text, marks, kind)
-    found = _chain(text, marks, kind)
-    if found is None:
-        why = (
+        return _extract_strict(text, markers, kind)
+    match = _match_lenient(text, markers, kind)
+    if match is None:
+        reason = (
             "the think block is never closed, so there is no answer"
-            if marks.thought and marks.body == len(text)
-            else "nothing reads as an answer"
+            if markers.has_think_block and markers.body_start == len(text)
+            else "nothing in the text looks like an answer"
         )
-        return _nothing(Rule.NONE, False, why)
-    reading = found.reading
-    if reading.value is None:
-        shown = text[reading.start : reading.end][:40]
-        why = f"{_HOW[found.rule]} gives {shown!r}, which cannot be read: {reading.why}"
-        return _nothing(found.rule, reading.ambiguous, why)
+        return _no_answer(ExtractionRule.NONE, False, reason)
+    answer = match.answer
+    source = _RULE_SOURCES[match.rule]
+    if answer.value is None:
+        excerpt = text[answer.start : answer.end][:40]
+        reason = f"{source} gives {excerpt!r}, which cannot be parsed: {answer.reason}"
+        return _no_answer(match.rule, answer.ambiguous, reason)
     return Extracted(
-        value=reading.value,
-        rule=found.rule,
-        span=(reading.start, reading.end),
-        ambiguous=reading.ambiguous,
-        reason=f"{_HOW[found.rule]} gives {reading.value[:60]}"
-        + (", but the text offers more than one answer" if reading.ambiguous else ""),
+        value=answer.value,
+        rule=match.rule,
+        span=(answer.start, answer.end),
+        ambiguous=answer.ambiguous,
+        reason=f"{source} gives {answer.value[:60]}"
+        + (", but the text offers more than one answer" if answer.ambiguous else ""),
     )
 
 
-_HOW = {
-    Rule.TAG: "the last [ANSWER] tag",
-    Rule.BOXED: "the last \\boxed{}",
-    Rule.PHRASE: 'the last "answer is" or "="',
-    Rule.LAST: "the last number in the text",
+_RULE_SOURCES = {
+    ExtractionRule.TAG: "the last [ANSWER] tag",
+    ExtractionRule.BOXED: "the last \\boxed{}",
+    ExtractionRule.PHRASE: 'the last "answer is" or "="',
+    ExtractionRule.LAST: "the last number in the text",
 }
 
 
-def _chain(text: str, marks: Outline, kind: AnswerKind) -> _Found | None:
-    """The rules in their order, on what follows the think blocks."""
-    body = marks.body
-    tags = tuple(tag for tag in marks.tags if tag >= body)
-    if found := _agreeing(text, sections.tagged(text, tags), kind, Rule.TAG):
-        return found
-    if found := _agreeing(text, sections.boxes(text, body), kind, Rule.BOXED):
-        return found
-    if found := _agreeing(text, sections.phrases(text, body), kind, Rule.PHRASE, direct=True):
-        return found
+def _match_lenient(text: str, markers: Markers, kind: AnswerKind) -> _Match | None:
+    """Applies the rules in order to the text after the think blocks."""
+    body = markers.body_start
+    tags = tuple(tag for tag in markers.tag_positions if tag >= body)
+    if match := _match_last(text, sections.locate_after_tags(text, tags), kind, ExtractionRule.TAG):
+        return match
+    if match := _match_last(text, sections.locate_in_boxes(text, body), kind, ExtractionRule.BOXED):
+        return match
+    phrases = sections.locate_after_phrases(text, body)
+    if match := _match_last(text, phrases, kind, ExtractionRule.PHRASE, direct_only=True):
+        return match
     if kind is AnswerKind.TEXT:
         return None
-    for place in sections.equals(text, body):
-        reading = read(text, Place(place.anchor, place.low, min(place.high, place.low + 128)), kind)
-        if reading and reading.direct and reading.why != EXPRESSION:
-            return _Found(Rule.PHRASE, place.anchor, reading)
+    for location in sections.locate_after_equals(text, body):
+        end = min(location.end, location.start + _EQUALS_WINDOW)
+        answer = parse_answer(text, replace(location, end=end), kind)
+        if answer and answer.direct and answer.reason != EXPRESSION:
+            return _Match(ExtractionRule.PHRASE, location.anchor, answer)
     if kind is AnswerKind.SEQUENCE:
-        listed = read(text, sections.last_line(text, body), kind)
-        return _Found(Rule.LAST, listed.start, listed) if listed else None
-    return _last_number(text, body)
+        answer = parse_answer(text, sections.locate_last_line(text, body), kind)
+        return _Match(ExtractionRule.LAST, answer.start, answer) if answer else None
+    return _match_last_number(text, body)
 
 
-def _agreeing(
-    text: str, places: Iterable[Place], kind: AnswerKind, rule: Rule, *, direct: bool = False
-) -> _Found | None:
-    """The last of several announcements; ambiguous if an earlier one says something else."""
-    found: _Found | None = None
-    for count, place in enumerate(places, 1):
-        reading = read(text, place, kind)
-        if reading is None or (direct and not reading.direct):
+def _match_last(
+    text: str,
+    locations: Iterable[AnswerLocation],
+    kind: AnswerKind,
+    rule: ExtractionRule,
+    *,
+    direct_only: bool = False,
+) -> _Match | None:
+    """The last of several announced answers; ambiguous if an earlier one differs."""
+    last: _Match | None = None
+    for count, location in enumerate(locations, 1):
+        answer = parse_answer(text, location, kind)
+        if answer is None or (direct_only and not answer.direct):
             continue
-        if found is None:
-            found = _Found(rule, place.anchor, reading)
-        elif reading.value != found.reading.value or count == sections.PLACES:
-            return _Found(rule, found.anchor, _doubtful(found.reading))
-    return found
+        if last is None:
+            last = _Match(rule, location.anchor, answer)
+        elif answer.value != last.answer.value or count == sections.MAX_LOCATIONS:
+            return _Match(rule, last.anchor, replace(last.answer, ambiguous=True))
+    return last
 
 
-def _doubtful(r: Reading) -> Reading:
-    return Reading(r.value, r.start, r.end, r.direct, r.alone, True, r.why)
-
-
-def _last_number(text: str, body: int) -> _Found | None:
-    place = sections.tail(text, body)
-    tokens = scan_back(text, place.low, place.high)
+def _match_last_number(text: str, body_start: int) -> _Match | None:
+    window = sections.locate_tail(text, body_start)
+    tokens = scan_numbers_reversed(text, window.start, window.end)
     last = next(tokens, None)
-    cut = place.low + 4 if place.low > body else 0  # a number cut by the window is none
-    if last is None or last.start < cut:
+    # a number cut by the window does not count
+    first_whole = window.start + 4 if window.start > body_start else 0
+    if last is None or last.start < first_whole:
         return None
-    before = next(tokens, None)
-    ambiguous = before is not None and last.value != before.value and hedged(text, before, last)
-    reading = Reading(last.value, last.start, last.end, ambiguous=ambiguous, why=last.why)
-    return _Found(Rule.LAST, last.start, reading)
+    previous = next(tokens, None)
+    ambiguous = (
+        previous is not None
+        and last.value != previous.value
+        and are_alternatives(text, previous, last)
+    )
+    answer = ParsedAnswer(last.value, last.start, last.end, ambiguous=ambiguous, reason=last.reason)
+    return _Match(ExtractionRule.LAST, last.start, answer)
 
 
-def _strict(text: str, marks: Outline, kind: AnswerKind) -> Extracted:
-    """One tag, its answer directly after it and alone, nothing after that; else why not."""
-    if not marks.tags:
-        return _nothing(Rule.NONE, False, "there is no [ANSWER] tag outside a think block")
-    places = sections.tagged(text, marks.tags)
-    readings = [read(text, place, kind) for place in places]
-    if len(marks.tags) > 1:
-        differ = len({r.value for r in readings if r}) > 1 or len(marks.tags) > len(places)
-        why = f"there are {len(marks.tags)} [ANSWER] tags where one is asked for"
-        return _nothing(Rule.TAG, differ, why + (", and they differ" if differ else ""))
-    reading, tag = readings[0], marks.tags[0]
-    if tag < marks.body:
-        return _nothing(Rule.TAG, False, "the [ANSWER] tag is followed by more thinking")
-    if reading is None:
-        return _nothing(Rule.TAG, False, "the [ANSWER] tag is followed by nothing that can be read")
-    if reading.value is None:
-        shown = text[reading.start : reading.end][:40]
-        return _nothing(Rule.TAG, reading.ambiguous, f"{shown!r} cannot be read: {reading.why}")
-    if why := _objection(text, tag, reading, kind):
-        return _nothing(Rule.TAG, reading.ambiguous or not reading.alone, why)
+def _extract_strict(text: str, markers: Markers, kind: AnswerKind) -> Extracted:
+    """Requires one tag, its answer directly after it and alone, and nothing after that."""
+    tags = markers.tag_positions
+    if not tags:
+        return _no_answer(
+            ExtractionRule.NONE, False, "there is no [ANSWER] tag outside a think block"
+        )
+    locations = sections.locate_after_tags(text, tags)
+    answers = [parse_answer(text, location, kind) for location in locations]
+    if len(tags) > 1:
+        differ = len({a.value for a in answers if a}) > 1 or len(tags) > len(locations)
+        reason = f"there are {len(tags)} [ANSWER] tags where one is expected"
+        return _no_answer(
+            ExtractionRule.TAG, differ, reason + (", and they differ" if differ else "")
+        )
+    answer, tag = answers[0], tags[0]
+    if tag < markers.body_start:
+        return _no_answer(
+            ExtractionRule.TAG, False, "the [ANSWER] tag is followed by more thinking"
+        )
+    if answer is None:
+        return _no_answer(ExtractionRule.TAG, False, "nothing after the [ANSWER] tag can be parsed")
+    if answer.value is None:
+        excerpt = text[answer.start : answer.end][:40]
+        reason = f"{excerpt!r} cannot be parsed: {answer.reason}"
+        return _no_answer(ExtractionRule.TAG, answer.ambiguous, reason)
+    if reason := _strict_objection(text, tag, answer, kind):
+        return _no_answer(ExtractionRule.TAG, answer.ambiguous or not answer.only, reason)
     return Extracted(
-        value=reading.value,
-        rule=Rule.TAG,
-        span=(reading.start, reading.end),
+        value=answer.value,
+        rule=ExtractionRule.TAG,
+        span=(answer.start, answer.end),
         ambiguous=False,
-        reason=f"the one [ANSWER] tag gives {reading.value[:60]}",
+        reason=f"the one [ANSWER] tag gives {answer.value[:60]}",
     )
 
 
-def _objection(text: str, tag: int, reading: Reading, kind: AnswerKind) -> str:
-    """Why a tag with a readable answer is still not one unambiguous answer; empty if it is."""
+def _strict_objection(text: str, tag: int, answer: ParsedAnswer, kind: AnswerKind) -> str:
+    """Why a tag with a parsed answer is not one unambiguous answer; empty if it is."""
     if text[:tag].rstrip(" *").endswith(_QUOTES):
-        return "the [ANSWER] tag is quoted, not given"
-    if not reading.direct:
+        return "the [ANSWER] tag is quoted"
+    if not answer.direct:
         return "the answer does not directly follow the [ANSWER] tag"
-    if reading.ambiguous or not reading.alone:
-        return reading.why or "more than one answer follows the [ANSWER] tag"
-    line_end = text.find("\n", reading.end)
+    if answer.ambiguous or not answer.only:
+        return answer.reason or "more than one answer follows the [ANSWER] tag"
+    line_end = text.find("\n", answer.end)
     line_end = len(text) if line_end < 0 else line_end
     if _WORD.search(text, line_end):
-        return "the text goes on after the line with the [ANSWER] tag"
+        return "the text continues after the line with the [ANSWER] tag"
     if kind is AnswerKind.TEXT:
         return ""
-    rest = text[reading.end : line_end].replace("[/ANSWER]", "")
-    words = _WORD.findall(rest[: sections.REACH])
-    if len(words) > _UNIT_WORDS or len(rest) > sections.REACH or "?" in rest:
+    rest = text[answer.end : line_end].replace("[/ANSWER]", "")
+    words = _WORD.findall(rest[: sections.ANSWER_WINDOW])
+    if len(words) > _MAX_UNIT_WORDS or len(rest) > sections.ANSWER_WINDOW or "?" in rest:
         return "the answer is followed by more than a unit"
     if any(word.lower() in _DOUBTS for word in words):
         return "the answer is followed by a doubt"
     return ""
 
 
-def _nothing(rule: Rule, ambiguous: bool, reason: str) -> Extracted:
+def _no_answer(rule: ExtractionRule, ambiguous: bool, reason: str) -> Extracted:
     return Extracted(value=None, rule=rule, span=None, ambiguous=ambiguous, reason=reason)

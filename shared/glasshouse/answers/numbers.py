@@ -1,14 +1,15 @@
 """What counts as a number in running text, and what only looks like one.
 
-The parser is adversarial ground: whatever it misreads, RL will find. So a number here is what a
-person reads as one plain number, in ASCII digits, and everything else that looks numeric (`1e5`,
-`1_000`, `12,34`, `10-3`, `3/4`, `٣`, `1k`, 5,000 digits) is *opaque*: it is seen, so that it can
-spoil an answer, and it is never read as one of its own pieces.
+RL will exploit whatever the parser misreads. So a number here is what a person reads as one plain
+number in ASCII digits. Everything else that looks numeric (`1e5`, `1_000`, `12,34`, `10-3`, `3/4`,
+`٣`, `1k`, 5,000 digits) is *opaque*: it yields a token without a value, so that it can invalidate an
+answer, and it is never read as one of its parts.
 
     "28kg"   28           "1,234"  1234         "-$5"    -5
     "[1, 2]" 1 and 2      "12,34"  opaque       "x2"     a word, skipped
 
-Everything is linear: a token is one possessive run, and no token longer than `LONGEST` is read.
+The cost is linear in the text: a token is one possessive match, and tokens longer than
+`MAX_TOKEN_CHARS` are not parsed.
 """
 
 from __future__ import annotations
@@ -20,135 +21,137 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
-DIGITS = 40
-"""A number with more digits than this is opaque; so no arithmetic on one is ever slow."""
-LONGEST = 96
-"""Longest token, in characters, that is looked into."""
+MAX_DIGITS = 40
+"""A number with more digits than this is opaque, which bounds the cost of arithmetic."""
+MAX_TOKEN_CHARS = 96
+"""The longest token, in characters, that is parsed."""
 
-MINUS = "-−‐‑‒–﹣－"
+MINUS_SIGNS = "-−‐‑‒–﹣－"
 """Hyphen-minus, U+2212, hyphens, figure and en dash, and two wide forms. The em dash is prose."""
 CURRENCY = "$€£¥₹"
-_NARROW = "\u00a0\u202f\u2009\u2007"
-"""Spaces that group digits: `1 234` with one of these is one number to a person, none to us."""
-_OPERATORS = "+/⁄∕^×·⋅÷:" + MINUS
-_NO_SIGN_AFTER = ")]}%.+^/" + MINUS
+_NARROW_SPACES = "\u00a0\u202f\u2009\u2007"
+"""Spaces that group digits: `1 234` with one of these is opaque."""
+_OPERATORS = "+/⁄∕^×·⋅÷:" + MINUS_SIGNS
+_NO_SIGN_AFTER = ")]}%.+^/" + MINUS_SIGNS
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
 _MAGNITUDES = frozenset({"hundred", "thousand", "million", "billion", "trillion", "dozen"})
 _SCALES = _MAGNITUDES | {*"eEkKMBTGxyznijπ", "bn", "mn", "pi"}
-"""Glued suffixes that change the value: `1k` is not 1, `3x` is not 3. `28kg` is fine."""
+"""Suffixes that change the value: `1k` is not 1, `3x` is not 3. `28kg` is 28."""
 
-_GLUE = re.escape(_OPERATORS) + ".,'’"
-_TOKEN = re.compile(rf"∞|\w++(?:(?<=[0-9])(?:[{_GLUE}]|\*\*?)(?=[0-9])\w++)*+")
+_JOINERS = re.escape(_OPERATORS) + ".,'’"
+_TOKEN = re.compile(rf"∞|\w++(?:(?<=[0-9])(?:[{_JOINERS}]|\*\*?)(?=[0-9])\w++)*+")
 _ELEMENT = re.compile(_TOKEN.pattern.replace(".,'’", ".'’"))
-"""The same without the comma, which in a sequence always separates."""
+"""The same without the comma, which always separates the elements of a sequence."""
 _SHAPE = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})++|[0-9]++)(\.[0-9]++)?+([^\W0-9_]*+)")
 _CANONICAL = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 _LATEX_BEFORE = re.compile(
     r"(?:\}|\^|\\[dt]?frac|\\sqrt|\\binom)\{$|\{,\}$|[0-9]\\[,;!: ]$|[0-9)]\*$"
 )
-_AFTER = re.compile(rf"\^|\((?=[0-9])|\{{,\}}|\\[,;!: ](?=[0-9])|[{_NARROW}](?=[0-9])")
+_AFTER = re.compile(rf"\^|\((?=[0-9])|\{{,\}}|\\[,;!: ](?=[0-9])|[{_NARROW_SPACES}](?=[0-9])")
 _PRODUCT_BEFORE = re.compile(r"[0-9)]\*\*?.$")
 _NEXT_WORD = re.compile(r"[ \t]{1,4}([A-Za-z]{3,8})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """Something numeric in the text. `why` is empty for a number, else what is wrong with it."""
+class NumberToken:
+    """A numeric token of the text. `reason` is empty for a number, else why it is opaque."""
 
     value: str | None
     start: int
     end: int
-    why: str = ""
+    reason: str = ""
 
     @property
-    def expression(self) -> bool:
-        """Is it a sum still to be worked out (`1+2+3`), rather than a number badly written?"""
-        return self.why == EXPRESSION
+    def is_expression(self) -> bool:
+        """Whether it is an expression to evaluate (`1+2+3`), rather than a malformed number."""
+        return self.reason == EXPRESSION
 
 
 EXPRESSION = "an expression, not one number"
 
 
-def scan(
+def scan_numbers(
     text: str, low: int = 0, high: int | None = None, *, sequence: bool = False
-) -> Iterator[Token]:
-    """The numbers and opaque tokens of `text[low:high]`, in order; plain words are left out.
+) -> Iterator[NumberToken]:
+    """Yields the numbers and opaque tokens of `text[low:high]` in order, without plain words.
 
-    What stands before `low` is not looked at, so that the `]` of a tag is no operand.
-    With `sequence`, commas separate: `1,234` is then two elements.
+    Text before `low` is ignored, so that the `]` of a tag is not taken for an operand. With
+    `sequence`, commas separate: `1,234` is then two elements.
 
-    Example: `[t.value for t in scan("it was 1,234, not 1e5")]` gives `["1234", None]`.
+    Example: `[t.value for t in scan_numbers("it was 1,234, not 1e5")]` gives `["1234", None]`.
     """
     high = len(text) if high is None else high
     pattern = _ELEMENT if sequence else _TOKEN
     for match in pattern.finditer(text, low, high):
-        if (token := _token(text, low, high, match)) is not None:
+        if (token := _classify_token(text, low, high, match)) is not None:
             yield token
 
 
-def scan_back(text: str, low: int, high: int) -> Iterator[Token]:
-    """As `scan`, from the end: the last number costs one token, not the whole text."""
+def scan_numbers_reversed(text: str, low: int, high: int) -> Iterator[NumberToken]:
+    """Like `scan_numbers`, from the end: finding the last number classifies only one token."""
     for match in reversed(list(_TOKEN.finditer(text, low, high))):
-        if (token := _token(text, low, high, match)) is not None:
+        if (token := _classify_token(text, low, high, match)) is not None:
             yield token
 
 
-def canonical(text: str, *, sequence: bool = False) -> str | None:
-    """The one number that `text` is, as the parser prints it, or None.
+def canonical_number(text: str, *, sequence: bool = False) -> str | None:
+    """The canonical form of a text that is exactly one number, else None.
 
-    Example: `canonical("+01,234.50")` gives `"1234.50"`; `canonical("1e5")` gives None.
+    Example: `canonical_number("+01,234.50")` gives `"1234.50"`; `canonical_number("1e5")` gives None.
     """
-    tokens = list(islice(scan(text, sequence=sequence), 2))
+    tokens = list(islice(scan_numbers(text, sequence=sequence), 2))
     if len(tokens) != 1 or text[: tokens[0].start].strip() or text[tokens[0].end :].strip():
         return None
     return tokens[0].value
 
 
-def value_of(number: str) -> Fraction | None:
-    """A canonical number exactly; None for anything else. Bounded by `DIGITS`, so never slow."""
+def exact_value(number: str) -> Fraction | None:
+    """The exact value of a canonical number; None for any other text."""
     return Fraction(number) if _CANONICAL.fullmatch(number) else None
 
 
-def _token(text: str, low: int, high: int, match: re.Match[str]) -> Token | None:
+def _classify_token(text: str, low: int, high: int, match: re.Match[str]) -> NumberToken | None:
     start, end = match.span()
-    token = match.group() if end - start <= LONGEST else text[start : start + LONGEST]
+    token = (
+        match.group() if end - start <= MAX_TOKEN_CHARS else text[start : start + MAX_TOKEN_CHARS]
+    )
     if token.startswith("_"):  # markdown's _28_ and __28__
         bars = len(token) - len(token.lstrip("_"))
-        if end - start > LONGEST or token[len(token.rstrip("_")) :] != "_" * bars:
+        if end - start > MAX_TOKEN_CHARS or token[len(token.rstrip("_")) :] != "_" * bars:
             return None
         start, end, token = start + bars, end - bars, token.strip("_")
-    if not token or not _numeric(token):
+    if not token or not _looks_numeric(token):
         return None
-    if end - start > LONGEST:
-        return Token(None, start, end, "too long to be a number")
+    if end - start > MAX_TOKEN_CHARS:
+        return NumberToken(None, start, end, "too long to be a number")
     shape = _SHAPE.fullmatch(token)
     if shape is None:
-        return Token(None, start, end, _complaint(token))
+        return NumberToken(None, start, end, _malformed_reason(token))
     whole, decimals, suffix = shape[1], shape[2] or "", shape[3]
     if suffix in _ORDINALS:
         return None
-    if why := _suffix_complaint(whole, suffix) or _after_complaint(text, end, high):
-        return Token(None, start, end, why)
+    if reason := _suffix_reason(whole, suffix) or _following_reason(text, end, high):
+        return NumberToken(None, start, end, reason)
     end -= len(suffix)
-    begin, sign, why = _before(text, low, start, bare=not decimals and "," not in whole)
-    if why == "word":
+    begin, sign, reason = _parse_prefix(text, low, start, bare=not decimals and "," not in whole)
+    if reason == "word":
         return None
-    if not why and len(whole) + len(decimals) - whole.count(",") > DIGITS:
-        why = "too long to be a number"
-    if not why and "," in whole and whole.startswith("0"):
-        why = "not grouped in thousands"
-    if why:
-        return Token(None, begin, end, why)
+    if not reason and len(whole) + len(decimals) - whole.count(",") > MAX_DIGITS:
+        reason = "too long to be a number"
+    if not reason and "," in whole and whole.startswith("0"):
+        reason = "not grouped in thousands"
+    if reason:
+        return NumberToken(None, begin, end, reason)
     digits = whole.replace(",", "")
     if text[start - 1 : start] == "." and begin < start and "." in text[begin:start]:
         digits, decimals = "0", "." + digits
     digits = digits.lstrip("0") or "0"
     zero = digits == "0" and not decimals.strip(".0")
-    return Token(("-" if sign == "-" and not zero else "") + digits + decimals, begin, end)
+    return NumberToken(("-" if sign == "-" and not zero else "") + digits + decimals, begin, end)
 
 
-def _numeric(token: str) -> bool:
-    """Does it start like a number, of whatever script, or name one that is none?"""
+def _looks_numeric(token: str) -> bool:
+    """Whether a token starts like a number in any script, or is a name such as `NaN`."""
     first = token[0]
     if first in "0123456789∞":
         return True
@@ -157,7 +160,7 @@ def _numeric(token: str) -> bool:
     return unicodedata.category(first) in ("Nd", "No", "Nl")
 
 
-def _complaint(token: str) -> str:
+def _malformed_reason(token: str) -> str:
     if not token.isascii() and any(not c.isascii() and c.isnumeric() for c in token):
         return "digits that are not 0 to 9"
     if any(c in _OPERATORS or c == "*" for c in token):
@@ -167,7 +170,7 @@ def _complaint(token: str) -> str:
     return "not a plain number"
 
 
-def _suffix_complaint(whole: str, suffix: str) -> str:
+def _suffix_reason(whole: str, suffix: str) -> str:
     if not suffix:
         return ""
     based = whole == "0" and suffix[0] in "xXoObB"
@@ -176,16 +179,16 @@ def _suffix_complaint(whole: str, suffix: str) -> str:
     return "" if suffix.isalpha() else "digits that are not 0 to 9"
 
 
-def _after_complaint(text: str, end: int, high: int) -> str:
-    """What follows may change the value: `10^{5}`, `1{,}234`, `2\\u200b8`, `3 million`."""
+def _following_reason(text: str, end: int, high: int) -> str:
+    """Why the text after a number changes its value: `10^{5}`, `1{,}234`, `2\\u200b8`, `3 million`."""
     following = text[end : end + 16]
     if not following:
         return ""
-    if _hidden(following[0]):
-        return "joined to characters that do not show"
-    if found := _AFTER.match(following):
-        return EXPRESSION if found.group() in "^(" else "not a plain number"
-    if following[0] in ".,'" and len(following) > 1 and _foreign(following[1]):
+    if _is_invisible(following[0]):
+        return "joined to invisible characters"
+    if suffix := _AFTER.match(following):
+        return EXPRESSION if suffix.group() in "^(" else "not a plain number"
+    if following[0] in ".,'" and len(following) > 1 and _is_non_ascii_digit(following[1]):
         return "digits that are not 0 to 9"
     word = _NEXT_WORD.match(following) if following[0] in " \t" else None
     if word and word[1].lower() in _MAGNITUDES and end + word.end() <= high:
@@ -193,28 +196,28 @@ def _after_complaint(text: str, end: int, high: int) -> str:
     return ""
 
 
-def _before(text: str, low: int, start: int, *, bare: bool) -> tuple[int, str, str]:
-    """Sign, currency and leading point: where the number begins, its sign, what is wrong."""
+def _parse_prefix(text: str, low: int, start: int, *, bare: bool) -> tuple[int, str, str]:
+    """Sign, currency and leading point: where the number begins, its sign, why it is opaque."""
     at = start
     before = text[max(low, start - 8) : start]
     if not before:
         return at, "", ""
-    if _hidden(before[-1]) or (before[-1] in _NARROW and before[-2:-1].isdigit()):
-        return at, "", "joined to characters that do not show"
-    if before[-1] in ".,'" and len(before) > 1 and _foreign(before[-2]):
+    if _is_invisible(before[-1]) or (before[-1] in _NARROW_SPACES and before[-2:-1].isdigit()):
+        return at, "", "joined to invisible characters"
+    if before[-1] in ".,'" and len(before) > 1 and _is_non_ascii_digit(before[-2]):
         return at, "", "digits that are not 0 to 9"
     if before.endswith("_{"):
         return at, "", "word"  # a subscript
-    marked = "{" in before or "*" in before or "\\" in before  # else the patterns need no try
+    marked = "{" in before or "*" in before or "\\" in before  # else no pattern can match
     if before[-1] in "^/" or (marked and _LATEX_BEFORE.search(before)):
         return at, "", EXPRESSION
-    if bare and before[-1] == "." and before[-2:-1] in ("", *" \t\n(+", *CURRENCY, *MINUS):
+    if bare and before[-1] == "." and before[-2:-1] in ("", *" \t\n(+", *CURRENCY, *MINUS_SIGNS):
         at, before = at - 1, before[:-1]
     if before and before[-1] in CURRENCY:
-        if len(before) == 1 or before[-2] not in "+" + MINUS:
+        if len(before) == 1 or before[-2] not in "+" + MINUS_SIGNS:
             return at, "", ""
         at, before = at - 1, before[:-1]
-    if not before or before[-1] not in "+" + MINUS:
+    if not before or before[-1] not in "+" + MINUS_SIGNS:
         return at, "", ""
     sign = "+" if before[-1] == "+" else "-"
     left = before[-2:-1]
@@ -226,10 +229,10 @@ def _before(text: str, low: int, start: int, *, bare: bool) -> tuple[int, str, s
     return at - 1, sign, ""
 
 
-def _hidden(char: str) -> bool:
-    """Does it change how its neighbours look, or not show at all?"""
+def _is_invisible(char: str) -> bool:
+    """Whether a character is invisible or changes how its neighbours look."""
     return char not in "\t\n\r\v\f" and unicodedata.category(char) in ("Mn", "Me", "Cf", "Cc")
 
 
-def _foreign(char: str) -> bool:
+def _is_non_ascii_digit(char: str) -> bool:
     return not char.isascii() and char.isnumeric()

@@ -1,8 +1,8 @@
-"""Where things stand in a completion: its think blocks, its tags, its boxes, its phrases.
+"""Where think blocks, `[ANSWER]` tags, boxes and answer phrases are in a completion.
 
-One pass of linear patterns. Nothing here reads a number; `readings.py` does, at the places found
-here. Only so many places are handed out (`PLACES`), the last ones first, and only so much text
-after each (`REACH`), so that no text can make the parser slow.
+Linear patterns only, and no number is parsed here: `parsing.py` does that at the locations returned
+by this module. At most `MAX_LOCATIONS` locations are returned, the last ones first, with at most
+`ANSWER_WINDOW` characters each, so that no text can make the parser slow.
 """
 
 from __future__ import annotations
@@ -12,132 +12,135 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PLACES = 4
-"""At most this many tags, boxes or phrases are read, counted from the end of the text."""
-MARKS = 1024
-"""A text with more tags and think markers than this is taken to have no answer."""
-EQUALS = 8
+MAX_LOCATIONS = 4
+"""At most this many tags, boxes or phrases are parsed, counted from the end of the text."""
+MAX_MARKERS = 1024
+"""A text with more tags and think markers than this is treated as having no answer."""
+MAX_EQUALS_SIGNS = 8
 """At most this many equals signs are tried, counted from the end of the text."""
-REACH = 512
-"""How many characters after a tag or phrase its answer may take; a longer line is cut."""
-TAIL = 4096
-"""How many characters from the end the last number is looked for in."""
+ANSWER_WINDOW = 512
+"""How many characters after a tag or phrase may hold its answer; a longer line is cut."""
+TAIL_WINDOW = 4096
+"""The last number is searched for in this many characters at the end of the text."""
 
-_MARK = re.compile(r"</?think>|\[ANSWER\]", re.IGNORECASE | re.ASCII)
-_SAYS = re.compile(
+_MARKER = re.compile(r"</?think>|\[ANSWER\]", re.IGNORECASE | re.ASCII)
+_PHRASE = re.compile(
     r"\banswer(?:[ \t]{1,8}is\b|[ \t]{0,8}[:=])[ \t*_`]{0,8}[:=]?", re.IGNORECASE | re.ASCII
 )
 _BOX = "\\boxed{"
 _BRACE = re.compile(r"[{}]")
-_BLANK = re.compile(r"\s*+")
+_WHITESPACE = re.compile(r"\s*+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an answer is announced (`anchor`) and the stretch `[low, high)` that should hold it."""
+class AnswerLocation:
+    """Where an answer is announced (`anchor`) and the range `[start, end)` that should hold it."""
 
     anchor: int
-    low: int
-    high: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """A completion's think blocks and tags."""
+class Markers:
+    """The think blocks and tags of a completion."""
 
-    body: int
-    """Where what follows the last think block begins; the end of the text if one stays open."""
-    thought: bool
+    body_start: int
+    """End of the last think block; the end of the text if a block is left open."""
+    has_think_block: bool
     """There is a think block, closed or not."""
-    tags: tuple[int, ...]
-    """Where each `[ANSWER]` stands that is in no think block, the ones between blocks included."""
+    tag_positions: tuple[int, ...]
+    """Start of each `[ANSWER]` outside think blocks, those between blocks included."""
 
 
-def outline(text: str) -> Outline:
-    """Think blocks and tags in one pass.
+def find_markers(text: str) -> Markers:
+    """Finds think blocks and tags in one pass.
 
-    A `</think>` that nothing opened closes a block that the prompt opened, as some chat templates
-    do: everything before it is thought. A `<think>` left open makes the whole text thought.
+    A `</think>` without an opening marker closes a block that the prompt opened, as some chat
+    templates do: everything before it is reasoning. An open `<think>` makes the whole text
+    reasoning.
 
-    Example: `outline("<think>[ANSWER] 1</think>[ANSWER] 2").tags` holds one tag, the second.
+    Example: `find_markers("<think>[ANSWER] 1</think>[ANSWER] 2").tag_positions` holds one tag, the
+    second.
     """
-    body, inside, thought = 0, False, False
+    body_start, inside, has_think_block = 0, False, False
     tags: list[int] = []
-    for count, mark in enumerate(_MARK.finditer(text)):
-        if count == MARKS:
-            return Outline(len(text), True, ())
-        if mark.group()[0] == "[":
+    for count, marker in enumerate(_MARKER.finditer(text)):
+        if count == MAX_MARKERS:
+            return Markers(len(text), True, ())
+        if marker.group()[0] == "[":
             if not inside:
-                tags.append(mark.start())
+                tags.append(marker.start())
             continue
-        thought = True
-        opening = mark.group()[1] != "/"
+        has_think_block = True
+        opening = marker.group()[1] != "/"
         if not opening:
             if not inside:
                 tags.clear()
-            body = mark.end()
+            body_start = marker.end()
         inside = opening
-    return Outline(len(text), True, ()) if inside else Outline(body, thought, tuple(tags))
+    if inside:
+        return Markers(len(text), True, ())
+    return Markers(body_start, has_think_block, tuple(tags))
 
 
-def tagged(text: str, tags: tuple[int, ...]) -> list[Place]:
-    """What each of the last tags announces, last first: up to the line's end or the next tag."""
-    last = tags[-PLACES:]
-    ends = (*last, len(text))[1:]
-    pairs = list(zip(last, ends, strict=True))
-    return [_line(text, tag, tag + len("[ANSWER]"), end) for tag, end in reversed(pairs)]
+def locate_after_tags(text: str, tag_positions: tuple[int, ...]) -> list[AnswerLocation]:
+    """Locations after the last tags, last first: up to the end of the line or the next tag."""
+    tags = tag_positions[-MAX_LOCATIONS:]
+    ends = (*tags, len(text))[1:]
+    pairs = list(zip(tags, ends, strict=True))
+    return [_first_line(text, tag, tag + len("[ANSWER]"), end) for tag, end in reversed(pairs)]
 
 
-def boxes(text: str, body: int) -> Iterator[Place]:
-    r"""What each of the last `\boxed{...}` holds, last first; a box that is not closed is none."""
-    at = len(text)
-    for _ in range(PLACES):
-        at = text.rfind(_BOX, body, at)
-        if at < 0:
+def locate_in_boxes(text: str, body_start: int) -> Iterator[AnswerLocation]:
+    r"""Contents of the last `\boxed{...}`, last first; a box that is not closed does not count."""
+    box = len(text)
+    for _ in range(MAX_LOCATIONS):
+        box = text.rfind(_BOX, body_start, box)
+        if box < 0:
             return
-        low = at + len(_BOX)
+        start = box + len(_BOX)
         depth = 1
-        for brace in _BRACE.finditer(text, low, low + REACH):
+        for brace in _BRACE.finditer(text, start, start + ANSWER_WINDOW):
             depth += 1 if brace.group() == "{" else -1
             if not depth:
-                yield Place(at, low, brace.start())
+                yield AnswerLocation(box, start, brace.start())
                 break
 
 
-def phrases(text: str, body: int) -> list[Place]:
-    """What follows each of the last "answer is" or "answer:", last first."""
-    found = deque(_SAYS.finditer(text, body), maxlen=PLACES)
-    return [_line(text, m.start(), m.end(), len(text)) for m in reversed(found)]
+def locate_after_phrases(text: str, body_start: int) -> list[AnswerLocation]:
+    """Locations after the last "answer is" or "answer:", last first."""
+    phrases = deque(_PHRASE.finditer(text, body_start), maxlen=MAX_LOCATIONS)
+    return [_first_line(text, p.start(), p.end(), len(text)) for p in reversed(phrases)]
 
 
-def equals(text: str, body: int) -> Iterator[Place]:
-    """What follows each of the last equals signs, last first; `!=`, `<=` and `>=` are none."""
-    at = len(text)
-    for _ in range(EQUALS):
-        at = text.rfind("=", body, at)
-        if at < 0:
+def locate_after_equals(text: str, body_start: int) -> Iterator[AnswerLocation]:
+    """Locations after the last equals signs, last first; `!=`, `<=` and `>=` do not count."""
+    sign = len(text)
+    for _ in range(MAX_EQUALS_SIGNS):
+        sign = text.rfind("=", body_start, sign)
+        if sign < 0:
             return
-        if text[at - 1 : at] not in ("<", ">", "!", "≠") or at == body:
-            yield _line(text, at, at + 1, len(text))
+        if text[sign - 1 : sign] not in ("<", ">", "!", "≠") or sign == body_start:
+            yield _first_line(text, sign, sign + 1, len(text))
 
 
-def tail(text: str, body: int) -> Place:
-    """The end of the text, in which the last number is looked for."""
-    low = max(body, len(text) - TAIL)
-    return Place(low, low, len(text))
+def locate_tail(text: str, body_start: int) -> AnswerLocation:
+    """The end of the text, where the last number is searched for."""
+    start = max(body_start, len(text) - TAIL_WINDOW)
+    return AnswerLocation(start, start, len(text))
 
 
-def last_line(text: str, body: int) -> Place:
-    """The last line that is not blank, for a list given without any announcement."""
-    high = len(text[body:].rstrip()) + body
-    low = max(text.rfind("\n", body, high) + 1, body, high - REACH)
-    return Place(low, low, high)
+def locate_last_line(text: str, body_start: int) -> AnswerLocation:
+    """The last line that is not blank, for a list without a tag, box or phrase."""
+    end = len(text[body_start:].rstrip()) + body_start
+    start = max(text.rfind("\n", body_start, end) + 1, body_start, end - ANSWER_WINDOW)
+    return AnswerLocation(start, start, end)
 
 
-def _line(text: str, anchor: int, start: int, end: int) -> Place:
-    """The first line with something on it, from `start`, cut at `end` and at `REACH`."""
-    end = min(end, start + REACH)
-    blank = _BLANK.match(text, start, end)
-    low = blank.end() if blank else start
-    stop = text.find("\n", low, end)
-    return Place(anchor, start, end if stop < 0 else stop)
+def _first_line(text: str, anchor: int, start: int, end: int) -> AnswerLocation:
+    """From `start` to the end of the first non-blank line, cut at `end` and at `ANSWER_WINDOW`."""
+    end = min(end, start + ANSWER_WINDOW)
+    whitespace = _WHITESPACE.match(text, start, end)
+    newline = text.find("\n", whitespace.end() if whitespace else start, end)
+    return AnswerLocation(anchor, start, end if newline < 0 else newline)
