@@ -1,12 +1,12 @@
-"""An experiment's image, really built and really run, where there is no engine and no registry.
+"""Builds and runs the image of an experiment, without a container engine or a registry.
 
     sudo apt-get install buildah mmdebstrap
     sudo make image-proof [ARGS="--state DIR"]
 
-The base image is bootstrapped from Debian, so nothing is pulled. The image is built from a copy of this
-directory in which secrets are planted, and every byte of its layers is searched for them. Then it is run
-as an engine would: its entry point is process 1 of a process namespace, as its user, with a volume. It
-is stopped, killed, and goes on each time. Only Python's standard library and Linux are needed here.
+The base image is bootstrapped from Debian, so nothing is pulled. The image is built from a copy of the
+repository with planted secrets, and every byte of its layers is searched for them. Then it runs as in a
+container engine: its entry point is process 1 of a process namespace, under its own user, with a volume.
+It is stopped and killed, and resumes each time. Needs only Python's standard library and Linux.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from images import CUDA_INDEX, Image, revision  # noqa: E402
+from images import CUDA_INDEX, Image, read_revision  # noqa: E402
 
 EXPERIMENT = "example.rl"
 BASE = "docker.io/library/python:3.11-slim"
@@ -45,22 +46,22 @@ PLANTED = [
     f"training/{EXPERIMENT}/runs/a/config.yaml", f"training/{EXPERIMENT}/results/rollouts.jsonl",
     f"training/{EXPERIMENT}/checkpoints/step-000001/state.json",
 ]  # fmt: skip
-"""Where people keep what nobody else should see."""
+"""Files where people keep secrets, or that a run writes."""
 RUN = [
     "--config", "tests/test_config.yaml", "steps=60", "checkpoints.every=10", "learn.learning_rate=1e-3",
     "reward.terms={closeness: 1}",
 ]  # fmt: skip
-"""The mock configuration, long enough to be killed twice, with something to learn."""
+"""The mock configuration, with enough steps for two interruptions and a reward that varies."""
 CONTAINER = """
 mount --bind "$2" "$1/runs" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 9
 root=$1 user=$3; shift 3
 exec chroot --userspec="$user" --groups= "$root" env -i "$@"
 """
-"""What an engine does, less the network: the volume, /proc, /dev, the image's root, user and environment."""
+"""What an engine does, except for the network: volume, /proc, /dev, and the image's root, user and environment."""
 
 
-class Store:
-    """buildah, with its images in a directory of ours."""
+class Buildah:
+    """buildah with its storage in `state`."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -70,42 +71,44 @@ class Store:
         ]  # fmt: skip
 
     def __call__(self, *arguments: str, log: Path | None = None) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             [*self.command, *arguments], capture_output=True, text=True, check=False
         )
+        output = process.stdout + process.stderr
         if log:
-            log.write_text(done.stdout + done.stderr)
-        if done.returncode:
-            sys.exit(f"buildah {arguments[0]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
-        return done.stdout.strip()
+            log.write_text(output)
+        if process.returncode:
+            sys.exit(f"buildah {arguments[0]} failed:\n{output[-3000:]}")
+        return process.stdout.strip()
 
-    def base(self) -> None:
-        """Debian with Python, under the name of the image that the Dockerfile begins with."""
+    def make_base(self) -> None:
+        """Create Debian with Python, under the name of the image in the Dockerfile's FROM."""
         if BASE in self("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return
         archive = self.state / "base.tar"
         if not archive.exists():
             packages = "--include=python3,python3-venv,ca-certificates"
-            made = self.state / "making.tar"
-            command = ["mmdebstrap", "--quiet", "--variant=minbase", packages, "bookworm", made]
+            partial = self.state / "partial.tar"
+            command = ["mmdebstrap", "--quiet", "--variant=minbase", packages, "bookworm", partial]
             subprocess.run(command, check=True)
-            made.rename(archive)
+            partial.rename(archive)
         container = self("from", "scratch")
         self("add", container, str(archive), "/")
         self("commit", "--rm", container, BASE)
 
-    def build(self, context: Path, name: str, *arguments: str) -> None:
+    def build(self, context: Path, name: str, image: Image, *arguments: str) -> None:
         self(
             "build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers",
-            "--file", f"{context}/training/{EXPERIMENT}/Dockerfile", "--tag", name,
-            *lent(self.state), *arguments, str(context), log=self.state / "build.log",
+            "--file", f"{context}/training/{image.experiment}/Dockerfile", "--tag", name,
+            *(f"--build-arg={k}={v}" for k, v in image.build_arguments.items()),
+            *mount_pip_settings(self.state), *arguments, str(context), log=self.state / "build.log",
         )  # fmt: skip
 
-    def about(self, name: str) -> dict[str, Any]:
+    def inspect(self, name: str) -> dict[str, Any]:
         return json.loads(self("inspect", "--type", "image", name))["OCIv1"]
 
-    def layers(self, name: str) -> list[Path]:
-        """The image as a registry would get it, uncompressed: layers, manifest, configuration."""
+    def export(self, name: str) -> list[Path]:
+        """The files that a registry would receive, uncompressed: layers, manifest, configuration."""
         target = self.state / "layers"
         shutil.rmtree(target, ignore_errors=True)
         self("push", "--disable-compression", name, f"dir:{target}")
@@ -113,7 +116,7 @@ class Store:
 
     @contextmanager
     def container(self, name: str) -> Iterator[Path]:
-        """A new one, so that nothing but the volume outlives a run."""
+        """The root of a new container; only the volume outlives it."""
         container = self("from", "--pull-never", name)
         try:
             yield Path(self("mount", container))
@@ -122,8 +125,8 @@ class Store:
             self("rm", container)
 
 
-def lent(state: Path) -> list[str]:
-    """This machine's pip settings (a mirror, a certificate) for the time of the build, as mounts."""
+def mount_pip_settings(state: Path) -> list[str]:
+    """Mount this machine's pip settings (a mirror, a certificate) during the build."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
@@ -139,15 +142,15 @@ def lent(state: Path) -> list[str]:
             if folder.is_absolute() and folder.exists():
                 mounts[str(folder)] = str(folder)
     with open(state / "pip.conf", "w") as file:
-        os.fchmod(file.fileno(), 0o600)  # a mirror's address may hold a password
+        os.fchmod(file.fileno(), 0o600)  # the URL of a mirror may contain a password
         settings.write(file)
     authorities = "/etc/ssl/certs/ca-certificates.crt"
     mounts |= {"/etc/pip.conf": str(state / "pip.conf"), authorities: authorities}
-    return [f"--volume={here}:{there}:ro" for there, here in mounts.items()]
+    return [f"--volume={source}:{target}:ro" for target, source in mounts.items()]
 
 
-def copy(target: Path) -> None:
-    """What git knows or would take of this directory, and the planted secrets."""
+def copy_repository(target: Path) -> None:
+    """Copy the files that are tracked or would be added by git, and plant the secrets."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -161,25 +164,26 @@ def copy(target: Path) -> None:
         (target / name).write_bytes(b"TOKEN=" + SECRET + b"\n")
 
 
-def holding(files: list[Path], needle: bytes) -> int:
-    """How many of the files hold these bytes."""
-    found = 0
+def count_files_containing(files: list[Path], needle: bytes) -> int:
+    count = 0
     for file in files:
         tail = b""
         with open(file, "rb") as stream:
             while block := stream.read(1 << 24):
                 if needle in tail + block:
-                    found += 1
+                    count += 1
                     break
                 tail = block[-len(needle) :]
-    return found
+    return count
 
 
 class Container:
-    """A running image. `pid` is its process 1, seen from here."""
+    """A running image. `pid` is its process 1 in the process namespace of the proof."""
 
-    def __init__(self, root: Path, about: dict[str, Any], volume: Path, *arguments: str) -> None:
-        config = about["config"]
+    def __init__(
+        self, root: Path, description: dict[str, Any], volume: Path, *arguments: str
+    ) -> None:
+        config = description["config"]
         self.process = subprocess.Popen(
             ["unshare", "--pid", "--fork", "--kill-child", "--mount", "sh", "-c", CONTAINER, "sh",
              root, volume, config["User"], f"--chdir={config['WorkingDir']}",
@@ -190,54 +194,53 @@ class Container:
 
     @property
     def pid(self) -> int:
-        return children(self.process.pid)[0]
+        return child_processes(self.process.pid)[0]
 
     @property
-    def steps(self) -> int:
+    def step_count(self) -> int:
         metrics = self.volume / EXPERIMENT / "results" / "metrics.jsonl"
         return metrics.read_text().count("\n") if metrics.exists() else 0
 
-    def after(self, step: int) -> Container:
-        """Wait until so many steps are recorded."""
+    def wait_for_step(self, step: int) -> Container:
         deadline = time.monotonic() + 600
-        while self.steps < step:
+        while self.step_count < step:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"the container ended or hung before step {step}:\n{self.end()[1]}")
+                sys.exit(f"the container exited or hung before step {step}:\n{self.end()[1]}")
             time.sleep(0.02)
         return self
 
-    def trainer(self) -> dict[str, str]:
-        """/proc/…/status of the process that trains."""
-        (trainer,) = children(self.pid)
+    def trainer_status(self) -> dict[str, str]:
+        """/proc/<pid>/status of the training process."""
+        (trainer,) = child_processes(self.pid)
         assert b"train.py" in Path(f"/proc/{trainer}/cmdline").read_bytes()
         lines = Path(f"/proc/{trainer}/status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
     def end(self, number: int = 0) -> tuple[int, str]:
-        """Signal process 1, if asked to; the exit code and the log."""
+        """Send a signal to process 1 (unless 0) and wait; returns the exit code and the output."""
         if number:
             os.kill(self.pid, number)
         log, _ = self.process.communicate(timeout=600)
         return self.process.returncode, log
 
 
-def children(process: int) -> list[int]:
+def child_processes(process: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def result(volume: Path) -> dict[str, str]:
-    """Digests of the last checkpoint's tensors and of the metrics, less times."""
+def hash_results(volume: Path) -> dict[str, str]:
+    """Digests of the tensors of the last checkpoint and of the metrics without times."""
     run = volume / EXPERIMENT
     last = run / "checkpoints" / "step-000060"
     rows = [json.loads(r) for r in (run / "results" / "metrics.jsonl").read_text().splitlines()]
-    kept = [{**row, "timing": None, "record_bytes": None} for row in rows]
+    without_times = [{**row, "timing": None, "record_bytes": None} for row in rows]
     return {
         **{f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in last.glob("*.safetensors")},
-        "metrics": hashlib.sha256(json.dumps(kept).encode()).hexdigest(),
+        "metrics": hashlib.sha256(json.dumps(without_times).encode()).hexdigest(),
     }
 
 
-def reachable(url: str) -> bool:
+def is_reachable(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=5).close()
     except OSError:
@@ -245,124 +248,150 @@ def reachable(url: str) -> bool:
     return True
 
 
-def no_secret(store: Store, context: Path, name: str, *arguments: str) -> None:
-    files = store.layers(name)
+def check_no_secret(
+    buildah: Buildah, context: Path, name: str, image: Image, *arguments: str
+) -> None:
+    """No planted secret is in the image; the same search finds them without .dockerignore."""
+    files = buildah.export(name)
     size = sum(f.stat().st_size for f in files)
     public = (ROOT / "training" / EXPERIMENT / "config.yaml").read_bytes().splitlines()[0]
-    assert holding(files, public) == 1, "the search does not find what is surely there"
-    assert holding(files, SECRET) == 0, "a planted secret is in the image"
-    say(
+    assert count_files_containing(files, public) == 1, "the search misses a file of the image"
+    assert count_files_containing(files, SECRET) == 0, "a planted secret is in the image"
+    report(
         f"none of {len(PLANTED)} planted secrets in {len(files)} files, {size / 1e9:.2f} GB of layers"
     )
-    (store.state / "nothing").write_text("")
+    (buildah.state / "empty").write_text("")
     open_name = f"{name}-open"
-    store.build(context, open_name, *arguments, "--ignorefile", str(store.state / "nothing"))
-    found = holding(store.layers(open_name), SECRET)
-    assert found, "without .dockerignore the secrets should have been found"
-    say(f"the same search without .dockerignore: in {found} of them")
-    shutil.rmtree(store.state / "layers")
+    ignore_nothing = ["--ignorefile", str(buildah.state / "empty")]
+    buildah.build(context, open_name, image, *arguments, *ignore_nothing)
+    count = count_files_containing(buildah.export(open_name), SECRET)
+    assert count, "without .dockerignore the search should have found the secrets"
+    report(f"without .dockerignore the same search finds them in {count} files")
+    shutil.rmtree(buildah.state / "layers")
 
 
-def this_tree(root: Path) -> None:
-    """The package and the experiment in the image are these, byte for byte, and not a cache's."""
+def check_files(context: Path, root: Path) -> None:
+    """The package and the experiment in the image equal the context byte for byte."""
     (site,) = (root / "opt" / "venv" / "lib").glob("python3*/site-packages")
+    planted = {context / name for name in PLANTED}
     compared = 0
-    for here, there in ((ROOT / "shared", site), (ROOT, root / "app")):
-        folder = here / ("glasshouse" if there == site else f"training/{EXPERIMENT}")
-        for file in folder.rglob("*"):
-            if file.is_file() and "__pycache__" not in file.parts:
-                assert file.read_bytes() == (there / file.relative_to(here)).read_bytes(), file
+    for source, target, folder in (
+        (context / "shared", site, "glasshouse"),
+        (context, root / "app", f"training/{EXPERIMENT}"),
+    ):
+        results = source / folder / "results"  # .dockerignore excludes it
+        for file in (source / folder).rglob("*"):
+            if file.is_file() and file not in planted and results not in file.parents:
+                assert file.read_bytes() == (target / file.relative_to(source)).read_bytes(), file
                 compared += 1
-    say(f"{compared} files of the package and the experiment: as they are here")
+    report(f"{compared} files of the package and the experiment equal those of the repository")
 
 
-def no_root(store: Store, name: str, volume: Path) -> None:
-    """Stopped, killed, finished, and once more: always from the volume, never as root."""
-    about = store.about(name)
+def check_copied_experiment(buildah: Buildah, context: Path, image: Image, *arguments: str) -> None:
+    """A copied folder builds an image of the copy, not of the original."""
+    shutil.copytree(context / "training" / EXPERIMENT, context / "training" / "copy.rl")
+    copied, name = replace(image, experiment="copy.rl"), "localhost/glasshouse-copy.rl"
+    buildah.build(context, name, copied, *arguments)
+    with buildah.container(name) as root:
+        experiments = [path.name for path in (root / "app" / "training").iterdir()]
+        assert experiments == ["copy.rl"], experiments
+    assert "GLASSHOUSE_EXPERIMENT=copy.rl" in buildah.inspect(name)["config"]["Env"]
+    report("a copy of the experiment under another name: its image contains the copy only")
+
+
+def check_interruptions(buildah: Buildah, name: str, volume: Path) -> None:
+    """Stop, kill, finish and start again: each time it resumes from the volume, never as root."""
+    description = buildah.inspect(name)
     logs = list[str]()
     for step, number in ((15, signal.SIGTERM), (35, signal.SIGKILL)):
-        with store.container(name) as root:
-            container = Container(root, about, volume, *RUN).after(step)
-            status = container.trainer()
+        with buildah.container(name) as root:
+            container = Container(root, description, volume, *RUN).wait_for_step(step)
+            status = container.trainer_status()
             assert status["Uid"].split() == ["1000"] * 4, status["Uid"]
             assert int(status["CapEff"], 16) == 0, status["CapEff"]
-            seen, (ended, log) = container.steps, container.end(number)
-        assert ended == 130 or number == signal.SIGKILL, (ended, log)  # which unshare cannot tell
-        say(f"uid 1000, no capability; {number.name} to process 1 after step {seen}")
+            last_step, (code, log) = container.step_count, container.end(number)
+        # unshare does not pass on the exit code of a killed process
+        assert code == 130 or number == signal.SIGKILL, (code, log)
+        report(f"uid 1000, no capability; {number.name} to process 1 after step {last_step}")
         logs.append(log)
     for _ in range(2):
-        with store.container(name) as root:
-            ended, log = Container(root, about, volume, *RUN).end()
-        assert ended == 0, log
+        with buildah.container(name) as root:
+            code, log = Container(root, description, volume, *RUN).end()
+        assert code == 0, log
         logs.append(log)
     ready = [line for log in logs for line in log.splitlines() if line.startswith("ready:")]
     for line in ready:
-        say(line)
-    assert [("going on after step" in line, "a mounted volume" in line) for line in ready] == [
-        (False, True), (True, True), (True, True),
-    ], ready  # fmt: skip
-    assert "has come to its end already" in logs[-1], logs[-1]
-    say("finished; started once more it only says so")
+        report(line)
+    assert len(ready) == 3, ready  # the last container has nothing left to train
+    assert all("a mounted volume" in line for line in ready), ready
+    assert ["after step" in line for line in ready] == [False, True, True], ready
+    report(f"after the last step: exit code 0, {logs[-1].splitlines()[0]!r}")
 
 
-def say(sentence: str) -> None:
-    print(f"{time.monotonic() - STARTED:5.0f} s  {sentence}", flush=True)
+def report(message: str) -> None:
+    print(f"{time.monotonic() - STARTED:5.0f} s  {message}", flush=True)
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "image-proof",
-                        help="where the base and the layers are kept for the next time")  # fmt: skip
+                        help="folder for the base image and layers, reused by the next call")  # fmt: skip
     state = parser.parse_args(argv).state.resolve()
     missing = [c for c in ("buildah", "mmdebstrap", "unshare", "chroot") if not shutil.which(c)]
     if missing or os.geteuid() != 0:
-        print("error: This proof needs root, and buildah and mmdebstrap: apt-get install buildah mmdebstrap"
+        print("error: This proof needs root, buildah and mmdebstrap: apt-get install buildah mmdebstrap"
               + (f" (missing: {', '.join(missing)})." if missing else "."), file=sys.stderr)  # fmt: skip
         return 2
     state.mkdir(parents=True, exist_ok=True)
-    store, image = Store(state), Image(EXPERIMENT, revision(ROOT))
-    name = f"localhost/{image.name}"
-    arguments = [f"--build-arg={k}={v}" for k, v in image.build_arguments.items()]
-    if not reachable(CPU_INDEX):
+    buildah, image = Buildah(state), Image(EXPERIMENT, read_revision(ROOT))
+    name, arguments = f"localhost/{image.name}", list[str]()
+    if not is_reachable(CPU_INDEX):
         arguments.append(f"--build-arg=TORCH_INDEX={CUDA_INDEX}")
-        say(f"{CPU_INDEX} cannot be reached: torch comes from where pip finds it here")
-    store.base()
-    say(f"base: Debian as {BASE}")
+        report(
+            f"{CPU_INDEX} is not reachable: torch comes from the index that pip is configured for"
+        )
+    buildah.make_base()
+    report(f"base: Debian as {BASE}")
     with tempfile.TemporaryDirectory(prefix="glasshouse-image-") as scratch:
-        context, *volumes = (Path(scratch) / n for n in ("context", "volume", "whole", "foreign"))
+        context, *volumes = (
+            Path(scratch) / n for n in ("context", "interrupted", "uninterrupted", "root-owned")
+        )
         for folder, owner in zip([context, *volumes], (0, 1000, 1000, 0), strict=True):
             folder.mkdir()
             os.chown(folder, owner, owner)
         os.chmod(scratch, 0o755)
-        copy(context)
-        store.build(context, name, *arguments)
-        about = store.about(name)
-        labels = about["config"]["Labels"]
+        copy_repository(context)
+        buildah.build(context, name, image, *arguments)
+        description = buildah.inspect(name)
+        labels = description["config"]["Labels"]
         assert labels["org.opencontainers.image.revision"] == str(image.revision), labels
         assert labels["org.opencontainers.image.licenses"] == "Apache-2.0", labels
-        say(f"built {name}, {len(about['rootfs']['diff_ids'])} layers, labels in place")
-        with store.container(name) as root:
-            this_tree(root)
-        no_secret(store, context, name, *arguments)
-        no_root(store, name, volumes[0])
-        with store.container(name) as root:
-            ended, log = Container(root, about, volumes[1], *RUN).end()
-            assert ended == 0, log
-            assert result(volumes[0]) == result(volumes[1]), "not the same bits"
-            say("bitwise the run that nobody disturbed")
-            ended, log = Container(root, about, volumes[2], *RUN).end()
-            assert ended == 2, log
-            assert "belongs to another user" in log, log
-            say(f"a volume of root: exit 2, {log.splitlines()[-1]!r}")
-        rooted = f"{name}-runpod"
-        store.build(context, rooted, *arguments, "--build-arg=START_AS=0:0")
-        with store.container(rooted) as root:
-            container = Container(root, store.about(rooted), volumes[2], *RUN).after(1)
-            assert container.trainer()["Uid"].split() == ["1000"] * 4
-            ended, _ = container.end(signal.SIGTERM)
-            assert ended == 130, ended
-            say("the same volume with RUNPOD=1: taken over, trained as uid 1000, stopped with 130")
-    print("image-proof: all holds")
+        layers = len(description["rootfs"]["diff_ids"])
+        report(f"built {name}, {layers} layers, labels present")
+        with buildah.container(name) as root:
+            check_files(context, root)
+        check_copied_experiment(buildah, context, image, *arguments)
+        check_no_secret(buildah, context, name, image, *arguments)
+        interrupted, uninterrupted, root_owned = volumes
+        check_interruptions(buildah, name, interrupted)
+        with buildah.container(name) as root:
+            code, log = Container(root, description, uninterrupted, *RUN).end()
+            assert code == 0, log
+            assert hash_results(interrupted) == hash_results(uninterrupted), "results differ"
+            report("results are bitwise equal to those of an uninterrupted run")
+            code, log = Container(root, description, root_owned, *RUN).end()
+            assert code == 2, log
+            assert "cannot write to /runs" in log, log
+            report(f"a volume owned by root: exit code 2, {log.splitlines()[-1]!r}")
+        runpod, runpod_name = replace(image, runpod=True), f"{name}-runpod"
+        buildah.build(context, runpod_name, runpod, *arguments)
+        with buildah.container(runpod_name) as root:
+            container = Container(root, buildah.inspect(runpod_name), root_owned, *RUN)
+            assert container.wait_for_step(1).trainer_status()["Uid"].split() == ["1000"] * 4
+            code, _ = container.end(signal.SIGTERM)
+            assert code == 130, code
+            report("the same volume with RUNPOD=1: trained as uid 1000, stopped with exit code 130")
+    print("image proof: passed")
     return 0
 
 

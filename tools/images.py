@@ -1,11 +1,11 @@
-"""Experiments as container images: `make build`, `make push`, `make runpod-template`.
+"""Builds and pushes container images of experiments: `make build`, `make push`, `make runpod-template`.
 
     python tools/images.py build example.rl [-- arguments for the engine]
     python tools/images.py push example.rl
-    python tools/images.py template example.rl [-- overrides of the run]
+    python tools/images.py template example.rl [-- overrides of the configuration]
 
-Settings come from the environment (`make push EXP=… REGISTRY=ghcr.io`), then from .env. Nothing but
-Python is needed, and one of docker, podman and buildah.
+Settings come from the environment (`make push EXP=… REGISTRY=ghcr.io`), then from .env. It needs only
+Python and one of docker, podman and buildah.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared"))
 
-from glasshouse.errors import GlasshouseError, nearest  # noqa: E402  # stdlib only
+from glasshouse.errors import GlasshouseError, did_you_mean  # noqa: E402  # stdlib only
 
 ENGINES = ("docker", "podman", "buildah")
 BUILD = {
@@ -37,7 +37,7 @@ INSPECT = {
     "buildah": ["inspect", "--type", "image"],
 }
 CUDA_INDEX = "https://pypi.org/simple"
-"""PyPI's wheel of torch for Linux is the CUDA build."""
+"""On Linux, the torch wheel of PyPI is the CUDA build."""
 
 
 class ImageError(GlasshouseError, RuntimeError):
@@ -46,7 +46,7 @@ class ImageError(GlasshouseError, RuntimeError):
 
 @dataclass(frozen=True)
 class Revision:
-    """What of the repository goes in. `dirty`: there is something that is in no commit."""
+    """The commit that an image is built from. `dirty`: the work tree has uncommitted changes."""
 
     commit: str
     created: str
@@ -73,83 +73,88 @@ class Image:
 
     @property
     def build_arguments(self) -> dict[str, str]:
-        given = {"REVISION": str(self.revision), "CREATED": self.revision.created}
+        arguments = {
+            "EXPERIMENT": self.experiment,
+            "REVISION": str(self.revision),
+            "CREATED": self.revision.created,
+        }
         if self.cuda:
-            given["TORCH_INDEX"] = CUDA_INDEX
+            arguments["TORCH_INDEX"] = CUDA_INDEX
         if self.runpod:
-            given["START_AS"] = "0:0"
-        return given
+            arguments["START_AS"] = "0:0"
+        return arguments
 
 
 def main(argv: Sequence[str], root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> int:
-    """Do one action; a mistake is a sentence and exit code 2."""
-    given, rest = list(argv), list[str]()
-    if "--" in given:
-        given, rest = given[: given.index("--")], given[given.index("--") + 1 :]
+    """Run one action and return the exit code: 2 for a user error, with a message on stderr."""
+    arguments, extra = list(argv), list[str]()
+    if "--" in arguments:
+        separator = arguments.index("--")
+        arguments, extra = arguments[:separator], arguments[separator + 1 :]
     try:
-        if len(given) != 2 or given[0] not in ("build", "push", "template"):
-            raise ImageError("Write: tools/images.py build|push|template EXPERIMENT.")
-        settings = {**dotenv(root / ".env"), **{k: v for k, v in environ.items() if v}}
+        if len(arguments) != 2 or arguments[0] not in ("build", "push", "template"):
+            raise ImageError("Usage: tools/images.py build|push|template EXPERIMENT")
+        action, name = arguments
+        settings = {**read_env_file(root / ".env"), **{k: v for k, v in environ.items() if v}}
+        validate_experiment(name, root)
         image = Image(
-            experiment(given[1], root), revision(root), cuda=on(settings, "CUDA"),
-            runpod=on(settings, "RUNPOD") or given[0] == "template",
+            name, read_revision(root), cuda=is_on(settings, "CUDA"),
+            runpod=is_on(settings, "RUNPOD") or action == "template",
         )  # fmt: skip
-        if given[0] == "template":
-            print(json.dumps(template(image, remote(image, settings), settings, rest), indent=2))
-        elif given[0] == "build":
-            build(image, engine(settings), root, rest)
+        if action == "template":
+            print(json.dumps(runpod_template(image, settings, extra), indent=2))
+        elif action == "build":
+            build_image(image, select_engine(settings), root, extra)
         else:
-            push(image, engine(settings), settings)
+            push_image(image, select_engine(settings), settings)
     except ImageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def build(image: Image, engine: str, root: Path, rest: Sequence[str]) -> None:
-    """The context is the repository's root; .dockerignore says what of it may be seen."""
+def build_image(image: Image, engine: str, root: Path, extra: Sequence[str]) -> None:
+    """Build with the root of the repository as context; .dockerignore lists what is included."""
     command = [engine, *BUILD[engine], "--file", f"training/{image.experiment}/Dockerfile"]
     for name, value in image.build_arguments.items():
         command += ["--build-arg", f"{name}={value}"]
-    run([*command, "--tag", image.name, *rest, "."], root, (
-        f"{engine} could not build training/{image.experiment}/Dockerfile: its own words are above. If "
-        f"the registry refused to send the base image, log in once: {engine} login docker.io"
+    run_engine([*command, "--tag", image.name, *extra, "."], root, (
+        f"{engine} could not build training/{image.experiment}/Dockerfile; see its output above. If the "
+        f"registry refused to send the base image, log in once: {engine} login docker.io"
     ))  # fmt: skip
     print(f"\nbuilt   {image.name}")
     print(f"train   {'podman' if engine == 'buildah' else engine} run -v runs:/runs {image.name}")
-    print(f"push    make push EXP={image.experiment}{variables(image)}")
+    print(f"push    make push EXP={image.experiment}{make_variables(image)}")
 
 
-def push(image: Image, engine: str, settings: Mapping[str, str]) -> None:
-    """Under its revision, never over another one."""
-    target = remote(image, settings)
-    if image.revision.dirty and not on(settings, "DIRTY"):
+def push_image(image: Image, engine: str, settings: Mapping[str, str]) -> None:
+    """Push under a tag with the revision, so that no other image is overwritten."""
+    target = remote_name(image, settings)
+    make_arguments = f"EXP={image.experiment}{make_variables(image)}"
+    if image.revision.dirty and not is_on(settings, "DIRTY"):
         raise ImageError(
-            "The tree has changes that are in no commit, so nobody could find out what this image holds. "
-            f"Commit them and build again, or push as it is: make push EXP={image.experiment}"
-            f"{variables(image)} DIRTY=1"
+            "The work tree has uncommitted changes, so the tag would not identify the content of the "
+            f"image. Commit them and build again, or push anyway: make push {make_arguments} DIRTY=1"
         )
-    if not answers([engine, *INSPECT[engine], image.name]):
-        raise ImageError(
-            f"There is no image {image.name} yet; build it: make build EXP={image.experiment}{variables(image)}"
-        )
+    if not succeeds([engine, *INSPECT[engine], image.name]):
+        raise ImageError(f"There is no image {image.name}; build it: make build {make_arguments}")
     registry = target.split("/")[0]
-    run([engine, "tag", image.name, target], None, f"{engine} could not tag {image.name}.")
-    run([engine, "push", target], None, (
-        f"{engine} could not push {target}: its own words are above. If you have not logged in: "
-        + login(engine, registry)
+    run_engine([engine, "tag", image.name, target], None, f"{engine} could not tag {image.name}.")
+    run_engine([engine, "push", target], None, (
+        f"{engine} could not push {target}; see its output above. If you have not logged in: "
+        + login_command(engine, registry)
     ))  # fmt: skip
     print(f"pushed  {target}")
 
 
-def template(
-    image: Image, target: str, settings: Mapping[str, str], overrides: Sequence[str]
+def runpod_template(
+    image: Image, settings: Mapping[str, str], overrides: Sequence[str]
 ) -> dict[str, object]:
     """The body of `POST https://rest.runpod.io/v1/templates`; see docs/runpod.md."""
     secrets = settings.get("SECRETS", "").replace(",", " ").split()
     return {
         "name": image.name.replace(":", "-"),
-        "imageName": target,
+        "imageName": remote_name(image, settings),
         "category": "NVIDIA" if image.cuda else "CPU",
         "containerDiskInGb": 20 if image.cuda else 10,
         "volumeInGb": 20,
@@ -163,112 +168,106 @@ def template(
     }
 
 
-def experiment(name: str, root: Path) -> str:
-    """The name, if there is such an experiment and an image can be called so."""
+def validate_experiment(name: str, root: Path) -> None:
+    """Raise unless the experiment exists, has a Dockerfile, and its name is valid in an image name."""
     names = sorted(p.parent.name for p in (root / "training").glob("*/train.py"))
     if name not in names:
-        given = f'There is no experiment "{name}".' if name else "Name an experiment with EXP=…."
-        raise ImageError(given + nearest(name, names))
+        problem = f'There is no experiment "{name}".' if name else "Set EXP to an experiment."
+        raise ImageError(problem + did_you_mean(name, names))
     if not (root / "training" / name / "Dockerfile").is_file():
-        raise ImageError(
-            f"training/{name} has no Dockerfile: copy that of training/example.rl and put {name} in the "
-            "place of example.rl."
-        )
+        raise ImageError(f"training/{name} has no Dockerfile: copy training/example.rl/Dockerfile.")
     if not re.fullmatch(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*", name):
         raise ImageError(
-            f'No image can be called "{name}": lower-case letters and digits, with single . _ or - between.'
+            f'"{name}" is not valid in the name of an image: use lower-case letters and digits, with '
+            "single . _ or - between them."
         )
-    return name
 
 
-def revision(root: Path) -> Revision:
+def read_revision(root: Path) -> Revision:
     """The commit that is checked out."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
         )
-        return done.stdout.strip() if done.returncode == 0 else ""
+        return process.stdout.strip() if process.returncode == 0 else ""
 
     commit = git("rev-parse", "HEAD")
-    if not commit:  # not a clone: an archive of the files, say
+    if not commit:  # not a clone, for example an unpacked archive
         return Revision("unversioned", "unknown", dirty=True)
     created = git("show", "--no-patch", "--format=%cI", "HEAD")
     return Revision(commit, created, dirty=bool(git("status", "--porcelain")))
 
 
-def engine(settings: Mapping[str, str]) -> str:
-    """The one that is asked for, or the first that is there and answers."""
-    if wanted := settings.get("ENGINE"):
-        if wanted not in ENGINES:
-            raise ImageError(f'ENGINE is "{wanted}".{nearest(wanted, ENGINES)}')
-        candidates: tuple[str, ...] = (wanted,)
-    else:
-        candidates = ENGINES
-    found = [name for name in candidates if shutil.which(name)]
-    for name in found:
-        if answers([name, "version"]):  # docker's client alone is no engine: this asks its daemon
+def select_engine(settings: Mapping[str, str]) -> str:
+    """The engine that ENGINE names, or the first that is installed and works."""
+    engine = settings.get("ENGINE")
+    if engine and engine not in ENGINES:
+        raise ImageError(f'ENGINE is "{engine}".{did_you_mean(engine, ENGINES)}')
+    candidates = (engine,) if engine else ENGINES
+    installed = [name for name in candidates if shutil.which(name)]
+    for name in installed:
+        if succeeds([name, "version"]):  # docker: also contacts its daemon
             return name
-    if found:
+    if installed:
         raise ImageError(
-            f"{found[0]} is installed but does not answer ({found[0]} version says why): is its daemon "
-            "running, and may you use it?"
+            f"{installed[0]} is installed but does not work ({installed[0]} version prints the reason): "
+            "check that its daemon is running and that you may use it."
         )
     raise ImageError(
-        f"There is no {' or '.join(candidates)} on this machine: install one of docker "
+        f"Found no {' or '.join(candidates)} on this machine: install one of docker "
         "(docs.docker.com/get-docker), podman (podman.io) and buildah (buildah.io)."
     )
 
 
-def remote(image: Image, settings: Mapping[str, str]) -> str:
-    """Where the registry has it. Example: `ghcr.io/me/glasshouse-example.rl:350c5d1d4f0a`"""
+def remote_name(image: Image, settings: Mapping[str, str]) -> str:
+    """The name in the registry. Example: `ghcr.io/me/glasshouse-example.rl:350c5d1d4f0a`"""
     user = settings.get("REGISTRY_USER")
     if not user:
         raise ImageError(
-            "REGISTRY_USER is not set: cp .env.example .env, write your name at the registry into it, and "
-            "log in once with docker login (Docker Hub) or docker login ghcr.io (GitHub)."
+            "REGISTRY_USER is not set: cp .env.example .env, set it there to your user name at the registry, "
+            "and log in once with docker login (Docker Hub) or docker login ghcr.io (GitHub)."
         )
     return f"{settings.get('REGISTRY', 'docker.io').rstrip('/')}/{user.lower()}/{image.name}"
 
 
-def login(engine: str, registry: str) -> str:
-    """How to, at this registry."""
+def login_command(engine: str, registry: str) -> str:
     if registry == "docker.io":
         return f"{engine} login" + " docker.io" * (engine != "docker")
     token = " (password: a personal access token with the scope write:packages)"
     return f"{engine} login {registry}" + token * (registry == "ghcr.io")
 
 
-def variables(image: Image) -> str:
-    """The variant, as it is written behind make."""
+def make_variables(image: Image) -> str:
+    """The arguments of make that select this variant."""
     return " CUDA=1" * image.cuda + " RUNPOD=1" * image.runpod
 
 
-def dotenv(file: Path) -> dict[str, str]:
-    """KEY=value lines; # comments, `export` and quotes as a shell has them."""
-    found = {}
+def read_env_file(file: Path) -> dict[str, str]:
+    """The non-empty KEY=value lines; comments, `export` and quotes as in a shell."""
+    values = {}
     for line in file.read_text().splitlines() if file.is_file() else []:
         match = re.fullmatch(
             r"""\s*(?:export\s+)?(\w+)\s*=\s*("[^"]*"|'[^']*'|[^#]*?)\s*(?:#.*)?""", line
         )
         if match:
-            found[match[1]] = match[2].strip("\"'")
-    return {key: value for key, value in found.items() if value}
+            values[match[1]] = match[2].strip("\"'")
+    return {key: value for key, value in values.items() if value}
 
 
-def on(settings: Mapping[str, str], name: str) -> bool:
+def is_on(settings: Mapping[str, str], name: str) -> bool:
     return settings.get(name, "").lower() in ("1", "yes", "true")
 
 
-def answers(command: Sequence[str]) -> bool:
+def succeeds(command: Sequence[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def run(command: Sequence[str], cwd: Path | None, failed: str) -> None:
+def run_engine(command: Sequence[str], cwd: Path | None, error: str) -> None:
     print("+", *command, flush=True)
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}  # for cache mounts with an older docker
+    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}  # older versions need it for cache mounts
     if subprocess.run(command, cwd=cwd, env=environment, check=False).returncode:
-        raise ImageError(failed)
+        raise ImageError(error)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make new EXP=my.rl`: copy training/example.rl into a new experiment."""
+"""Copies training/example.rl into a new experiment: `make new EXP=my.rl`."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from pathlib import Path
 
 TRAINING = Path(__file__).resolve().parent.parent / "training"
 TEMPLATE = "example.rl"
-TEXT = {".py", ".md", ".yaml", ".txt", ""}
 
 
 def main(argv: list[str]) -> int:
     name = argv[0] if argv else ""
     if not re.fullmatch(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_-]*", name):
-        given = f'"{name}" is not a name for an experiment' if name else "Name the experiment"
+        problem = f'"{name}" is not a valid experiment name' if name else "No experiment name"
         print(
-            f"error: {given}; write make new EXP=<name>.<algorithm>, for example EXP=my.rl.",
+            f"error: {problem}; write make new EXP=<name>.<algorithm>, for example EXP=my.rl.",
             file=sys.stderr,
         )
         return 2
     target = TRAINING / name
     if target.exists():
-        print(f"error: training/{name} exists already; choose another name.", file=sys.stderr)
+        print(f"error: training/{name} already exists; choose another name.", file=sys.stderr)
         return 2
     shutil.copytree(
         TRAINING / TEMPLATE, target, ignore=shutil.ignore_patterns("__pycache__", "results")
     )
-    for file in target.rglob("*"):
-        if file.is_file() and file.suffix in TEXT:
-            file.write_text(file.read_text().replace(TEMPLATE, name))
-    print(f"training/{name} is ready: edit its config.yaml, then make test EXP={name}")
+    for file in target.iterdir():
+        file.write_text(file.read_text().replace(TEMPLATE, name))
+    readme = target / "README.md"
+    readme.write_text(remove_section(readme.read_text(), "## Result"))
+    print(f"created training/{name}: edit its config.yaml, then run make test EXP={name}")
     return 0
+
+
+def remove_section(markdown: str, heading: str) -> str:
+    """Remove `heading` and the text up to the next heading of the same level, or the end."""
+    level = heading.split()[0]
+    return re.sub(rf"(?ms)^{re.escape(heading)}$.*?(?=^{level} |\Z)", "", markdown)
 
 
 if __name__ == "__main__":
