@@ -1,16 +1,16 @@
-"""Hosts: where the processes of a run are, and who may talk to them.
+"""The hosts of a run: where its processes run, and who may connect to them.
 
-`open_hosts(config.hosts)` gives named hosts, each a Monarch mesh of its own, so that the death of
-one leaves the others; `rejoin` attaches one that came back.
+`open_hosts(config.hosts)` returns a `HostPool` of named hosts. Each host is its own Monarch mesh, so
+that losing one does not affect the others; `reconnect` attaches a lost host again.
 
-    this         this machine
-    processes    local processes that play hosts
-    addresses    `glasshouse hosts worker` on other machines, by mutual TLS
-    slurm        a SLURM allocation          } plain TCP, only when asked for by name
+    local        this machine
+    processes    local processes that act as hosts
+    addresses    `glasshouse hosts worker` on other machines, over mutual TLS
+    slurm        a SLURM allocation          } plain TCP, only with hosts.security=plain
     kubernetes   pods of a MonarchMesh       }
 """
 
 from glasshouse.backends.hosts.address import Address
-from glasshouse.backends.hosts.opening import Hosts, open_hosts
+from glasshouse.backends.hosts.host_pool import HostPool, open_hosts
 
-__all__ = ["Address", "Hosts", "open_hosts"]
+__all__ = ["Address", "HostPool", "open_hosts"]

@@ -1,7 +1,7 @@
-"""Addresses of workers: `tls://10.0.0.2:26600`, or with a range of ports, `tls://10.0.0.2:26600-26609`.
+"""Addresses of workers: `tls://10.0.0.2:26600`, or a range of ports, `tls://10.0.0.2:26600-26609`.
 
-With a range, the first port is the door (see `door`) and the worker is at one of the others. Its
-identity follows from scheme, host and port: whoever knows the address knows it too.
+With a range, the first port is for discovery (see `discovery`) and the worker listens at one of the
+others. A worker's identity is a hash of scheme, host and port, so both sides can compute it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import cast
 
 from glasshouse.errors import ConfigError
 
-FORM = re.compile(
+PATTERN = re.compile(
     r"(?P<scheme>tls|tcp)://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)(?:-(?P<last>\d+))?"
 )
 SCHEMES = {"tls": "tls", "plain": "tcp"}
-"""Which scheme each `hosts.security` speaks."""
+"""The scheme of each value of `hosts.security`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a worker listens: a host and the ports it may use.
 
-    Example: `Address.parse("tls://10.0.0.2:26600-26609").at(26601)`
+    Example: `Address.parse("tls://10.0.0.2:26600-26609").with_port(26601)`
     """
 
     scheme: str
@@ -41,17 +41,17 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        found = FORM.fullmatch(text.strip())
-        if not found:
+        match = PATTERN.fullmatch(text.strip())
+        if not match:
             raise ConfigError(
                 f'"{text}" is not an address; write tls://HOST:PORT or tls://HOST:FIRST-LAST, '
                 "for example tls://10.0.0.2:26600-26609."
             )
-        first = int(found["first"])
-        last = int(found["last"] or first)
+        first = int(match["first"])
+        last = int(match["last"] or first)
         if not 0 < first <= last <= 65535:
-            raise ConfigError(f'"{text}": ports run from 1 to 65535, the smaller one first.')
-        return cls(found["scheme"], found["host"], first, last)
+            raise ConfigError(f'"{text}": ports are 1 to 65535, the smaller one first.')
+        return cls(match["scheme"], match["host"], first, last)
 
     def __str__(self) -> str:
         ports = str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
@@ -59,53 +59,53 @@ class Address:
 
     @property
     def ip(self) -> str:
-        """The host as sockets take it, without brackets."""
+        """The host without brackets, as sockets expect it."""
         return self.host.strip("[]")
 
     @property
     def ports(self) -> range:
         return range(self.first, self.last + 1)
 
-    def at(self, port: int) -> Address:
+    def with_port(self, port: int) -> Address:
         return Address(self.scheme, self.host, port, port)
 
-    def after(self, port: int | None) -> Iterator[int]:
-        """The ports in order, starting behind `port` and ending with it."""
+    def ports_after(self, port: int | None) -> Iterator[int]:
+        """Yield all ports in order, from the one after `port` around to `port` itself."""
         start = 0 if port not in self.ports else self.ports.index(port) + 1  # type: ignore[arg-type]
         yield from (self.ports[(start + i) % len(self.ports)] for i in range(len(self.ports)))
 
     def identity(self) -> int:
-        """64 bits that only this scheme, host and port have."""
+        """Return 64 bits derived from scheme, host and port."""
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
 
 
-def listening(host: str, ports: Iterable[int], timeout: float = 1.0) -> set[int]:
-    """At which of these ports anyone accepts connections; all are asked at once."""
-    found: set[int] = set()
-    with contextlib.ExitStack() as open_ones, selectors.DefaultSelector() as selector:
+def listening_ports(host: str, ports: Iterable[int], timeout: float = 1.0) -> set[int]:
+    """Return the ports that accept a connection; all are tried at the same time."""
+    accepting: set[int] = set()
+    with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
         for port in ports:
             try:
                 family, kind, protocol, _, target = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM
                 )[0]
             except OSError:
-                return found
-            probe = open_ones.enter_context(socket.socket(family, kind, protocol))
+                return accepting
+            probe = sockets.enter_context(socket.socket(family, kind, protocol))
             probe.setblocking(False)
             probe.connect_ex(target)
             selector.register(probe, selectors.EVENT_WRITE, port)
-        until = time.monotonic() + timeout
-        while selector.get_map() and (left := until - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+        deadline = time.monotonic() + timeout
+        while selector.get_map() and (remaining := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(remaining):
                 probe = cast(socket.socket, key.fileobj)
                 selector.unregister(probe)
                 if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    found.add(key.data)
-    return found
+                    accepting.add(key.data)
+    return accepting
 
 
 def own_ip(towards: str, port: int) -> str:
-    """Which of this machine's addresses packets to `towards` leave from; nothing is sent."""
+    """Return the address of this machine from which `towards` is reached; nothing is sent."""
     family, kind, protocol, _, target = socket.getaddrinfo(towards, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
@@ -113,7 +113,7 @@ def own_ip(towards: str, port: int) -> str:
 
 
 def free_port(host: str) -> int:
-    """A port nobody uses right now."""
+    """Return a port that is free at the moment."""
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))

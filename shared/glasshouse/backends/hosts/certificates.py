@@ -1,21 +1,19 @@
-"""A certificate authority for one group of hosts, and a certificate for each: mutual TLS.
+"""A certificate authority (CA) for one group of hosts, and a certificate per host, for mutual TLS.
 
-    DIR/ca.pem, ca.key          the authority; the key signs further hosts and stays where it is
-    DIR/<host>/ca.pem           whom the host trusts
-    DIR/<host>/host.pem, .key   what the host shows
-    DIR/<host>/name             whom that names
+    DIR/ca.pem, ca.key          the CA; its key signs further hosts and stays on this machine
+    DIR/<host>/ca.pem           the CA that the host trusts
+    DIR/<host>/host.pem, .key   the host's own certificate and key
+    DIR/<host>/name             the host that the certificate names
 
-Made with the `openssl` program. A certificate names its host; a worker at another address is refused.
+A certificate names its host; a worker that shows it at another address is refused.
 """
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import os
 import re
-import secrets
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,94 +21,160 @@ from pathlib import Path
 from glasshouse.backends.hosts.security import CA, CERTIFICATE, KEY, NAME
 from glasshouse.errors import ConfigError, HostError
 
-AUTHORITY_KEY = "ca.key"
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError:
+    raise HostError(
+        'Creating certificates needs a package: pip install "glasshouse[monarch]".'
+    ) from None
+
+CA_KEY = "ca.key"
+CA_DAYS = 3650
+CLOCK_SKEW = datetime.timedelta(minutes=5)
+"""Certificates are valid from this long before now, for hosts whose clocks are slow."""
 DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
-def make(out: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
-    """A folder for each host, signed by the authority in `out`, which is made if there is none.
+def create_certificates(out: Path, hosts: Sequence[str], days: int = 365) -> list[Path]:
+    """Create a folder per host, signed by the CA in `out`, which is created if there is none.
 
-    Example: `make(Path("certificates"), ["10.0.0.1", "node7.example.org"])`
+    Example: `create_certificates(Path("certificates"), ["10.0.0.1", "node7.example.org"])`
     """
     if not hosts:
-        raise ConfigError("Name every host that takes part, this one too: --host 10.0.0.1 …")
+        raise ConfigError("--host is missing: name every host, this one too, as in --host 10.0.0.1")
     if days < 1:
         raise ConfigError("--days must be above 0.")
-    names = {host: _subject(host) for host in hosts}
-    folders = [out / host.replace(":", "_") for host in names]
-    for folder in folders:
+    for host in hosts:
+        _validate_host(host)
+    folders = {host: out / host.replace(":", "_") for host in hosts}
+    for folder in folders.values():
         if folder.exists():
             raise HostError(f"{folder} exists already; nothing was overwritten. Remove it first.")
-    _authority(out, days)
-    for folder, (host, subject) in zip(folders, names.items(), strict=True):
-        _host(out, folder, host, subject, days)
-    return folders
+    ca, ca_key = _load_or_create_ca(out, max(days, CA_DAYS))
+    for host, folder in folders.items():
+        _create_host(out, folder, host, days, ca, ca_key)
+    return list(folders.values())
 
 
-def _subject(host: str) -> str:
-    """The host as a certificate names it: an IP or a DNS name."""
+def _validate_host(host: str) -> None:
     try:
-        return f"IP:{ipaddress.ip_address(host.strip('[]'))}"
+        ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         if not DNS_NAME.fullmatch(host) or ".." in host:
             raise ConfigError(
-                f'"{host}" is neither an IP address nor the name of a host.'
+                f'--host "{host}" is neither an IP address nor a host name.'
             ) from None
-        return f"DNS:{host}"
 
 
-def _authority(out: Path, days: int) -> None:
-    certificate, key = out / CA, out / AUTHORITY_KEY
-    if certificate.exists() != key.exists():
-        there, gone = (certificate, key) if certificate.exists() else (key, certificate)
-        raise HostError(f"{there} is there but {gone} is not; nothing was overwritten.")
-    if certificate.exists():
-        return
+def _load_or_create_ca(out: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    certificate_file, key_file = out / CA, out / CA_KEY
+    if certificate_file.exists() != key_file.exists():
+        missing = key_file if certificate_file.exists() else certificate_file
+        raise HostError(f"{out} holds half of a CA: {missing} is missing. Nothing was overwritten.")
+    if certificate_file.exists():
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+            key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+        except ValueError as error:
+            raise HostError(f"The CA in {out} cannot be read: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise HostError(f"{key_file} is not an elliptic-curve key.")
+        return certificate, key
     out.mkdir(parents=True, exist_ok=True)
-    _openssl(
-        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-        "-keyout", str(key), "-out", str(certificate), "-days", str(max(days, 3650)),
-        "-subj", "/CN=glasshouse hosts", "-addext", "basicConstraints=critical,CA:TRUE,pathlen:0",
-        "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-    )  # fmt: skip
-    certificate.chmod(0o644)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _common_name("glasshouse hosts")
+    certificate = (
+        _builder(name, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(key_file, key)
+    _write_certificate(certificate_file, certificate)
+    return certificate, key
 
 
-def _host(out: Path, folder: Path, host: str, subject: str, days: int) -> None:
-    """Everything is made beside the folder and moved into place, so that none is half there."""
-    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as made:
-        work = Path(made) / "host"
-        work.mkdir(mode=0o700)
-        extensions = Path(made) / "extensions"
-        extensions.write_text(
-            f"subjectAltName={subject}\nbasicConstraints=critical,CA:FALSE\n"
-            "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n"
-        )
-        request = Path(made) / "request"
-        _openssl(
-            "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", str(work / KEY), "-out", str(request), "-subj", f"/CN={host[:64]}",
-        )  # fmt: skip
-        _openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(out / CA),
-            "-CAkey", str(out / AUTHORITY_KEY), "-set_serial", f"0x{secrets.token_hex(16)}",
-            "-days", str(days),
-            "-extfile", str(extensions), "-out", str(work / CERTIFICATE),
-        )  # fmt: skip
-        shutil.copyfile(out / CA, work / CA)
-        (work / NAME).write_text(f"{host.strip('[]')}\n")
-        for public in (CA, CERTIFICATE, NAME):
-            (work / public).chmod(0o644)
-        os.rename(work, folder)
-
-
-def _openssl(*arguments: str) -> None:
-    """Keys are never readable by others, not even while they are written."""
+def _create_host(
+    out: Path,
+    folder: Path,
+    host: str,
+    days: int,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+) -> None:
+    """Create the folder under a temporary name and rename it, so that it is never incomplete."""
+    name = host.strip("[]")
     try:
-        done = subprocess.run(
-            ["openssl", *arguments], capture_output=True, text=True, check=False, umask=0o077
-        )
-    except FileNotFoundError:
-        raise HostError("Certificates are made with the openssl program; install it.") from None
-    if done.returncode:
-        raise HostError(f"openssl {arguments[0]} failed: {done.stderr.strip()[-400:]}")
+        subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        subject = x509.DNSName(name)
+    key = ec.generate_private_key(ec.SECP256R1())
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    certificate = (
+        _builder(_common_name(host[:64]), ca.subject, key, days)
+        .add_extension(x509.SubjectAlternativeName([subject]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(issuer_key, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as temporary:
+        partial = Path(temporary) / "host"
+        partial.mkdir(mode=0o700)
+        _write_key(partial / KEY, key)
+        _write_certificate(partial / CERTIFICATE, certificate)
+        _write_certificate(partial / CA, ca)
+        (partial / NAME).write_text(f"{name}\n")
+        (partial / NAME).chmod(0o644)
+        os.rename(partial, folder)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    """Return the usage of a CA's key (sign certificates) or of a host's key (sign handshakes)."""
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates, key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a private key that no other user can read at any time."""
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+
+
+def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    path.chmod(0o644)

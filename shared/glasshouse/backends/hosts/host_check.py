@@ -1,4 +1,4 @@
-"""Are the hosts there, do they run our code, and how fast is the way to them?"""
+"""`glasshouse hosts check`: can processes run on each host, and how fast is the connection?"""
 
 from __future__ import annotations
 
@@ -14,104 +14,107 @@ from typing import Any
 from monarch.actor import Actor, HostMesh, endpoint
 from rich.table import Table
 
-from glasshouse.backends.hosts.opening import Hosts
+from glasshouse.backends.hosts.host_pool import HostPool
 
-CALLS = 20
-STARTED_WITHIN = 180.0
-"""Seconds that a process of ours may take to start on a host."""
+ROUND_TRIPS = 20
+START_TIMEOUT = 180.0
+"""Seconds that a process may take to start on a host."""
 
 
-class Probe(Actor):
-    """Answers; stands in for a generator."""
-
-    @endpoint
-    def about(self) -> dict[str, str]:
-        return software()
+class ProbeActor(Actor):
+    """Runs on the host in place of a generator."""
 
     @endpoint
-    def take(self, data: bytes) -> int:
+    def software(self) -> dict[str, str]:
+        return installed_software()
+
+    @endpoint
+    def receive(self, data: bytes) -> int:
         return len(data)
 
     @endpoint
-    def give(self, size: int) -> bytes:
+    def send(self, size: int) -> bytes:
         return bytes(size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What was found out about one host."""
+class HostReport:
+    """The measurements of one host."""
 
     name: str
     software: dict[str, str]
-    start: float
-    """Seconds until a process of ours answers."""
-    round_trip: float
-    """Seconds, the median of 20."""
-    there: float
-    """Megabytes a second to it."""
-    back: float
-    """Megabytes a second from it."""
+    start_seconds: float
+    """Until a new process answers."""
+    round_trip_seconds: float
+    """Median of 20."""
+    send_rate: float
+    """Megabytes per second to the host."""
+    receive_rate: float
+    """Megabytes per second from the host."""
 
 
-def software() -> dict[str, str]:
-    """What must be alike on all hosts for a run to be a function of its configuration."""
-    found = {"cores": str(len(os.sched_getaffinity(0))), "python": platform.python_version()}
+def installed_software() -> dict[str, str]:
+    """Return the versions that must be equal on all hosts for bitwise equal results."""
+    versions = {"cores": str(len(os.sched_getaffinity(0))), "python": platform.python_version()}
     for package in ("glasshouse", "torch", "torchmonarch"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "missing"
-    return found
+            versions[package] = "missing"
+    return versions
 
 
-def check_hosts(hosts: Hosts, megabytes: int = 32) -> list[Found]:
-    return [check_host(name, mesh, megabytes) for name, mesh in hosts.meshes.items()]
+def measure_hosts(hosts: HostPool, megabytes: int = 32) -> list[HostReport]:
+    return [measure_host(name, mesh, megabytes) for name, mesh in hosts.meshes.items()]
 
 
-def check_host(name: str, mesh: HostMesh, megabytes: int = 32, probe: Any = Probe) -> Found:
-    """Start a process on the host, talk to it, end it."""
+def measure_host(name: str, mesh: HostMesh, megabytes: int) -> HostReport:
+    """Start a process on the host, measure the connection, and end the process."""
     size = megabytes * 1_000_000
-    begun = time.perf_counter()
+    started = time.perf_counter()
     processes = mesh.spawn_procs(per_host={"procs": 1}, name="check")
     try:
-        actor = processes.spawn("probe", probe)
-        about = actor.about.call_one().get(STARTED_WITHIN)
-        start = time.perf_counter() - begun
-        trips = [_seconds(lambda: actor.take.call_one(b"").get()) for _ in range(CALLS)]
-        there = _seconds(lambda: actor.take.call_one(bytes(size)).get())
-        back = _seconds(lambda: actor.give.call_one(size).get())
+        actor: Any = processes.spawn("probe", ProbeActor)
+        software = actor.software.call_one().get(START_TIMEOUT)
+        start_seconds = time.perf_counter() - started
+        trips = [_seconds(lambda: actor.receive.call_one(b"").get()) for _ in range(ROUND_TRIPS)]
+        send_seconds = _seconds(lambda: actor.receive.call_one(bytes(size)).get())
+        receive_seconds = _seconds(lambda: actor.send.call_one(size).get())
     finally:
-        processes.stop().get(STARTED_WITHIN)
-    return Found(
-        name=name, software=about, start=start, round_trip=statistics.median(trips),
-        there=megabytes / there, back=megabytes / back,
+        processes.stop().get(START_TIMEOUT)
+    return HostReport(
+        name=name, software=software, start_seconds=start_seconds,
+        round_trip_seconds=statistics.median(trips),
+        send_rate=megabytes / send_seconds, receive_rate=megabytes / receive_seconds,
     )  # fmt: skip
 
 
-def _seconds(what: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    what()
-    return time.perf_counter() - begun
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
-def table(found: list[Found]) -> Table:
-    shown = Table(title=f"{len(found)} host{'s' * (len(found) != 1)}", title_justify="left")
-    for column in ("host", "cores", "start, s", "round trip, ms", "MB/s there", "MB/s back"):
-        shown.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
-    for one in found:
-        shown.add_row(
-            one.name, one.software["cores"], f"{one.start:.1f}", f"{one.round_trip * 1000:.1f}",
-            f"{one.there:.0f}", f"{one.back:.0f}",
+def host_table(reports: list[HostReport]) -> Table:
+    """Format the reports for the terminal."""
+    table = Table(title=f"{len(reports)} host{'s' * (len(reports) != 1)}", title_justify="left")
+    for column in ("host", "cores", "start, s", "round trip, ms", "send, MB/s", "receive, MB/s"):
+        table.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
+    for report in reports:
+        table.add_row(
+            report.name, report.software["cores"], f"{report.start_seconds:.1f}",
+            f"{report.round_trip_seconds * 1000:.1f}", f"{report.send_rate:.0f}",
+            f"{report.receive_rate:.0f}",
         )  # fmt: skip
-    return shown
+    return table
 
 
-def differences(found: list[Found]) -> list[str]:
-    """Sentences on software that is not what it is here: bits may differ then."""
-    here = software()
+def version_differences(reports: list[HostReport]) -> list[str]:
+    """Return a sentence per package whose version differs from this machine's."""
+    own = installed_software()
     return [
-        f"{one.name} has {package} {theirs}, this machine {here[package]}: results may differ in bits."
-        for one in found
-        for package, theirs in one.software.items()
-        if package != "cores" and theirs != here[package]
+        f"{report.name} has {package} {other}, this machine {own[package]}: results may differ in bits."
+        for report in reports
+        for package, other in report.software.items()
+        if package != "cores" and other != own[package]
     ]

@@ -1,100 +1,113 @@
-"""Generators at home on several hosts.
+"""The Monarch backend with its generators on several hosts.
 
-Generator n lives on host n, round and round. When a host is lost, its generators wait for it while
-those of the other hosts do the work; when it is back, they are too. The learner stays here.
+Generator n runs on host n modulo the number of hosts. When a host is lost, its generators wait for
+it while those of the other hosts do the work. The learner runs on the controller's machine.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from glasshouse.backends.base import Event
-from glasshouse.backends.hosts.opening import Hosts, open_hosts
-from glasshouse.backends.monarch.backend import Monarch
-from glasshouse.backends.monarch.runtime import Died, Place
+from glasshouse.backends.base import EventSink
+from glasshouse.backends.hosts.host_pool import HostPool, open_hosts
+from glasshouse.backends.monarch.backend import MonarchBackend
+from glasshouse.backends.monarch.runtime import Host, ProcessDied
 from glasshouse.config import Config
 from glasshouse.errors import RunError
 from glasshouse.models import Policy
 
-ASK_EVERY = 1.0
-"""Seconds between two looks for a lost host."""
+RECONNECT_INTERVAL = 1.0
+"""Seconds between two attempts to reach a lost host."""
 
 
-class Homes:
-    """Where generator n is to be put now; blocks while its host is lost.
+class HostAssignment:
+    """Assigns generator n to its host; blocks while that host is lost.
 
-    Example: `Homes(open_hosts(config.hosts), patience=600, tell=event)(3)`
+    Example: `HostAssignment(open_hosts(config.hosts), 600, event)(3)`
     """
 
-    def __init__(self, hosts: Hosts, patience: float, tell: Callable[..., None]) -> None:
-        self.hosts, self.patience, self.tell = hosts, patience, tell
-        self.turn = threading.Lock()
-        self.leaving = threading.Event()
-        self.placed: dict[int, Any] = {}
-        """The mesh that each generator was put on."""
-        self.alone_since: float | None = None
+    def __init__(self, hosts: HostPool, reconnect_timeout: float, event: EventSink) -> None:
+        self.hosts, self.reconnect_timeout, self.event = hosts, reconnect_timeout, event
+        self.lock = threading.Lock()
+        self.stopping = threading.Event()
+        self.meshes: dict[int, Any] = {}
+        """The mesh on which each generator was last started."""
+        self.all_lost_since: float | None = None
 
-    def __call__(self, number: int) -> Place:
+    def __call__(self, number: int) -> Host:
         name = self.hosts.names[number % len(self.hosts.names)]
-        with self.turn:
-            self._look_after(name, number)
-        while not self.leaving.is_set():
-            with self.turn:
+        with self.lock:
+            self._detach_after_failure(name, number)
+        while not self.stopping.is_set():
+            with self.lock:
                 lost = name not in self.hosts.meshes
-                mesh = self.hosts.rejoin(name)
+                mesh = self.hosts.reconnect(name)
                 if mesh is not None:
                     if lost:
-                        self.tell("host", host=name, how="back", text=f"Host {name} is back.")
-                    self.alone_since = None
-                    self.placed[number] = mesh
-                    return Place(mesh, name, local=False)
-                self._give_up_when_alone(name)
-            self.leaving.wait(ASK_EVERY)
-        raise Died("the run ended")
+                        self.event(
+                            "host",
+                            host=name,
+                            status="reconnected",
+                            text=f"Host {name} is connected again.",
+                        )
+                    self.all_lost_since = None
+                    self.meshes[number] = mesh
+                    return Host(mesh, name, is_local=False)
+                self._check_reconnect_timeout(name)
+            self.stopping.wait(RECONNECT_INTERVAL)
+        raise ProcessDied("the run ended")
 
-    def _look_after(self, name: str, number: int) -> None:
-        """A generator that asks again has died, or its host has: from here they look the same, and
-        what is left of the connection is not to be trusted. The host is attached anew; others
-        that were on it find it so."""
-        if number in self.placed and self.hosts.meshes.get(name) is self.placed[number]:
-            self.hosts.lose(name)
-            self.tell("host", host=name, how="lost", generator=number,
-                      text=f"Host {name} is lost, or generator {number} on it; the others go on.")  # fmt: skip
+    def stop(self) -> None:
+        """End all waiting for lost hosts."""
+        self.stopping.set()
 
-    def _give_up_when_alone(self, name: str) -> None:
-        if self.hosts.meshes:
-            self.alone_since = None
-            return
-        self.alone_since = self.alone_since or time.monotonic()
-        if time.monotonic() - self.alone_since > self.patience:
-            raise RunError(
-                f"Every host is lost, {name} the last, and none came back within {self.patience:g} s "
-                "(hosts.reconnect_timeout). Run the same command again to go on from the last checkpoint."
+    def _detach_after_failure(self, name: str, number: int) -> None:
+        """Detach the host of a generator that asks for its host a second time.
+
+        Either the generator or its host has died; the controller cannot tell which, and the old
+        connection may block. The next caller attaches the host again; the other generators of the
+        host then find it attached.
+        """
+        if number in self.meshes and self.hosts.meshes.get(name) is self.meshes[number]:
+            self.hosts.mark_lost(name)
+            self.event(
+                "host",
+                host=name,
+                status="lost",
+                generator=number,
+                text=f"Host {name}, or generator {number} on it, is lost; the others continue.",
             )
 
-    def leave(self) -> None:
-        """Nobody waits for a host any more."""
-        self.leaving.set()
+    def _check_reconnect_timeout(self, name: str) -> None:
+        if self.hosts.meshes:
+            self.all_lost_since = None
+            return
+        self.all_lost_since = self.all_lost_since or time.monotonic()
+        if time.monotonic() - self.all_lost_since > self.reconnect_timeout:
+            raise RunError(
+                f"All hosts are lost ({name} was the last), and none came back within "
+                f"{self.reconnect_timeout:g} s (hosts.reconnect_timeout). Run the same command again "
+                "to resume from the last checkpoint."
+            )
 
 
-class OnHosts(Monarch):
-    """The Monarch placement with its generators on the hosts that the configuration names."""
+class MultiHostBackend(MonarchBackend):
+    """The Monarch backend with its generators on the hosts of the section `hosts`."""
 
-    def __init__(self, policy: Policy, config: Config, event: Event) -> None:
+    def __init__(self, policy: Policy, config: Config, event: EventSink) -> None:
         def warn(text: str) -> None:
             event("warning", text=text)
 
-        self.hosts = open_hosts(config.hosts, warn)  # before anything else talks to Monarch
-        self.homes = Homes(self.hosts, config.hosts.reconnect_timeout, self._note_later)
-        super().__init__(policy, config, event, self.homes)
+        def queue_event(kind: str, **details: Any) -> None:
+            self._queue_event(kind, **details)
 
-    def _note_later(self, kind: str, **what: Any) -> None:
-        self._note(kind, **what)
+        self.hosts = open_hosts(config.hosts, warn)  # before any other use of Monarch
+        self.assignment = HostAssignment(self.hosts, config.hosts.reconnect_timeout, queue_event)
+        super().__init__(policy, config, event, self.assignment)
 
     def close(self) -> None:
-        self.homes.leave()
+        self.assignment.stop()
         super().close()
         self.hosts.close()

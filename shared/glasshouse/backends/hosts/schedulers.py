@@ -1,4 +1,4 @@
-"""Hosts that a scheduler starts: SLURM and Kubernetes, by Monarch's own jobs (plain TCP)."""
+"""Hosts that a scheduler starts: SLURM and Kubernetes, through Monarch's own jobs (plain TCP)."""
 
 from __future__ import annotations
 
@@ -17,52 +17,57 @@ def host_names(count: int) -> tuple[str, ...]:
     return tuple(f"host{i}" for i in range(count))
 
 
-def slurm_job(config: HostsConfig) -> JobTrait:
-    """One allocation, a mesh a node."""
+def make_slurm_job(config: HostsConfig) -> JobTrait:
+    """Create a job of one allocation, with one mesh per node."""
     missing = [program for program in ("sbatch", "squeue") if not shutil.which(program)]
     if missing:
         raise HostError(
-            f"hosts.kind is slurm, but there is no {' and no '.join(missing)} here: start the run on a "
-            "machine from which jobs are submitted."
+            f"hosts.kind is slurm, but this machine has no {' and no '.join(missing)}. Start the run "
+            "on a machine from which jobs can be submitted."
         )
     from monarch.job import SlurmJob
 
-    given = config.slurm
+    slurm = config.slurm
     return SlurmJob(
         dict.fromkeys(host_names(config.count), 1),
-        python_exe=given.python,
-        slurm_args=given.arguments,
+        python_exe=slurm.python,
+        slurm_args=slurm.arguments,
         monarch_port=config.port,
         job_name="glasshouse",
-        time_limit=given.time_limit or None,
-        partition=given.partition or None,
-        gpus_per_node=given.gpus or None,
-        account=given.account or None,
-        job_start_timeout=given.start_timeout,
+        time_limit=slurm.time_limit or None,
+        partition=slurm.partition or None,
+        gpus_per_node=slurm.gpus or None,
+        account=slurm.account or None,
+        job_start_timeout=slurm.start_timeout,
     )
 
 
-def kubernetes_job(config: HostsConfig) -> JobTrait:
-    """A MonarchMesh a host: made from `hosts.kubernetes.image`, or found by its label."""
+def make_kubernetes_job(config: HostsConfig) -> JobTrait:
+    """Create a job with one MonarchMesh per host.
+
+    Its pods are created from `hosts.kubernetes.image`, or, without an image, found by their label.
+    """
     try:
         from monarch._src.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
     except (ImportError, RuntimeError):
         raise HostError("hosts.kind=kubernetes needs a package: pip install kubernetes.") from None
-    given = config.kubernetes
-    resources: dict[str, Any] | None = {"nvidia.com/gpu": given.gpus} if given.gpus else None
+    kubernetes = config.kubernetes
+    resources: dict[str, Any] | None = (
+        {"nvidia.com/gpu": kubernetes.gpus} if kubernetes.gpus else None
+    )
     job = KubernetesJob(
-        namespace=given.namespace,
-        timeout=given.start_timeout,
-        kubeconfig=KubeConfig.from_path(given.kubeconfig) if given.kubeconfig else None,
+        namespace=kubernetes.namespace,
+        timeout=kubernetes.start_timeout,
+        kubeconfig=KubeConfig.from_path(kubernetes.kubeconfig) if kubernetes.kubeconfig else None,
     )
     for name in host_names(config.count):
-        image = ImageSpec(given.image, resources=resources) if given.image else None
+        image = ImageSpec(kubernetes.image, resources=resources) if kubernetes.image else None
         job.add_mesh(name, num_replicas=1, image_spec=image, port=config.port)
     return job
 
 
-class Scheduled:
-    """The hosts of one job; they come and go together."""
+class SchedulerProvider:
+    """The hosts of one job; they start and end together."""
 
     def __init__(self, job: JobTrait, config: HostsConfig) -> None:
         self.job = job
@@ -71,10 +76,10 @@ class Scheduled:
             self.state = job.state(cached_path=None)
         except Exception as error:
             job.kill()
-            raise HostError(f"{config.kind} gave no hosts: {error}") from None
+            raise HostError(f"hosts.kind={config.kind} provided no hosts: {error}") from None
 
     def attach(self, name: str) -> HostMesh:
-        """The same each time: the scheduler gives no other within a job."""
+        """Return the host's mesh; a job does not replace a lost host."""
         mesh: HostMesh = getattr(self.state, name)
         return mesh
 

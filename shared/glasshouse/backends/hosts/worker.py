@@ -1,8 +1,8 @@
-"""A worker: what makes a machine a host of somebody's run.
+"""`glasshouse hosts worker`: makes this machine a host of a run.
 
-The worker itself is a process of its own in a session of its own. We stand above it: say when it is
-ready, answer at the door, start it anew at another port when it has died or a controller has lost
-it, and end it with everything it started when we are asked to.
+The worker itself is a child process in its own session. This process supervises it: it reports when
+the worker is ready, answers discovery requests, restarts the worker at another port when it died or
+a controller lost it, and ends it with everything it started.
 """
 
 from __future__ import annotations
@@ -18,70 +18,77 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FrameType
 
-from glasshouse.backends.hosts.address import Address, listening
-from glasshouse.backends.hosts.discovery import Door, check_folder, listener
-from glasshouse.backends.hosts.security import WARNING, tell_monarch
+from glasshouse.backends.hosts.address import Address, listening_ports
+from glasshouse.backends.hosts.discovery import (
+    DiscoveryServer,
+    listen_at,
+    validate_certificate_dir,
+)
+from glasshouse.backends.hosts.security import PLAIN_TCP_WARNING, tls_environment
+from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.errors import ConfigError, HostError
 
-LOOP = """
+WORKER_SCRIPT = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlive who started us
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: exit with the parent
     if os.getppid() != int(sys.argv[2]):
         sys.exit(1)
 from monarch.actor import run_worker_loop_forever
 run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 """
-READY_TIMEOUT, GRACE, TICK = 120.0, 3.0, 0.5
+READY_TIMEOUT, TERMINATE_TIMEOUT, POLL_SECONDS = 120.0, 3.0, 0.5
 
 
-class Stop(BaseException):
-    """SIGTERM or SIGINT."""
+class StopRequested(BaseException):
+    """SIGTERM or SIGINT was received."""
 
 
 def run_worker(
     address: Address, certificates: Path | None, say: Callable[[str], None] = print
 ) -> int:
-    """Until it is stopped: 0. A line whenever it is ready.
+    """Serve until stopped, then return 0; says a line each time the worker is ready.
 
-    With one port only there is no door: the worker is there, but it is not found again once lost.
+    An address with a single port has no discovery: the worker cannot be reattached once lost.
     """
     if (address.scheme == "tls") != (certificates is not None):
         raise ConfigError(
             f"{address} needs this host's certificates: --certificates DIR."
             if address.scheme == "tls"
-            else f"{address} is plain TCP, which knows no certificates; write tls:// instead."
+            else f"{address} is plain TCP, which uses no --certificates; write tls:// instead."
         )
-    tell_monarch(certificates)
     if certificates is not None:
-        check_folder(certificates)
+        configure_monarch(several_hosts=True, extra=tls_environment(certificates))
+        validate_certificate_dir(certificates)
     else:
-        say(f"Warning: {WARNING}")
-    door = None
+        configure_monarch(several_hosts=True)
+        say(f"Warning: {PLAIN_TCP_WARNING}")
+    discovery = None
     if len(address.ports) > 1:
-        door = Door(address.ip, address.first, certificates)
+        discovery = DiscoveryServer(address.ip, address.first, certificates)
     worker = Worker(address, say)
-    with _signals(), contextlib.suppress(Stop):
+    with _stop_signals(), contextlib.suppress(StopRequested):
         try:
             worker.start()
             while True:
-                if door:
-                    door.answer(TICK, worker.where)
+                if discovery:
+                    discovery.serve_one(POLL_SECONDS, worker.current_port)
                 else:
-                    time.sleep(TICK)
+                    time.sleep(POLL_SECONDS)
                 if worker.process.poll() is not None:
-                    say(f"The worker ended with {_how(worker.process.returncode)}: it starts anew.")
+                    status = _exit_status(worker.process.returncode)
+                    say(f"The worker ended with {status}; restarting.")
                     worker.start()
         finally:
-            worker.end()
-            if door:
-                door.close()
+            worker.stop()
+            if discovery:
+                discovery.close()
     say("The worker has ended.")
     return 0
 
 
 class Worker:
-    """The process that serves, at one port after the other."""
+    """The child process that runs Monarch's worker loop; each start uses another port."""
 
     process: subprocess.Popen[bytes]
 
@@ -89,105 +96,105 @@ class Worker:
         self.address, self.say = address, say
         self.port: int | None = None
 
-    def where(self, avoid: Collection[int]) -> int:
-        """The port, once the worker is at none of those."""
+    def current_port(self, avoid: Collection[int]) -> int:
+        """Return the worker's port; restart the worker first if its port is in `avoid`."""
         if self.port is None or self.port in avoid:
-            self.say("A controller has lost the worker: it starts anew.")
+            self.say("A controller has lost the worker; restarting.")
             return self.start(avoid)
         return self.port
 
     def start(self, avoid: Collection[int] = ()) -> int:
-        """End what there is; serve at another port."""
-        from glasshouse.backends.hosts.attached import with_identity
+        """Stop the current process, start another at a free port, and return the port."""
+        from glasshouse.backends.hosts.worker_provider import monarch_address
 
-        self.end()
+        self.stop()
         self.port = port = self._free_port(avoid)
-        at = with_identity(self.address.at(port))
-        with tempfile.TemporaryFile("w+", errors="replace") as words:
+        address = self.address.with_port(port)
+        with tempfile.TemporaryFile("w+", errors="replace") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", LOOP, at, str(os.getpid())],
-                start_new_session=True, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
+                [sys.executable, "-c", WORKER_SCRIPT, monarch_address(address), str(os.getpid())],
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-            until = time.monotonic() + READY_TIMEOUT
-            while not listening(self.address.ip, [port]):
-                if self.process.poll() is not None or time.monotonic() > until:
-                    words.seek(0)
-                    last = " ".join(words.read().split())[-400:]
-                    raise HostError(f"The worker did not start at {self.address.at(port)}: {last}")
+            deadline = time.monotonic() + READY_TIMEOUT
+            while not listening_ports(self.address.ip, [port]):
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    output = " ".join(log.read().split())[-400:]
+                    raise HostError(f"The worker did not start at {address}: {output}")
                 time.sleep(0.05)
-        self.say(f"Ready: worker at {self.address.at(port)}, process {self.process.pid}.")
+        self.say(f"Ready: worker at {address}, process {self.process.pid}.")
         return port
 
-    def end(self) -> None:
+    def stop(self) -> None:
         if hasattr(self, "process"):
-            end_session(self.process)
+            terminate_session(self.process)
 
     def _free_port(self, avoid: Collection[int]) -> int:
-        """The next port that nobody uses, any other before one to avoid."""
-        door = {self.address.first} if len(self.address.ports) > 1 else set()
-        order = [p for p in self.address.after(self.port) if p not in door]
-        why: OSError | None = None
-        for port in sorted(order, key=lambda p: p in avoid):
+        """Return the next free port, one of `avoid` only if there is no other."""
+        discovery = {self.address.first} if len(self.address.ports) > 1 else set()
+        ports = [p for p in self.address.ports_after(self.port) if p not in discovery]
+        reason: OSError | None = None
+        for port in sorted(ports, key=lambda p: p in avoid):
             try:
-                with listener(self.address.ip, port):
+                with listen_at(self.address.ip, port):
                     return port
             except OSError as error:
-                why = error
+                reason = error
         raise HostError(
-            f"A worker cannot listen at {self.address}: {why}. The host must be an address of this "
+            f"A worker cannot listen at {self.address}: {reason}. The host must be an address of this "
             "machine, and a port of the range must be free."
         )
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `Stop`, once; what then cleans up is not interrupted again."""
+def _stop_signals() -> Iterator[None]:
+    """Raise `StopRequested` at the first SIGTERM or SIGINT; ignore further ones during cleanup."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
-        raise Stop
+        raise StopRequested
 
-    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def end_session(leader: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started: first a request, then no more requests."""
-    for kind in (signal.SIGTERM, signal.SIGKILL):
-        until = time.monotonic() + GRACE
-        for process in session(leader.pid):
+def terminate_session(leader: subprocess.Popen[bytes]) -> None:
+    """End a process and everything it started: SIGTERM, then SIGKILL for what remains."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + TERMINATE_TIMEOUT
+        for process in session_processes(leader.pid):
             with contextlib.suppress(OSError):
-                os.kill(process, kind)
-        while time.monotonic() < until:
-            leader.poll()  # a dead child is a zombie until it is asked after
-            if not session(leader.pid):
+                os.kill(process, number)
+        while time.monotonic() < deadline:
+            leader.poll()  # reaps the child, which is a zombie until then
+            if not session_processes(leader.pid):
                 return
             time.sleep(0.02)
 
 
-def session(leader: int) -> list[int]:
-    """The live processes of a session; where there is no /proc, its leader alone."""
+def session_processes(leader: int) -> list[int]:
+    """Return the running processes of a session; without /proc, only its leader."""
     try:
-        numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:
-        numbers = [leader]
-    return [n for n in numbers if _alive_in(n, leader)]
+        pids = [leader]
+    return [pid for pid in pids if _runs_in_session(pid, leader)]
 
 
-def _alive_in(process: int, leader: int) -> bool:
+def _runs_in_session(pid: int, leader: int) -> bool:
     try:
-        if os.getsid(process) != leader:
+        if os.getsid(pid) != leader:
             return False
-        stat = Path(f"/proc/{process}/stat")
+        stat = Path(f"/proc/{pid}/stat")
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
 
-def _how(code: int) -> str:
+def _exit_status(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"code {code}"

@@ -1,13 +1,13 @@
-"""The Monarch placement: generators and a learner as actors in processes of their own.
+"""The Monarch backend: generators and learner as actors, each in its own process.
 
-Needs the extra `monarch` (torchmonarch); nothing else of Glasshouse does.
+Needs the extra `monarch` (torchmonarch); no other package of Glasshouse does.
 """
 
 from glasshouse.backends.monarch import runtime
 
-runtime.load()  # its settings must stand before Monarch is first imported
+runtime.import_monarch()  # sets Monarch's environment variables before its first import
 
-from glasshouse.backends.monarch.backend import Monarch  # noqa: E402
-from glasshouse.backends.monarch.runtime import Place  # noqa: E402
+from glasshouse.backends.monarch.backend import MonarchBackend  # noqa: E402
+from glasshouse.backends.monarch.runtime import Host  # noqa: E402
 
-__all__ = ["Monarch", "Place"]
+__all__ = ["Host", "MonarchBackend"]

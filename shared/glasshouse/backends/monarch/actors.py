@@ -1,7 +1,7 @@
-"""The two kinds of actors: one generates chunks, the other learns. Each has a process of its own.
+"""The two kinds of actors: one generates chunks, the other learns. Each runs in its own process.
 
-Constructors do nothing, so that a process can say at once who it is; `open` loads the model. A
-user's mistake comes back as a value (`Mistake`), since it is no fault of the process.
+Constructors do nothing, so that a new process can report its id at once; `open` loads the model.
+An error of the user is returned as a value (`RemoteUserError`), because the process itself is fine.
 """
 
 from __future__ import annotations
@@ -12,55 +12,60 @@ from dataclasses import dataclass, replace
 
 from monarch.actor import Actor, current_rank, endpoint
 
-from glasshouse import models as policies
+from glasshouse import models
 from glasshouse.backends.monarch import parallel_learner, serialization
-from glasshouse.backends.monarch.shared_weights import WeightMap, checksum, size, trained
+from glasshouse.backends.monarch.shared_weights import (
+    SharedWeights,
+    checksum_tensors,
+    count_trainable,
+    trainable_tensors,
+)
+from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config
 from glasshouse.errors import GlasshouseError
-from glasshouse.generate import Sampling, TorchGenerator
+from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import Learner, LearnerState
 from glasshouse.models import Policy
 from glasshouse.models.lora import add_adapters
-from glasshouse.train.build import settle
 from glasshouse.types import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What an actor needs to begin."""
+class ActorSetup:
+    """What an actor needs in order to load its model."""
 
     config: Config
-    weights: str
-    """Where the shared weights are mapped."""
+    weights_path: str
+    """The file of shared weights on the actor's host."""
     version: int
-    meeting: str = ""
-    """A file by which several learners find each other."""
+    rendezvous_file: str = ""
+    """The file through which several learners find each other."""
 
-    def policy(self) -> tuple[Policy, WeightMap]:
-        """The model as the controller has it, and the map of its weights."""
-        settle(self.config.threads)
-        policy = policies.load(self.config.model)
+    def load_policy(self) -> tuple[Policy, SharedWeights]:
+        """Load the same model as the controller, and map the shared weights."""
+        configure_torch(self.config.threads)
+        policy = models.load_policy(self.config.model)
         if self.config.learn.lora_rank:
             policy = add_adapters(policy, self.config.learn.lora_rank, self.config.seed)
-        return policy, WeightMap.open(self.weights, size(policy))
+        return policy, SharedWeights.open(self.weights_path, count_trainable(policy))
 
 
 class GeneratorActor(Actor):
-    """Generates a chunk at a time, with exactly the version it is told."""
+    """Generates one chunk per call, with exactly the version of the weights that the call names."""
 
     generator: TorchGenerator
-    weights: WeightMap
+    weights: SharedWeights
 
     @endpoint
     def pid(self) -> int:
         return os.getpid()
 
     @endpoint
-    def open(self, setup: Setup) -> serialization.Mistake | None:
+    def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
         try:
-            policy, self.weights = setup.policy()
+            policy, self.weights = setup.load_policy()
         except GlasshouseError as error:
-            return serialization.Mistake.of(error)
+            return serialization.RemoteUserError.from_error(error)
         self.generator = TorchGenerator(policy, setup.config.generate.kv_cache_mb, version=-1)
         return None
 
@@ -69,79 +74,86 @@ class GeneratorActor(Actor):
         self,
         version: int,
         chunk: list[Request],
-        sampling: Sampling,
-        ends: list[int],
-        check: bool,
+        sampling: SamplingParams,
+        end_tokens: list[int],
+        with_checksum: bool,
         reload: bool,
-    ) -> serialization.Reply | serialization.Mistake:
-        """The chunk's completions. `check`: with the checksum of the weights that made them;
-        `reload`: take the weights anew."""
+    ) -> serialization.ChunkReply | serialization.RemoteUserError:
+        """Generate the chunk's completions.
+
+        `with_checksum` adds the checksum of the weights that were used; `reload` reads the weights
+        again even if their version is already loaded.
+        """
         policy, started = self.generator.policy, time.perf_counter()
-        fresh = reload or self.generator.version != version
-        if fresh:
-            self.weights.read(version, trained(policy))
+        load = reload or self.generator.version != version
+        if load:
+            self.weights.read(version, trainable_tensors(policy))
             self.generator.load(policy.weights(), version)
-        seconds = time.perf_counter() - started if fresh else 0.0
-        policy.model.generation_config.eos_token_id = ends
+        seconds = time.perf_counter() - started if load else 0.0
+        policy.model.generation_config.eos_token_id = end_tokens
         try:
-            made = self.generator.generate(chunk, sampling)
+            completions = self.generator.generate(chunk, sampling)
         except GlasshouseError as error:
-            return serialization.Mistake.of(error)
-        digest = checksum(trained(policy)) if check else b""
-        return replace(serialization.pack(made, version), digest=digest, load_seconds=seconds)
+            return serialization.RemoteUserError.from_error(error)
+        checksum = checksum_tensors(trainable_tensors(policy)) if with_checksum else b""
+        return replace(
+            serialization.pack_completions(completions, version),
+            checksum=checksum,
+            load_seconds=seconds,
+        )
 
 
 class LearnerActor(Actor):
-    """Holds the optimizer; with several of them, each differentiates its share of the work."""
+    """Holds the optimizer. One of several learners computes the gradients of its share of a step."""
 
     learner: Learner
-    weights: WeightMap
+    weights: SharedWeights
 
     @endpoint
     def pid(self) -> int:
         return os.getpid()
 
     @endpoint
-    def open(self, setup: Setup) -> serialization.Mistake | None:
-        self.rank, self.ranks = current_rank().rank, setup.config.monarch.learners
+    def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
+        self.rank, world_size = current_rank().rank, setup.config.monarch.learners
         try:
-            policy, self.weights = setup.policy()
-            self.weights.read(setup.version, trained(policy))
-            if self.ranks > 1:
-                parallel_learner.meet(setup.meeting, self.rank, self.ranks)
-                self.learner = parallel_learner.ParallelLearner.of(policy, setup.config)
+            policy, self.weights = setup.load_policy()
+            self.weights.read(setup.version, trainable_tensors(policy))
+            if world_size > 1:
+                parallel_learner.join_process_group(setup.rendezvous_file, self.rank, world_size)
+                self.learner = parallel_learner.ParallelLearner.from_config(policy, setup.config)
             else:
-                self.learner = Learner.of(policy, setup.config)
+                self.learner = Learner.from_config(policy, setup.config)
         except GlasshouseError as error:
-            return serialization.Mistake.of(error)
+            return serialization.RemoteUserError.from_error(error)
         self.learner.version = setup.version
         return None
 
     @endpoint
     def update(
-        self, packed: serialization.Samples
-    ) -> tuple[dict[str, float], float] | serialization.Mistake:
-        """What happened, and the seconds it took to publish the new weights."""
+        self, packed: serialization.PackedSamples
+    ) -> tuple[dict[str, float], float] | serialization.RemoteUserError:
+        """Take one update; return its metrics and the seconds needed to publish the new weights."""
         try:
             metrics = self.learner.update(serialization.unpack_samples(packed))
         except GlasshouseError as error:
-            return serialization.Mistake.of(error)
+            return serialization.RemoteUserError.from_error(error)
         started = time.perf_counter()
         if self.rank == 0:
-            self.weights.write(self.learner.version, trained(self.learner.policy))
+            self.weights.write(self.learner.version, trainable_tensors(self.learner.policy))
         return metrics, time.perf_counter() - started
 
     @endpoint
     def checksum(self) -> bytes:
-        return checksum(trained(self.learner.policy))
+        return checksum_tensors(trainable_tensors(self.learner.policy))
 
     @endpoint
     def state(self) -> LearnerState | None:
-        """Rank 0's: all have the same."""
+        """Return the state of rank 0; all ranks hold the same."""
         return self.learner.state() if self.rank == 0 else None
 
     @endpoint
     def restore(self, state: LearnerState) -> None:
-        """Go on from a state; the weights of its version are in the map."""
-        self.weights.read(state.version, trained(self.learner.policy))
+        """Continue from a state whose weights are in the shared file."""
+        self.weights.read(state.version, trainable_tensors(self.learner.policy))
         self.learner.restore(state)

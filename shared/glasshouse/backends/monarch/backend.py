@@ -1,9 +1,9 @@
-"""`backend: monarch`: generators and a learner in processes of their own, on Monarch's actors.
+"""`backend: monarch`: generators and learner as Monarch actors, each in its own process.
 
-controller (the loop)      data, grading, the record; holds the shared weights' file
-  ├── learner              one mesh of `monarch.learners` processes; writes each version once
-  ├── generator 0          a mesh each, so that a death is nobody else's
-  └── generator 1 …        map the weights, take whichever chunk is next
+controller (training loop)   data, rewards, rollout log; owns the file of shared weights
+  ├── learner                one mesh of `monarch.learners` processes; writes each version once
+  ├── generator 0            one mesh per generator, so that a crash affects no other
+  └── generator 1 …          map the weights and take the next chunk from the queue
 """
 
 from __future__ import annotations
@@ -15,79 +15,82 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glasshouse.backends.base import Chunk, Event
+from glasshouse.backends.base import Chunk, EventSink
 from glasshouse.backends.monarch import runtime, serialization
-from glasshouse.backends.monarch.actors import GeneratorActor, Setup
-from glasshouse.backends.monarch.chunk_queue import Batch, Pool
-from glasshouse.backends.monarch.learners import Learners
-from glasshouse.backends.monarch.runtime import Died, Place, Processes
-from glasshouse.backends.monarch.shared_weights import WeightMap, size, trained
-from glasshouse.backends.monarch.supervisor import Office, Seat
-from glasshouse.backends.monarch.weight_sync import Messages, SharedMemory, Sync
+from glasshouse.backends.monarch.actors import ActorSetup, GeneratorActor
+from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
+from glasshouse.backends.monarch.learners import LearnerProcesses
+from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
+from glasshouse.backends.monarch.shared_weights import (
+    SharedWeights,
+    count_trainable,
+    trainable_tensors,
+)
+from glasshouse.backends.monarch.supervisor import GeneratorSupervisor, SupervisorContext
+from glasshouse.backends.monarch.weight_sync import MessageSync, SharedMemorySync, WeightSync
 from glasshouse.config import Config
 from glasshouse.errors import RunError
-from glasshouse.generate import Sampling
-from glasshouse.learn import LearnerState, Sample
+from glasshouse.generate import SamplingParams
+from glasshouse.learn import LearnerState, TrainingSample
 from glasshouse.models import Policy
-from glasshouse.types import Completion
 
 
-class Monarch:
-    """Implements `Placement`.
+class MonarchBackend:
+    """Implements `Backend`.
 
-    Example: `Monarch(policy, config, event).generate(chunks, sampling, between)`
+    Example: `MonarchBackend(policy, config).submit(chunks, sampling, check_interrupt).result()`
     """
 
     def __init__(
         self,
         policy: Policy,
         config: Config,
-        event: Event = lambda kind, **what: None,
-        places: Callable[[int], Place] | None = None,
+        event: EventSink = lambda kind, **details: None,
+        assign_host: Callable[[int], Host] | None = None,
     ) -> None:
-        """`places`: where generator n is to be put now; asked anew whenever it is respawned."""
-        here = runtime.this_place()
+        """`assign_host`: the host of generator n; called again each time it is respawned."""
+        controller = runtime.local_host()
         self.policy, self.config, self.event = policy, config, event
-        self.places = places or (lambda number: here)
-        self.events: deque[tuple[str, dict[str, Any]]] = deque()
+        self.assign_host = assign_host or (lambda number: controller)
+        self.pending_events: deque[tuple[str, dict[str, Any]]] = deque()
         self.version = 0
-        self.weights = WeightMap.create(size(policy))
-        self.weights.write(0, trained(policy))
-        self.routes: dict[str, Sync] = {}
-        self.routing = threading.Lock()
-        self.pool = Pool()
+        self.weights = SharedWeights.create(count_trainable(policy))
+        self.weights.write(0, trainable_tensors(policy))
+        self.syncs: dict[str, WeightSync] = {}
+        """How weights reach each host, by the host's name."""
+        self.sync_lock = threading.Lock()
+        self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
-        self.learners = Learners(here, config, self.weights.path, 0, lambda: self.pool.closed)
-        office = Office(
-            pool=self.pool, policy=policy, config=config.monarch, spawn=self._spawn,
-            open=self._open, digest=self.weights.digest, tell=self._note,
+        self.learners = LearnerProcesses(
+            controller, config, self.weights.path, 0, lambda: self.queue.closed
+        )
+        context = SupervisorContext(
+            queue=self.queue, policy=policy, config=config.monarch, spawn=self._spawn,
+            open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event,
         )  # fmt: skip
-        self.seats = [Seat(number, office) for number in range(config.monarch.generators)]
-        for seat in self.seats:
-            seat.start()
+        self.supervisors = [
+            GeneratorSupervisor(number, context) for number in range(config.monarch.generators)
+        ]
+        for supervisor in self.supervisors:
+            supervisor.start()
         atexit.register(self.close)  # threads that wait on Monarch must end before the interpreter
 
-    def start(
-        self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
-    ) -> Batch:
-        batch = Batch(self.pool, self.version, between, self._tell)
-        self.pool.submit(batch, chunks, sampling)
-        return batch
+    def submit(
+        self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
+    ) -> PendingChunks:
+        pending = PendingChunks(self.queue, self.version, check_interrupt, self._emit_events)
+        self.queue.submit(pending, chunks, sampling)
+        return pending
 
-    def generate(
-        self, chunks: Sequence[Chunk], sampling: Sampling, between: Callable[[], None]
-    ) -> list[list[list[Completion]]]:
-        return self.start(chunks, sampling, between).result()
-
-    def update(self, samples: Sequence[Sample]) -> dict[str, float]:
-        if any(batch.version < self.version for batch in self.pool.batches):
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        if any(pending.version < self.version for pending in self.queue.pending):
             raise RuntimeError("An update would overwrite weights that generators still need.")
         answers = self.learners.call("update", serialization.pack_samples(samples))
         metrics, seconds = answers[0]
-        self._hand_over(self.version + 1, seconds)
+        self._publish(self.version + 1, seconds)
         if self.version % self.config.monarch.verify_every == 0:
             self._verify_learners()
-        self._tell()
+        self._emit_events()
         return dict(metrics)
 
     def timing(self) -> dict[str, float]:
@@ -98,92 +101,96 @@ class Monarch:
         return state
 
     def restore(self, state: LearnerState) -> None:
-        self.weights.write(state.version, trained(self.policy))
+        self.weights.write(state.version, trainable_tensors(self.policy))
         self.learners.call("restore", state)
-        self._hand_over(state.version, 0.0)
-        for seat in self.seats:  # what they hold under that number may be another run's
-            seat.reload, seat.checked = True, None
+        self._publish(state.version, 0.0)
+        for supervisor in self.supervisors:  # a generator may hold other weights of that version
+            supervisor.reload, supervisor.verified_version = True, None
 
     def close(self) -> None:
-        if self.pool.closed:
+        if self.queue.closed:
             return
         atexit.unregister(self.close)
-        self.pool.close()
-        for seat in self.seats:
-            seat.join(30)
-        self.learners.end()
-        for route in self.routes.values():
-            route.end()
-        self._tell()
+        self.queue.close()
+        for supervisor in self.supervisors:
+            supervisor.join(30)
+        self.learners.kill()
+        for sync in self.syncs.values():
+            sync.close()
+        self._emit_events()
         self.weights.close()
 
     @property
     def pids(self) -> list[int]:
-        """Every process that this placement has now."""
-        return [pid for seat in self.seats for pid in seat.pids] + self.learners.processes.pids
+        """Process ids of the generators and learners, the learners last."""
+        generators = [pid for supervisor in self.supervisors for pid in supervisor.pids]
+        return generators + self.learners.processes.pids
 
-    def _hand_over(self, version: int, seconds: float) -> None:
-        """The run's own policy gets the new weights, and every other host."""
+    def _publish(self, version: int, seconds: float) -> None:
+        """Copy the new weights to the controller's policy and to every other host."""
         started = time.perf_counter()
-        self.weights.read(version, trained(self.policy))
-        travelled = self.weights.volume
-        with self.routing:
-            for name, route in list(self.routes.items()):
+        self.weights.read(version, trainable_tensors(self.policy))
+        sent = self.weights.num_bytes
+        with self.sync_lock:
+            for name, sync in list(self.syncs.items()):
                 try:
-                    travelled += route.publish(version)
-                except Died as death:  # its generators will fail too, and come back elsewhere
-                    self._note("fault", how="death", text=f"Host {name}: {death}.")
-                    self.routes.pop(name).end()
+                    sent += sync.publish(version)
+                except ProcessDied as error:  # its generators fail too and are respawned
+                    self._queue_event(
+                        "fault", host=name, cause="process_died", text=f"Host {name}: {error}."
+                    )
+                    self.syncs.pop(name).close()
             self.version = version
-        loads = max(seat.load_seconds for seat in self.seats)
         self.timings = {
-            "sync_bytes": float(travelled),
+            "sync_bytes": float(sent),
             "sync": round(seconds + time.perf_counter() - started, 6),
-            "sync_load": round(loads, 6),
+            "sync_load": round(max(s.load_seconds for s in self.supervisors), 6),
         }
 
     def _verify_learners(self) -> None:
-        """All ranks hold what was handed over."""
-        found = set(self.learners.call("checksum"))
-        if found != {self.weights.digest(self.version)}:
+        """Check that all ranks hold the weights that were published."""
+        checksums = set(self.learners.call("checksum"))
+        if checksums != {self.weights.checksum(self.version)}:
             raise RunError(
-                f"The learner's processes no longer hold the same weights (version {self.version}). "
-                "Run the same command again to go on from the last checkpoint."
+                f"The learner processes no longer hold the same weights (version {self.version}). "
+                "Run the same command again to resume from the last checkpoint."
             )
 
-    def _spawn(self, number: int) -> Processes:
-        return Processes.spawn(
-            self.places(number), f"generator-{number}", GeneratorActor,
-            threads=self.config.threads, stopped=lambda: self.pool.closed,
+    def _spawn(self, number: int) -> ActorProcesses:
+        return ActorProcesses.spawn(
+            self.assign_host(number), f"generator-{number}", GeneratorActor,
+            threads=self.config.threads, stopped=lambda: self.queue.closed,
         )  # fmt: skip
 
-    def _open(self, processes: Processes) -> None:
-        setup = Setup(
-            config=self.config, weights=self._route(processes.place).path, version=self.version
+    def _open(self, processes: ActorProcesses) -> None:
+        setup = ActorSetup(
+            config=self.config,
+            weights_path=self._sync_with(processes.host).path,
+            version=self.version,
         )
         timeout = self.config.monarch.spawn_timeout
         (answer,) = processes.wait(processes.actor.open.call(setup), timeout)
-        if isinstance(answer, serialization.Mistake):
-            self.pool.fail(answer.error())
+        if isinstance(answer, serialization.RemoteUserError):
+            self.queue.fail(answer.to_error())
 
-    def _route(self, place: Place) -> Sync:
-        """How weights get there, begun if nobody has yet."""
-        with self.routing:
-            if place.name not in self.routes:
-                if place.local:
-                    self.routes[place.name] = SharedMemory(self.weights)
+    def _sync_with(self, host: Host) -> WeightSync:
+        """Return how weights reach a host; set it up on first use."""
+        with self.sync_lock:
+            if host.name not in self.syncs:
+                if host.is_local:
+                    self.syncs[host.name] = SharedMemorySync(self.weights)
                 else:
-                    route = Messages(place, self.weights, self.config.monarch.spawn_timeout)
-                    for version in self.weights.versions():  # a chunk may still want the older one
-                        route.publish(version)
-                    self.routes[place.name] = route
-            return self.routes[place.name]
+                    sync = MessageSync(host, self.weights, self.config.monarch.spawn_timeout)
+                    for version in self.weights.versions():  # a chunk may still need the older one
+                        sync.publish(version)
+                    self.syncs[host.name] = sync
+            return self.syncs[host.name]
 
-    def _note(self, kind: str, **what: Any) -> None:
-        """From any thread; told to the run when it next asks for something."""
-        self.events.append((kind, what))
+    def _queue_event(self, kind: str, **details: Any) -> None:
+        """Queue an event from any thread; the controller's thread emits it later."""
+        self.pending_events.append((kind, details))
 
-    def _tell(self) -> None:
-        while self.events:
-            kind, what = self.events.popleft()
-            self.event(kind, **what)
+    def _emit_events(self) -> None:
+        while self.pending_events:
+            kind, details = self.pending_events.popleft()
+            self.event(kind, **details)

@@ -1,4 +1,4 @@
-"""Chunks waiting for a free generator, and their results coming back in order."""
+"""A queue of chunks for whichever generator is free; results are returned in submission order."""
 
 from __future__ import annotations
 
@@ -7,107 +7,115 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glasshouse.backends.base import Chunk
-from glasshouse.generate import Sampling
+from glasshouse.backends.base import Chunk, ChunkCompletions
+from glasshouse.generate import SamplingParams
 from glasshouse.types import Completion
 
-TICK = 0.05
-"""Seconds between two looks at whether the run is to stop."""
+POLL_SECONDS = 0.05
+"""How often a waiting thread checks whether the run should stop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One chunk to be generated with one version."""
+class ChunkTask:
+    """One chunk to generate with one version of the weights."""
 
-    number: int
+    index: int
+    """Position of the chunk among those submitted together."""
     version: int
     chunk: Chunk
-    sampling: Sampling
-    batch: Batch
+    sampling: SamplingParams
+    pending: PendingChunks
 
 
-class Batch:
-    """Chunks handed in together; `result` waits for all of them."""
+class PendingChunks:
+    """Chunks that were submitted together; implements `PendingCompletions`."""
 
     def __init__(
-        self, pool: Pool, version: int, between: Callable[[], None], tell: Callable[[], None]
+        self,
+        queue: ChunkQueue,
+        version: int,
+        check_interrupt: Callable[[], None],
+        emit_events: Callable[[], None],
     ) -> None:
-        self.pool, self.version, self.between, self.tell = pool, version, between, tell
-        self.wanted = 0
-        self.done: dict[int, list[list[Completion]]] = {}
+        self.queue, self.version = queue, version
+        self.check_interrupt, self.emit_events = check_interrupt, emit_events
+        self.total = 0
+        self.results: dict[int, list[list[Completion]]] = {}
         self.open = True
 
-    def result(self) -> list[list[list[Completion]]]:
-        """For each chunk, for each request, its completions."""
+    def result(self) -> ChunkCompletions:
+        """Wait for all chunks and return their completions."""
         try:
             while True:
-                with self.pool.changed:
-                    if len(self.done) < self.wanted and not self.pool.error:
-                        self.pool.changed.wait(TICK)
-                    finished = len(self.done) == self.wanted
-                self.tell()
-                if finished:
-                    return [self.done[number] for number in range(self.wanted)]
-                if self.pool.error:
-                    raise self.pool.error
-                self.between()  # generating has no side effects: any moment is a safe one
+                with self.queue.changed:
+                    if len(self.results) < self.total and not self.queue.error:
+                        self.queue.changed.wait(POLL_SECONDS)
+                    complete = len(self.results) == self.total
+                self.emit_events()
+                if complete:
+                    return [self.results[index] for index in range(self.total)]
+                if self.queue.error:
+                    raise self.queue.error
+                self.check_interrupt()  # generating has no side effects: any moment is safe
         finally:
             self.open = False
-            self.pool.drop(self)
+            self.queue.discard(self)
 
 
-class Pool:
-    """A queue of jobs that generators take from; thread-safe."""
+class ChunkQueue:
+    """Tasks that generator threads take one at a time; thread-safe."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.jobs: deque[Job] = deque()
-        self.batches: list[Batch] = []
+        self.tasks: deque[ChunkTask] = deque()
+        self.pending: list[PendingChunks] = []
         self.error: Exception | None = None
         self.closed = False
 
-    def submit(self, batch: Batch, chunks: Sequence[Chunk], sampling: Sampling) -> None:
+    def submit(
+        self, pending: PendingChunks, chunks: Sequence[Chunk], sampling: SamplingParams
+    ) -> None:
         with self.changed:
-            batch.wanted = len(chunks)
-            self.batches.append(batch)
-            self.jobs += [
-                Job(number, batch.version, chunk, sampling, batch)
-                for number, chunk in enumerate(chunks)
+            pending.total = len(chunks)
+            self.pending.append(pending)
+            self.tasks += [
+                ChunkTask(index, pending.version, chunk, sampling, pending)
+                for index, chunk in enumerate(chunks)
             ]
             self.changed.notify_all()
 
-    def take(self) -> Job | None:
-        """The next job, or None if there is none within a tick."""
+    def take(self) -> ChunkTask | None:
+        """Return the next task, or None if there is none within `POLL_SECONDS`."""
         with self.changed:
-            if not self.jobs and not self.closed:
-                self.changed.wait(TICK)
-            return self.jobs.popleft() if self.jobs and not self.closed else None
+            if not self.tasks and not self.closed:
+                self.changed.wait(POLL_SECONDS)
+            return self.tasks.popleft() if self.tasks and not self.closed else None
 
-    def give_back(self, job: Job) -> None:
-        """Somebody else shall do it, and first."""
+    def requeue(self, task: ChunkTask) -> None:
+        """Put a task back at the front, for another generator."""
         with self.changed:
-            if job.batch.open:
-                self.jobs.appendleft(job)
+            if task.pending.open:
+                self.tasks.appendleft(task)
             self.changed.notify_all()
 
-    def finish(self, job: Job, completions: list[list[Completion]]) -> None:
+    def complete(self, task: ChunkTask, completions: list[list[Completion]]) -> None:
         with self.changed:
-            job.batch.done[job.number] = completions
+            task.pending.results[task.index] = completions
             self.changed.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will come; whoever waits is told why."""
+        """Make every waiting `result` raise this error; the first error wins."""
         with self.changed:
             self.error = self.error or error
             self.changed.notify_all()
 
-    def drop(self, batch: Batch) -> None:
+    def discard(self, pending: PendingChunks) -> None:
         with self.changed:
-            self.jobs = deque(job for job in self.jobs if job.batch is not batch)
-            self.batches = [b for b in self.batches if b is not batch]
+            self.tasks = deque(task for task in self.tasks if task.pending is not pending)
+            self.pending = [other for other in self.pending if other is not pending]
 
     def close(self) -> None:
         with self.changed:
             self.closed = True
-            self.jobs.clear()
+            self.tasks.clear()
             self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""The learner's processes, seen from the controller: one mesh, one answer."""
+"""The learner processes as the controller sees them: one mesh, called as one."""
 
 from __future__ import annotations
 
@@ -9,67 +9,72 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.backends.monarch import serialization
-from glasshouse.backends.monarch.actors import LearnerActor, Setup
-from glasshouse.backends.monarch.runtime import Died, Place, Processes
+from glasshouse.backends.monarch.actors import ActorSetup, LearnerActor
+from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
 from glasshouse.config import Config
 from glasshouse.errors import RunError
 
 
-class Learners:
-    """Starts in the background; the first call waits for it."""
+class LearnerProcesses:
+    """Starts in the background; the first call waits until all ranks have loaded the model."""
 
     def __init__(
-        self, place: Place, config: Config, path: str, version: int, stopped: Callable[[], bool]
+        self,
+        host: Host,
+        config: Config,
+        weights_path: str,
+        version: int,
+        stopped: Callable[[], bool],
     ) -> None:
-        self.config, self.path, self.version = config, path, version
-        self.processes = Processes.spawn(
-            place, "learner", LearnerActor,
+        self.config, self.weights_path, self.version = config, weights_path, version
+        self.processes = ActorProcesses.spawn(
+            host, "learner", LearnerActor,
             count=config.monarch.learners, threads=config.threads, stopped=stopped,
         )  # fmt: skip
         self.error: Exception | None = None
         self.opening = threading.Thread(target=self._open, name="learner", daemon=True)
         self.opening.start()
 
-    def call(self, endpoint: str, *what: Any) -> list[Any]:
-        """What each rank answers; a user's mistake is raised, a death ends the run."""
+    def call(self, endpoint: str, *arguments: Any) -> list[Any]:
+        """Call an endpoint on every rank; raise the user's error or, if a process died, `RunError`."""
         self.opening.join()
         if self.error:
             raise self.error
         try:
-            answers = self.processes.wait(getattr(self.processes.actor, endpoint).call(*what))
-        except Died as death:
-            raise self._died(death) from None
-        self._raise(answers)
+            answers = self.processes.wait(getattr(self.processes.actor, endpoint).call(*arguments))
+        except ProcessDied as error:
+            raise self._run_error(error) from None
+        self._raise_user_error(answers)
         return answers
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self.opening.join()
-        self.processes.end()
+        self.processes.kill()
 
     def _open(self) -> None:
         timeout = self.config.monarch.spawn_timeout
         try:
             with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
-                setup = Setup(
-                    config=self.config, weights=self.path, version=self.version,
-                    meeting=str(Path(folder) / "meeting"),
+                setup = ActorSetup(
+                    config=self.config, weights_path=self.weights_path, version=self.version,
+                    rendezvous_file=str(Path(folder) / "rendezvous"),
                 )  # fmt: skip
-                self.processes.answer(timeout)
-                self._raise(self.processes.wait(self.processes.actor.open.call(setup), timeout))
-        except Died as death:
-            self.error = self._died(death)
+                self.processes.wait_until_started(timeout)
+                call = self.processes.actor.open.call(setup)
+                self._raise_user_error(self.processes.wait(call, timeout))
+        except ProcessDied as error:
+            self.error = self._run_error(error)
         except Exception as error:
             self.error = error
 
-    def _died(self, death: Died) -> RunError:
-        words = self.processes.last_words()
+    def _run_error(self, error: ProcessDied) -> RunError:
         return RunError(
-            f"The learner failed: {death}. Run the same command again to go on from the last "
-            f"checkpoint. Its last words: {words or 'none'}"
+            f"The learner failed: {error}. Run the same command again to resume from the last "
+            f"checkpoint. End of its output: {self.processes.stderr_tail() or '(empty)'}"
         )
 
     @staticmethod
-    def _raise(answers: list[Any]) -> None:
+    def _raise_user_error(answers: list[Any]) -> None:
         for answer in answers:
-            if isinstance(answer, serialization.Mistake):
-                raise answer.error()
+            if isinstance(answer, serialization.RemoteUserError):
+                raise answer.to_error()

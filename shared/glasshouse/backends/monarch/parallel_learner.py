@@ -1,10 +1,10 @@
-"""A learner in several processes: each differentiates every N-th unit of the step's work.
+"""A learner in several processes: each computes the gradients of every N-th unit of a step.
 
     round 1   rank 0: unit 0    rank 1: unit 1    all gather both gradients, add 0, then 1
     round 2   rank 0: unit 2    rank 1: unit 3    all gather both gradients, add 2, then 3
 
-Gradients are added one unit after another in the same order as one process does, so that the sum
-has the same bits, whatever the number of processes. Every rank then takes the same update.
+Gradients are added one unit after another, in the order in which one process adds them. The sum
+therefore has the same bits for any number of processes. Every rank then takes the same update.
 """
 
 from __future__ import annotations
@@ -18,54 +18,62 @@ import torch.distributed as dist
 from torch import Tensor
 
 from glasshouse.errors import RunError
-from glasshouse.learn import Learner, Sample
-from glasshouse.learn.learner import Outcome
+from glasshouse.learn import Learner, TrainingSample
+from glasshouse.learn.learner import BlockGradients
 
-PATIENCE = timedelta(hours=1)
-"""How long a rank waits for the others; the controller sees a dead one long before."""
+GROUP_TIMEOUT = timedelta(hours=1)
+"""How long a rank waits for the others; the controller notices a dead one much earlier."""
 
 
-def meet(file: str, rank: int, ranks: int) -> None:
-    """Join the other learners. The file may go once all have met."""
-    store = dist.FileStore(file, ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+def join_process_group(rendezvous_file: str, rank: int, world_size: int) -> None:
+    """Join the other learners; the file is not needed after this returns."""
+    store = dist.FileStore(rendezvous_file, world_size)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT
+    )
     dist.barrier()
 
 
 class ParallelLearner(Learner):
     """One of several learners that hold the same weights and take the same updates."""
 
-    def _outcomes(self, samples: list[Sample], rows: int, tokens: int) -> Iterator[Outcome]:
-        units, rank, ranks = self._units(samples), dist.get_rank(), dist.get_world_size()
-        for start in range(0, len(units), ranks):
-            mine: Outcome | None = None
-            failed = ""
+    def _outcomes(
+        self, samples: list[TrainingSample], rows: int, tokens: int
+    ) -> Iterator[BlockGradients]:
+        units, rank, world_size = self._plan_blocks(samples), dist.get_rank(), dist.get_world_size()
+        for start in range(0, len(units), world_size):
+            outcome: BlockGradients | None = None
+            error_text = ""
             try:
                 if start + rank < len(units):
-                    mine = self._differentiate(rows, tokens, units[start + rank])
-            except RunError as error:  # the others must hear of it, or they would wait for ever
-                failed = str(error)
-            yield from self._exchange(mine, failed, len(units) - start)
+                    outcome = self._differentiate_block(rows, tokens, units[start + rank])
+            except (
+                RunError
+            ) as error:  # the other ranks must learn of it, or they would wait forever
+                error_text = str(error)
+            yield from self._exchange(outcome, error_text, len(units) - start)
 
-    def _exchange(self, mine: Outcome | None, failed: str, left: int) -> Iterator[Outcome]:
-        """A round's outcomes in order of rank; any rank's failure is everybody's."""
-        ranks = dist.get_world_size()
-        spoken: list[Any] = [None] * ranks
+    def _exchange(
+        self, outcome: BlockGradients | None, error_text: str, remaining: int
+    ) -> Iterator[BlockGradients]:
+        """Yield a round's outcomes in order of rank; an error on one rank is raised on all."""
+        world_size = dist.get_world_size()
+        reports: list[Any] = [None] * world_size
         dist.all_gather_object(
-            spoken, (failed, mine and (mine.loss, mine.gap, mine.sums))
+            reports, (error_text, outcome and (outcome.loss, outcome.logprob_diff_max, outcome.metric_sums))
         )  # fmt: skip
-        for text, _ in spoken:
+        for text, _ in reports:
             if text:
                 raise RunError(text)
-        flat = self._flat(mine)
-        gathered = [torch.empty_like(flat) for _ in range(ranks)]
+        flat = self._flatten(outcome)
+        gathered = [torch.empty_like(flat) for _ in range(world_size)]
         dist.all_gather(gathered, flat)
-        for (_, said), gradients in list(zip(spoken, gathered, strict=True))[:left]:
-            loss, gap, sums = said
-            yield Outcome(loss, gap, sums, self._shaped(gradients))
+        for (_, report), gradients in list(zip(reports, gathered, strict=True))[:remaining]:
+            loss, gap, sums = report
+            yield BlockGradients(loss, gap, sums, self._unflatten(gradients))
 
-    def _flat(self, outcome: Outcome | None) -> Tensor:
-        """All gradients in one row; zeros where there is none, which add nothing."""
+    def _flatten(self, outcome: BlockGradients | None) -> Tensor:
+        """Concatenate all gradients; missing ones are zeros, which add nothing."""
         flat, start = torch.zeros(sum(p.numel() for p in self.parameters)), 0
         for parameter, gradient in zip(
             self.parameters, outcome.gradients if outcome else (), strict=False
@@ -75,7 +83,7 @@ class ParallelLearner(Learner):
             start += parameter.numel()
         return flat
 
-    def _shaped(self, flat: Tensor) -> list[Tensor]:
+    def _unflatten(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split([p.numel() for p in self.parameters])
         return [
             piece.view(parameter.shape)

@@ -1,4 +1,4 @@
-"""Monarch itself: its settings, its processes, and waiting for what they answer."""
+"""Monarch's processes: import Monarch, start actors in new processes, wait for their answers."""
 
 from __future__ import annotations
 
@@ -8,48 +8,38 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import glasshouse
-from glasshouse.backends.monarch.shared_weights import unnamed
+from glasshouse.backends.monarch.shared_weights import open_unnamed_file
+from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.errors import ConfigError
 
-SETTINGS = {
-    # how soon a death is seen that no process id tells of; a silent process is not at once a dead one
-    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",
-    "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "10s",
-    "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "10s",
-    # importing torch takes long on a busy machine
-    "HYPERACTOR_MESH_PROC_SPAWN_MAX_IDLE": "300s",
-    "HYPERACTOR_MESH_ACTOR_SPAWN_MAX_IDLE": "300s",
-    "HYPERACTOR_HOST_SPAWN_READY_TIMEOUT": "300s",
-}
-LAST_WORDS = 2000
-"""So many characters of a dead process's output are shown."""
+TAIL_CHARACTERS = 2000
+"""How much of a dead process's output is shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where processes may be put."""
+class Host:
+    """A host on which processes can be started."""
 
-    host: Any
-    """Monarch's host mesh, of one host."""
-    name: str = "here"
-    local: bool = True
+    mesh: Any
+    """Monarch's mesh of this one host."""
+    name: str = "local"
+    is_local: bool = True
     """Whether it shares memory and process ids with this process."""
 
 
-class Died(RuntimeError):
-    """A process ended, or did not answer in time; the text says which."""
+class ProcessDied(RuntimeError):
+    """A process ended or did not answer in time; the text says which."""
 
 
-def load() -> Any:
-    """`monarch.actor`, imported with our settings."""
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+def import_monarch() -> Any:
+    """Return `monarch.actor`, imported with our settings."""
+    configure_monarch(several_hosts=False)
     try:
         import monarch.actor
     except ImportError:
@@ -57,158 +47,140 @@ def load() -> Any:
             "backend is monarch, but torchmonarch is not installed. Install it with: "
             'pip install "glasshouse[monarch]", or set backend=local.'
         ) from None
-    from monarch._rust_bindings.monarch_hyperactor.config import reload_config_from_env
-
-    reload_config_from_env()  # somebody may have imported it before
     return monarch.actor
 
 
-def this_place() -> Place:
-    """This host, with Monarch's root begun in this process."""
-    actor = load()
+def local_host() -> Host:
+    """Return this host; starts Monarch in this process."""
+    actor = import_monarch()
     actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
-    with _without_stderr():  # it says there where its own log is
-        return Place(actor.this_host())
+    with _stderr_to_null():  # Monarch prints the path of its log file
+        return Host(actor.this_host())
 
 
 @dataclass(slots=True)
-class Processes:
-    """One mesh of processes with one kind of actor on it.
+class ActorProcesses:
+    """One mesh of processes, with the same actor in each.
 
-    Example: `Processes.spawn(place, "generator-0", GeneratorActor)`
+    Example: `ActorProcesses.spawn(host, "generator-0", GeneratorActor)`
     """
 
     name: str
     mesh: Any
     actor: Any
     log: Any
-    place: Place
+    host: Host
     stopped: Callable[[], bool]
-    """Whether waiting has lost its point."""
+    """Whether the run has ended, so that waiting is pointless."""
     pids: list[int] = field(default_factory=list)
-    watched: list[int] = field(default_factory=list)
-    """A pidfd for each process of this host: readable once it has ended."""
-    lost: bool = False
-    """Monarch itself has found them dead, or their host."""
+    pidfds: list[int] = field(default_factory=list)
+    """One per process of this host; readable once the process has ended."""
+    reported_dead: bool = False
+    """Whether Monarch reported the processes or their host as dead."""
 
     @classmethod
     def spawn(
         cls,
-        place: Place,
+        host: Host,
         name: str,
-        kind: type,
+        actor_class: type,
         *,
         count: int = 1,
         threads: int = 1,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Processes:
-        """Start them; `answer` waits until they are there."""
+    ) -> ActorProcesses:
+        """Start the processes; `wait_until_started` waits for them."""
         from monarch._rust_bindings.monarch_hyperactor.host_mesh import BootstrapCommand
         from monarch.actor import default_bootstrap_cmd
 
-        log, path = unnamed()
-        plain = default_bootstrap_cmd()
+        log, path = open_unnamed_file()
         command = BootstrapCommand(
             sys.executable,
             None,
-            ["-P", str(Path(__file__).with_name("process.py")), path],
-            {**plain.env, **environment(threads)},
+            ["-P", str(Path(__file__).with_name("bootstrap.py")), path],
+            {**default_bootstrap_cmd().env, **process_environment(threads)},
         )
-        mesh = place.host.spawn_procs(
-            per_host={"procs": count}, name=name, bootstrap_command=command if place.local else None
+        mesh = host.mesh.spawn_procs(
+            per_host={"procs": count},
+            name=name,
+            bootstrap_command=command if host.is_local else None,
         )
-        return cls(name, mesh, mesh.spawn(name, kind), log, place, stopped)
+        return cls(name, mesh, mesh.spawn(name, actor_class), log, host, stopped)
 
-    def answer(self, timeout: float) -> None:
-        """Wait for the processes to be there, and learn their ids."""
+    def wait_until_started(self, timeout: float) -> None:
+        """Wait until the processes run, and record their ids."""
         self.pids = self.wait(self.actor.pid.call(), timeout)
-        if self.place.local and hasattr(os, "pidfd_open"):
+        if self.host.is_local and hasattr(os, "pidfd_open"):
             try:
-                self.watched = [os.pidfd_open(pid) for pid in self.pids]
+                self.pidfds = [os.pidfd_open(pid) for pid in self.pids]
             except ProcessLookupError:
-                raise Died("its process ended") from None
+                raise ProcessDied("its process ended") from None
 
     def wait(self, future: Any, timeout: float = 0.0) -> list[Any]:
-        """What each process answers, in order of rank; `Died` as soon as one has ended or, with a
-        timeout, when it takes too long."""
+        """Return every process's answer in order of rank.
+
+        Raises `ProcessDied` as soon as a process has ended or, with a timeout, takes too long.
+        """
         deadline = time.monotonic() + timeout if timeout else float("inf")
         while True:
             try:
                 return [value for _, value in future.get(timeout=0.1).items()]
             except TimeoutError:
-                if self.ended:
-                    raise Died("its process ended") from None
+                if self.has_exited:
+                    raise ProcessDied("its process ended") from None
                 if self.stopped():
-                    raise Died("the run ended") from None
+                    raise ProcessDied("the run ended") from None
                 if time.monotonic() > deadline:
-                    raise Died(f"it did not answer within {timeout:g} s") from None
-            except Exception as error:  # Monarch's own kinds differ by how it found out
-                self.lost = True
-                raise Died(_reason(error)) from None
+                    raise ProcessDied(f"it did not answer within {timeout:g} s") from None
+            except Exception as error:  # Monarch raises different types for the same cause
+                self.reported_dead = True
+                raise ProcessDied(_last_line(error)) from None
 
     @property
-    def ended(self) -> bool:
-        """Whether any of the processes has."""
-        return bool(self.watched and select.select(self.watched, [], [], 0)[0])
+    def has_exited(self) -> bool:
+        """Whether any of the processes has ended."""
+        return bool(self.pidfds and select.select(self.pidfds, [], [], 0)[0])
 
-    def last_words(self) -> str:
-        """The end of what they printed; of a crash, its beginning, since that says what it was."""
+    def stderr_tail(self) -> str:
+        """Return the end of the processes' output; after a crash, the start of the crash report."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace").strip()
         crash = text.rfind("Fatal Python error")
-        return str(text[crash:][:LAST_WORDS] if crash >= 0 else text[-LAST_WORDS:])
+        return str(text[crash:][:TAIL_CHARACTERS] if crash >= 0 else text[-TAIL_CHARACTERS:])
 
-    def end(self) -> None:
-        """At once, and for good: they hold nothing that is not elsewhere."""
-        for watched in self.watched:
+    def kill(self) -> None:
+        """Kill the processes at once; they hold no state that exists nowhere else."""
+        for pidfd in self.pidfds:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(watched, signal.SIGKILL)
-            os.close(watched)
-        if not self.watched and not self.lost:  # a dead host would be asked in vain
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+        if not self.pidfds and not self.reported_dead:  # a dead host would not answer
             with contextlib.suppress(Exception):
                 self.mesh.stop().get(timeout=5)
-        self.watched = []
+        self.pidfds = []
         self.log.close()
 
 
-def environment(threads: int) -> dict[str, str]:
-    """What a process of ours finds around it: its threads, and this very package."""
+def process_environment(threads: int) -> dict[str, str]:
+    """Return the variables of a new process: its thread count, and the path of this package."""
     package = str(Path(glasshouse.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _reason(error: Exception) -> str:
-    """The last line of Monarch's long story."""
+def _last_line(error: Exception) -> str:
+    """Return the last line of Monarch's long error text, which names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+def _stderr_to_null() -> Iterator[None]:
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def gone(pids: Sequence[int], within: float) -> bool:
-    """Whether these processes have all ended by then."""
-    deadline = time.monotonic() + within
-    while any(_lives(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)

@@ -1,6 +1,6 @@
-"""What travels between processes: flat arrays instead of thousands of small objects.
+"""What is sent between processes: flat arrays instead of thousands of small objects.
 
-A reply is looked at before it is believed: `unpack` refuses what a sound generator cannot have sent.
+`unpack_completions` validates a reply before anything uses it.
 """
 
 from __future__ import annotations
@@ -12,158 +12,160 @@ import numpy as np
 
 from glasshouse import errors
 from glasshouse.errors import GlasshouseError
-from glasshouse.generate import Sampling
-from glasshouse.learn import Sample
+from glasshouse.generate import SamplingParams
+from glasshouse.learn import TrainingSample
 from glasshouse.types import Completion, Request, StopReason
 
-STOPS = list(StopReason)
+STOP_REASONS = list(StopReason)
 
 
-class Garbage(RuntimeError):
-    """A reply that no sound generator sends."""
+class InvalidReply(RuntimeError):
+    """A reply that a working generator cannot have sent."""
 
 
-class WrongWeights(Garbage):
-    """A reply made with weights that are not the learner's."""
+class WrongWeights(InvalidReply):
+    """A reply that was generated with weights other than the learner's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A generated chunk."""
+class ChunkReply:
+    """The completions of one chunk."""
 
     version: int
     lengths: bytes
-    """int32, one a completion, in the order of the requests and their samples."""
+    """int32, one per completion, in the order of the requests and their samples."""
     tokens: bytes
-    """int32, all completions' one after another."""
+    """int32, the tokens of all completions, concatenated."""
     logprobs: bytes
-    """float32, likewise."""
+    """float32, one per token."""
     stops: bytes
-    """One a completion: its place in `StopReason`."""
-    digest: bytes = b""
-    """The checksum of the weights it was made with, if that was asked for."""
+    """One byte per completion: the index of its stop reason in `StopReason`."""
+    checksum: bytes = b""
+    """Checksum of the weights that were used, if the call asked for it."""
     load_seconds: float = 0.0
-    """What taking over the weights took; 0 if it had them."""
+    """Seconds needed to load the weights; 0 if they were loaded already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mistake:
-    """A user's mistake that showed in another process: its sentence, to be raised here."""
+class RemoteUserError:
+    """A `GlasshouseError` from another process, to be raised again in the controller."""
 
     kind: str
     text: str
 
     @classmethod
-    def of(cls, error: GlasshouseError) -> Mistake:
+    def from_error(cls, error: GlasshouseError) -> RemoteUserError:
         return cls(kind=type(error).__name__, text=str(error))
 
-    def error(self) -> GlasshouseError:
-        kind = getattr(errors, self.kind, errors.RunError)
-        found: GlasshouseError = kind(self.text)
-        return found
+    def to_error(self) -> GlasshouseError:
+        error: GlasshouseError = getattr(errors, self.kind, errors.RunError)(self.text)
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """A step's samples for the learner; a prompt that several share is sent once."""
+class PackedSamples:
+    """The samples of one step; a prompt that several samples share is sent once."""
 
     prompts: list[tuple[int, ...]]
-    owners: bytes
-    """int32: the prompt of each sample."""
+    prompt_indices: bytes
+    """int32, one per sample."""
     lengths: bytes
     tokens: bytes
     logprobs: bytes
-    """float32, as the loss takes them."""
+    """float32, the precision in which the loss uses them."""
     advantages: bytes
     """float64."""
 
 
-def pack(groups: Sequence[Sequence[Completion]], version: int) -> Reply:
-    rows = [completion for group in groups for completion in group]
-    return Reply(
+def pack_completions(groups: Sequence[Sequence[Completion]], version: int) -> ChunkReply:
+    completions = [completion for group in groups for completion in group]
+    return ChunkReply(
         version=version,
-        lengths=_bytes([len(c.tokens) for c in rows], np.int32),
-        tokens=_bytes([t for c in rows for t in c.tokens], np.int32),
-        logprobs=_bytes([x for c in rows for x in c.logprobs], np.float32),
-        stops=bytes(STOPS.index(c.stop) for c in rows),
+        lengths=_to_bytes([len(c.tokens) for c in completions], np.int32),
+        tokens=_to_bytes([t for c in completions for t in c.tokens], np.int32),
+        logprobs=_to_bytes([x for c in completions for x in c.logprobs], np.float32),
+        stops=bytes(STOP_REASONS.index(c.stop) for c in completions),
     )
 
 
-def unpack(
-    reply: Reply, chunk: Sequence[Request], sampling: Sampling, version: int, vocabulary: int
+def unpack_completions(
+    reply: ChunkReply,
+    chunk: Sequence[Request],
+    sampling: SamplingParams,
+    version: int,
+    vocab_size: int,
 ) -> list[list[Completion]]:
-    """The completions of a chunk, or `Garbage` with what is wrong with them."""
-    if not isinstance(reply, Reply):
-        raise Garbage(f"it sent {type(reply).__name__} instead of completions")
+    """Return the completions per request; raise `InvalidReply` if the reply cannot be right."""
+    if not isinstance(reply, ChunkReply):
+        raise InvalidReply(f"it sent {type(reply).__name__} instead of completions")
     if reply.version != version:
-        raise Garbage(f"it used version {reply.version} of the weights instead of {version}")
-    lengths, tokens = _array(reply.lengths, np.int32), _array(reply.tokens, np.int32)
-    logprobs = _array(reply.logprobs, np.float32)
-    wanted = sum(len(r.keys) for r in chunk)
-    if len(lengths) != wanted or len(reply.stops) != wanted:
-        raise Garbage(f"it sent {len(lengths)} completions where {wanted} were due")
-    if wanted and not 1 <= lengths.min() <= lengths.max() <= sampling.max_tokens:
-        raise Garbage("a completion is empty or longer than asked for")
+        raise InvalidReply(f"it used version {reply.version} of the weights instead of {version}")
+    lengths, tokens = _to_array(reply.lengths, np.int32), _to_array(reply.tokens, np.int32)
+    logprobs = _to_array(reply.logprobs, np.float32)
+    expected = sum(len(request.keys) for request in chunk)
+    if len(lengths) != expected or len(reply.stops) != expected:
+        raise InvalidReply(f"it sent {len(lengths)} completions instead of {expected}")
+    if expected and not 1 <= lengths.min() <= lengths.max() <= sampling.max_tokens:
+        raise InvalidReply("a completion is empty or longer than max_tokens")
     if len(tokens) != lengths.sum() or len(logprobs) != len(tokens):
-        raise Garbage("tokens and log-probabilities are not as many as their lengths say")
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocabulary:
-        raise Garbage("a token is not in the vocabulary")
-    if not np.isfinite(logprobs).all() or max(reply.stops, default=0) >= len(STOPS):
-        raise Garbage("a log-probability is not a number, or a stop reason is unknown")
-    return _completions(reply, lengths, tokens.tolist(), logprobs.tolist(), chunk)
+        raise InvalidReply("the number of tokens or log-probabilities does not match the lengths")
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+        raise InvalidReply("a token is not in the vocabulary")
+    if not np.isfinite(logprobs).all() or max(reply.stops, default=0) >= len(STOP_REASONS):
+        raise InvalidReply("a log-probability is not finite, or a stop reason is unknown")
+    return _split_by_request(reply, lengths, tokens.tolist(), logprobs.tolist(), chunk)
 
 
-def _completions(
-    reply: Reply,
+def _split_by_request(
+    reply: ChunkReply,
     lengths: np.ndarray,
     tokens: list[int],
     logprobs: list[float],
     chunk: Sequence[Request],
 ) -> list[list[Completion]]:
     ends = np.cumsum(lengths).tolist()
-    starts = [0, *ends]
-    rows = iter(
+    completions = iter(
         [
             Completion(
                 tokens=tuple(tokens[start:end]),
                 logprobs=tuple(logprobs[start:end]),
-                stop=STOPS[stop],
+                stop=STOP_REASONS[stop],
                 version=reply.version,
             )
-            for start, end, stop in zip(starts, ends, reply.stops, strict=False)
+            for start, end, stop in zip([0, *ends], ends, reply.stops, strict=False)
         ]
     )
-    return [[next(rows) for _ in request.keys] for request in chunk]
+    return [[next(completions) for _ in request.keys] for request in chunk]
 
 
-def pack_samples(samples: Sequence[Sample]) -> Samples:
-    numbers = {prompt: n for n, prompt in enumerate(dict.fromkeys(s.prompt for s in samples))}
-    return Samples(
-        prompts=list(numbers),
-        owners=_bytes([numbers[s.prompt] for s in samples], np.int32),
-        lengths=_bytes([len(s.tokens) for s in samples], np.int32),
-        tokens=_bytes([t for s in samples for t in s.tokens], np.int32),
-        logprobs=_bytes([x for s in samples for x in s.logprobs], np.float32),
-        advantages=_bytes([s.advantage for s in samples], np.float64),
+def pack_samples(samples: Sequence[TrainingSample]) -> PackedSamples:
+    indices = {prompt: n for n, prompt in enumerate(dict.fromkeys(s.prompt for s in samples))}
+    return PackedSamples(
+        prompts=list(indices),
+        prompt_indices=_to_bytes([indices[s.prompt] for s in samples], np.int32),
+        lengths=_to_bytes([len(s.tokens) for s in samples], np.int32),
+        tokens=_to_bytes([t for s in samples for t in s.tokens], np.int32),
+        logprobs=_to_bytes([x for s in samples for x in s.sampler_logprobs], np.float32),
+        advantages=_to_bytes([s.advantage for s in samples], np.float64),
     )
 
 
-def unpack_samples(packed: Samples) -> list[Sample]:
-    tokens = _array(packed.tokens, np.int32).tolist()
-    logprobs = _array(packed.logprobs, np.float32).tolist()
+def unpack_samples(packed: PackedSamples) -> list[TrainingSample]:
+    tokens = _to_array(packed.tokens, np.int32).tolist()
+    logprobs = _to_array(packed.logprobs, np.float32).tolist()
     samples, start = [], 0
-    for owner, length, advantage in zip(
-        _array(packed.owners, np.int32).tolist(),
-        _array(packed.lengths, np.int32).tolist(),
-        _array(packed.advantages, np.float64).tolist(),
+    for prompt_index, length, advantage in zip(
+        _to_array(packed.prompt_indices, np.int32).tolist(),
+        _to_array(packed.lengths, np.int32).tolist(),
+        _to_array(packed.advantages, np.float64).tolist(),
         strict=True,
     ):
         end = start + length
         samples.append(
-            Sample(
-                prompt=packed.prompts[owner],
+            TrainingSample(
+                prompt=packed.prompts[prompt_index],
                 tokens=tuple(tokens[start:end]),
-                logprobs=tuple(logprobs[start:end]),
+                sampler_logprobs=tuple(logprobs[start:end]),
                 advantage=advantage,
             )
         )
@@ -171,11 +173,11 @@ def unpack_samples(packed: Samples) -> list[Sample]:
     return samples
 
 
-def _bytes(values: Sequence[int] | Sequence[float], kind: type[np.generic]) -> bytes:
-    return np.array(values, dtype=kind).tobytes()
+def _to_bytes(values: Sequence[int] | Sequence[float], dtype: type[np.generic]) -> bytes:
+    return np.array(values, dtype=dtype).tobytes()
 
 
-def _array(raw: bytes, kind: type[np.generic]) -> np.ndarray:
-    if not isinstance(raw, bytes) or len(raw) % np.dtype(kind).itemsize:
-        raise Garbage("an array is cut off")
-    return np.frombuffer(raw, dtype=kind)
+def _to_array(raw: bytes, dtype: type[np.generic]) -> np.ndarray:
+    if not isinstance(raw, bytes) or len(raw) % np.dtype(dtype).itemsize:
+        raise InvalidReply("an array is truncated")
+    return np.frombuffer(raw, dtype=dtype)

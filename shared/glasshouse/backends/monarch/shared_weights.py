@@ -1,11 +1,11 @@
-"""A model's weights in memory that processes of one host share.
+"""A model's weights in memory that the processes of one host share.
 
     header: for each of two slots, its version and its checksum
-    slot 0: every trained number, flat, float32      versions 0, 2, 4 …
+    slot 0: every trainable number, flat, float32    versions 0, 2, 4 …
     slot 1: the same                                 versions 1, 3, 5 …
 
-The learner writes version v + 1 while generators still read v, and one copy serves them all. The
-file has no name: whoever made it holds it open, so that nothing is left behind however it ends.
+The learner writes version v + 1 while generators still read v; one copy serves all of them. The
+file has no name: its creator holds it open, so nothing remains on disk however the run ends.
 """
 
 from __future__ import annotations
@@ -24,135 +24,138 @@ from torch import Tensor
 
 from glasshouse.models import Policy
 
-DIGEST = 16
-SLOT = 8 + DIGEST
-HEADER = 4096
+CHECKSUM_BYTES = 16
+SLOT_HEADER_BYTES = 8 + CHECKSUM_BYTES
+HEADER_BYTES = 4096
 EMPTY = -1
+"""The version of a slot that holds no complete weights."""
 
 
 class StaleWeights(RuntimeError):
-    """A version was asked for that is not there (any more)."""
+    """The requested version is not in the shared file."""
 
 
-class WeightMap:
-    """The weights of two versions, shared.
+class SharedWeights:
+    """The weights of two versions, in a memory-mapped file.
 
     Example:
-        mine = WeightMap.create(size(policy))
-        mine.write(3, trained(policy))
-        WeightMap.open(mine.path, mine.numbers).read(3, trained(other))  # in another process
+        weights = SharedWeights.create(count_trainable(policy))
+        weights.write(3, trainable_tensors(policy))
+        # in another process
+        SharedWeights.open(weights.path, weights.numel).read(3, trainable_tensors(other))
     """
 
-    def __init__(self, file: IO[bytes], path: str, numbers: int) -> None:
-        self.file, self.path, self.numbers = file, path, numbers
-        self.memory = mmap.mmap(file.fileno(), HEADER + 8 * numbers)
+    def __init__(self, file: IO[bytes], path: str, numel: int) -> None:
+        self.file, self.path, self.numel = file, path, numel
+        self.memory = mmap.mmap(file.fileno(), HEADER_BYTES + 8 * numel)
 
     @classmethod
-    def create(cls, numbers: int) -> WeightMap:
-        shared = Path("/dev/shm")
-        file, path = unnamed(shared if os.access(shared, os.W_OK) else None)
-        file.truncate(HEADER + 8 * numbers)
-        made = cls(file, path, numbers)
+    def create(cls, numel: int) -> SharedWeights:
+        shm = Path("/dev/shm")
+        file, path = open_unnamed_file(shm if os.access(shm, os.W_OK) else None)
+        file.truncate(HEADER_BYTES + 8 * numel)
+        weights = cls(file, path, numel)
         for slot in range(2):
-            made._mark(slot, EMPTY, bytes(DIGEST))
-        return made
+            weights._write_header(slot, EMPTY, bytes(CHECKSUM_BYTES))
+        return weights
 
     @classmethod
-    def open(cls, path: str, numbers: int) -> WeightMap:
-        return cls(open(path, "r+b"), path, numbers)
+    def open(cls, path: str, numel: int) -> SharedWeights:
+        return cls(open(path, "r+b"), path, numel)
 
     @property
-    def volume(self) -> int:
+    def num_bytes(self) -> int:
         """Bytes of one version."""
-        return 4 * self.numbers
+        return 4 * self.numel
 
     def write(self, version: int, tensors: Sequence[Tensor]) -> None:
-        """Put a version into its slot; the one before last is gone."""
-        self._mark(version % 2, EMPTY, bytes(DIGEST))
+        """Write a version to its slot, over the version before last."""
+        self._write_header(version % 2, EMPTY, bytes(CHECKSUM_BYTES))
         flat, start = self._flat(version), 0
         for tensor in tensors:
             flat[start : start + tensor.numel()] = tensor.detach().reshape(-1)
             start += tensor.numel()
-        self._mark(version % 2, version, checksum(tensors))
+        self._write_header(version % 2, version, checksum_tensors(tensors))
 
     def read(self, version: int, tensors: Sequence[Tensor]) -> None:
-        """Copy a version out, whole or not at all."""
-        self._check(version)
+        """Copy a version into the tensors."""
+        self._require(version)
         flat, start = self._flat(version), 0
         with torch.no_grad():
             for tensor in tensors:
                 tensor.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
                 start += tensor.numel()
-        self._check(version)  # nobody wrote meanwhile
+        self._require(version)  # raises if it was overwritten meanwhile
 
-    def raw(self, version: int) -> bytes:
-        """A version's numbers as bytes, for hosts that do not share this memory."""
-        self._check(version)
+    def read_bytes(self, version: int) -> bytes:
+        """Return a version as bytes, for hosts that do not share this memory."""
+        self._require(version)
         start = self._start(version)
-        return self.memory[start : start + self.volume]
+        return self.memory[start : start + self.num_bytes]
 
-    def put(self, version: int, digest: bytes, numbers: bytes) -> None:
-        """The other end of `raw`."""
-        self._mark(version % 2, EMPTY, bytes(DIGEST))
+    def write_bytes(self, version: int, checksum: bytes, raw: bytes) -> None:
+        """Write what `read_bytes` returned on another host."""
+        self._write_header(version % 2, EMPTY, bytes(CHECKSUM_BYTES))
         start = self._start(version)
-        self.memory[start : start + self.volume] = numbers
-        self._mark(version % 2, version, digest)
+        self.memory[start : start + self.num_bytes] = raw
+        self._write_header(version % 2, version, checksum)
 
-    def digest(self, version: int) -> bytes:
-        """The checksum that the writer took of its own tensors."""
-        self._check(version)
-        start = SLOT * (version % 2) + 8
-        return self.memory[start : start + DIGEST]
+    def checksum(self, version: int) -> bytes:
+        """Return the checksum that the writer computed from its own tensors."""
+        self._require(version)
+        start = SLOT_HEADER_BYTES * (version % 2) + 8
+        return self.memory[start : start + CHECKSUM_BYTES]
 
     def versions(self) -> list[int]:
-        """Which are there."""
-        found = [self._version(slot) for slot in range(2)]
-        return sorted(version for version in found if version != EMPTY)
+        """Return the versions in the file, oldest first."""
+        versions = [self._slot_version(slot) for slot in range(2)]
+        return sorted(version for version in versions if version != EMPTY)
 
     def close(self) -> None:
-        self.file.close()  # the mapping goes with its last tensor
+        self.file.close()  # the mapping is freed with its last tensor
 
     def _flat(self, version: int) -> Tensor:
         start = self._start(version)
-        return torch.frombuffer(
-            self.memory, dtype=torch.float32, count=self.numbers, offset=start
-        )  # fmt: skip
+        return torch.frombuffer(self.memory, dtype=torch.float32, count=self.numel, offset=start)
 
     def _start(self, version: int) -> int:
-        return HEADER + self.volume * (version % 2)
+        return HEADER_BYTES + self.num_bytes * (version % 2)
 
-    def _mark(self, slot: int, version: int, digest: bytes) -> None:
-        start = SLOT * slot
-        self.memory[start + 8 : start + SLOT] = digest
+    def _write_header(self, slot: int, version: int, checksum: bytes) -> None:
+        start = SLOT_HEADER_BYTES * slot
+        self.memory[start + 8 : start + SLOT_HEADER_BYTES] = checksum
         self.memory[start : start + 8] = version.to_bytes(8, "little", signed=True)
 
-    def _version(self, slot: int) -> int:
-        return int.from_bytes(self.memory[SLOT * slot : SLOT * slot + 8], "little", signed=True)
+    def _slot_version(self, slot: int) -> int:
+        start = SLOT_HEADER_BYTES * slot
+        return int.from_bytes(self.memory[start : start + 8], "little", signed=True)
 
-    def _check(self, version: int) -> None:
-        here = self._version(version % 2)
-        if here != version:
-            raise StaleWeights(f"Version {version} of the weights was asked for; {here} is there.")
+    def _require(self, version: int) -> None:
+        current = self._slot_version(version % 2)
+        if current != version:
+            raise StaleWeights(
+                f"Version {version} of the weights was requested; the slot holds {current}."
+            )
 
 
-def trained(policy: Policy) -> list[Tensor]:
-    """The tensors that learning changes, in the model's order; the others never travel."""
+def trainable_tensors(policy: Policy) -> list[Tensor]:
+    """Return the tensors that training changes, in the model's order; no others are sent."""
     return [p for p in policy.model.parameters() if p.requires_grad]
 
 
-def size(policy: Policy) -> int:
-    return sum(p.numel() for p in trained(policy))
+def count_trainable(policy: Policy) -> int:
+    return sum(p.numel() for p in trainable_tensors(policy))
 
 
-def checksum(tensors: Sequence[Tensor]) -> bytes:
-    """Of the numbers' bytes, in order."""
-    digest = hashlib.blake2b(digest_size=DIGEST)
+def checksum_tensors(tensors: Sequence[Tensor]) -> bytes:
+    """Hash the bytes of all tensors, in order."""
+    digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
     for tensor in tensors:
         digest.update(np.ascontiguousarray(tensor.detach().numpy()).data)
     return digest.digest()
 
 
-def unnamed(folder: Path | None = None) -> tuple[IO[bytes], str]:
-    """A file without a name, and the path by which this process's children may open it."""
+def open_unnamed_file(folder: Path | None = None) -> tuple[IO[bytes], str]:
+    """Open a file without a name; return it and the path by which child processes can open it."""
     file = tempfile.TemporaryFile(dir=folder, prefix="glasshouse-")  # noqa: SIM115
     return file, f"/proc/{os.getpid()}/fd/{file.fileno()}"

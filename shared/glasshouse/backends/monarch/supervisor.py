@@ -1,10 +1,10 @@
-"""A generator's seat: a thread that keeps a generator process there and hands it chunks.
+"""Supervise one generator: a thread that keeps its process running and sends it chunks.
 
-    spawn ──► open ──► take a chunk ──► generate ──► look at it ──► finish it ──► take …
-      ▲                    │  died, hung, or nonsense
-      └──── back off ◄─────┴── the chunk goes back to the pool, somebody else does it
+    spawn ──► open ──► take a chunk ──► generate ──► validate ──► complete ──► take …
+      ▲                    │  died, hung, or invalid reply
+      └──── back off ◄─────┴── the chunk returns to the queue for another generator
 
-The seat goes on respawning in the background while the others work.
+While one supervisor respawns its process, the others continue.
 """
 
 from __future__ import annotations
@@ -15,48 +15,47 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from glasshouse.backends.base import EventSink
 from glasshouse.backends.monarch import serialization
-from glasshouse.backends.monarch.chunk_queue import Job, Pool
-from glasshouse.backends.monarch.runtime import Died, Processes
+from glasshouse.backends.monarch.chunk_queue import ChunkQueue, ChunkTask
+from glasshouse.backends.monarch.runtime import ActorProcesses, ProcessDied
 from glasshouse.config import MonarchConfig
 from glasshouse.errors import RunError
 from glasshouse.models import Policy
 
-Tell = Callable[..., None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
-    """What all seats share."""
+class SupervisorContext:
+    """What all supervisors of a run share."""
 
-    pool: Pool
+    queue: ChunkQueue
     policy: Policy
     config: MonarchConfig
-    spawn: Callable[[int], Processes]
-    """Start the processes of seat n, wherever there is room."""
-    open: Callable[[Processes], None]
-    """Make them load what they need; blocks."""
-    digest: Callable[[int], bytes]
+    spawn: Callable[[int], ActorProcesses]
+    """Start the process of generator n; blocks while its host is lost."""
+    open: Callable[[ActorProcesses], None]
+    """Make a new process load the model; blocks."""
+    checksum: Callable[[int], bytes]
     """The learner's checksum of a version."""
-    tell: Tell
+    queue_event: EventSink
 
 
-class Seat(threading.Thread):
+class GeneratorSupervisor(threading.Thread):
     """One generator, respawned for as long as the run lasts."""
 
-    def __init__(self, number: int, office: Office) -> None:
+    def __init__(self, number: int, context: SupervisorContext) -> None:
         super().__init__(name=f"generator-{number}", daemon=True)
-        self.number, self.office = number, office
-        self.processes: Processes | None = None
-        self.deaths = 0
-        """In a row, without a chunk done between."""
+        self.number, self.context = number, context
+        self.processes: ActorProcesses | None = None
+        self.failures = 0
+        """Failures in a row, without a completed chunk in between."""
         self.spawned = 0
         self.ready = False
-        """Its process is there and has loaded the model."""
-        self.checked: int | None = None
-        """The version at which its weights were last found right."""
+        """Whether its process runs and has loaded the model."""
+        self.verified_version: int | None = None
+        """The version at which its weights were last verified."""
         self.reload = False
-        """Its weights were found wrong: it shall take them anew."""
+        """Whether it must read the weights again before its next chunk."""
         self.load_seconds = 0.0
 
     @property
@@ -65,107 +64,113 @@ class Seat(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.office.pool.closed:
+            while not self.context.queue.closed:
                 self._serve()
-        except Exception as error:  # a bug of ours must not leave the run waiting for ever
-            self.office.pool.fail(error)
+        except Exception as error:  # a bug here must not leave the run waiting forever
+            self.context.queue.fail(error)
         finally:
-            self._end()
+            self._kill()
 
     def _serve(self) -> None:
-        """A chunk, or the process that is to do it."""
-        job: Job | None = None
+        """Spawn the process if there is none, then generate one chunk."""
+        task: ChunkTask | None = None
         try:
             if self.processes is None:
                 self._spawn()
             assert self.processes is not None
-            if self.processes.ended:
-                raise Died("its process ended")
-            job = self.office.pool.take()
-            if job:
-                self._work(job, self.processes)
-        except (Died, serialization.Garbage) as fault:
-            if job:
-                self.office.pool.give_back(job)
-            self._fault(fault, job)
+            if self.processes.has_exited:
+                raise ProcessDied("its process ended")
+            task = self.context.queue.take()
+            if task:
+                self._generate(task, self.processes)
+        except (ProcessDied, serialization.InvalidReply) as error:
+            if task:
+                self.context.queue.requeue(task)
+            self._handle_failure(error, task)
 
     def _spawn(self) -> None:
-        office = self.office
-        if self.deaths > 1:
-            self._pause(office.config.backoff * 2 ** (self.deaths - 2))
-        if office.pool.closed:
-            raise Died("the run ended")
+        context = self.context
+        if self.failures > 1:
+            self._sleep(context.config.backoff * 2 ** (self.failures - 2))
+        if context.queue.closed:
+            raise ProcessDied("the run ended")
         started = time.monotonic()
-        self.processes = office.spawn(self.number)
-        self.processes.answer(office.config.spawn_timeout)
-        office.open(self.processes)
-        self.checked = None
+        self.processes = context.spawn(self.number)
+        self.processes.wait_until_started(context.config.spawn_timeout)
+        context.open(self.processes)
+        self.verified_version = None
         if self.spawned:
-            office.tell(
-                "respawn", generator=self.number, seconds=round(time.monotonic() - started, 3)
-            )
+            seconds = round(time.monotonic() - started, 3)
+            context.queue_event("respawn", generator=self.number, seconds=seconds)
         self.spawned += 1
         self.ready = True
 
-    def _work(self, job: Job, processes: Processes) -> None:
-        office, version = self.office, job.version
-        check = self.checked is None or version - self.checked >= office.config.verify_every
-        ends = sorted(office.policy.end_tokens)
-        call = processes.actor.generate.call(
-            version, job.chunk, job.sampling, ends, check, self.reload
+    def _generate(self, task: ChunkTask, processes: ActorProcesses) -> None:
+        context, version = self.context, task.version
+        verify = (
+            self.verified_version is None
+            or version - self.verified_version >= context.config.verify_every
         )
-        (reply,) = processes.wait(call, office.config.chunk_timeout)
-        if isinstance(reply, serialization.Mistake):
-            office.pool.fail(reply.error())
+        end_tokens = sorted(context.policy.end_tokens)
+        call = processes.actor.generate.call(
+            version, task.chunk, task.sampling, end_tokens, verify, self.reload
+        )
+        (reply,) = processes.wait(call, context.config.chunk_timeout)
+        if isinstance(reply, serialization.RemoteUserError):
+            context.queue.fail(reply.to_error())
             return
-        vocabulary = office.policy.model.get_input_embeddings().num_embeddings
-        completions = serialization.unpack(reply, job.chunk, job.sampling, version, vocabulary)
-        if check:
-            if reply.digest != office.digest(version):
+        vocab_size = context.policy.model.get_input_embeddings().num_embeddings
+        completions = serialization.unpack_completions(
+            reply, task.chunk, task.sampling, version, vocab_size
+        )
+        if verify:
+            if reply.checksum != context.checksum(version):
                 raise serialization.WrongWeights(
-                    f"its weights are not version {version} of the learner's"
+                    f"its weights differ from the learner's version {version}"
                 )
-            self.checked = version
+            self.verified_version = version
         self.reload = False
         self.load_seconds = reply.load_seconds or self.load_seconds
-        self.deaths = 0
-        office.pool.finish(job, completions)
+        self.failures = 0
+        context.queue.complete(task, completions)
 
-    def _fault(self, fault: Exception, job: Job | None) -> None:
-        """Say so, make room for a new process, and give up after too many in a row."""
-        office = self.office
-        if office.pool.closed:
+    def _handle_failure(self, error: Exception, task: ChunkTask | None) -> None:
+        """Report the failure and kill the process; end the run after too many in a row."""
+        context = self.context
+        if context.queue.closed:
             return
-        self.deaths += 1
-        words = self.processes.last_words() if self.processes else ""
-        if isinstance(fault, serialization.WrongWeights) and not self.reload:
-            self.reload = True  # the process may stay if that mends it
+        self.failures += 1
+        output = self.processes.stderr_tail() if self.processes else ""
+        if isinstance(error, serialization.WrongWeights) and not self.reload:
+            self.reload = True  # keep the process if reading the weights again helps
         else:
-            self._end()
-        what: dict[str, Any] = {
+            self._kill()
+        invalid = isinstance(error, serialization.InvalidReply)
+        details: dict[str, Any] = {
             "generator": self.number,
-            "how": "garbage" if isinstance(fault, serialization.Garbage) else "death",
-            "text": f"Generator {self.number}: {fault}.",
+            "cause": "invalid_reply" if invalid else "process_died",
+            "text": f"Generator {self.number}: {error}.",
         }
-        if job:
-            what |= {"chunk": job.number, "version": job.version}
-        office.tell("fault", **what)
-        if self.deaths >= office.config.max_failures:
-            office.pool.fail(
+        if task:
+            details |= {"chunk": task.index, "version": task.version}
+        context.queue_event("fault", **details)
+        if self.failures >= context.config.max_failures:
+            context.queue.fail(
                 RunError(
-                    f"Generator {self.number} failed {self.deaths} times in a row; the last time, {fault}. "
-                    f"Its last words: {words or 'none'}"
+                    f"Generator {self.number} failed {self.failures} times in a row "
+                    f"(monarch.max_failures); the last time, {error}. End of its output: "
+                    f"{output or '(empty)'}"
                 )
             )
-            self._pause(float("inf"))
+            self._sleep(float("inf"))
 
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.office.pool.closed:
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.context.queue.closed:
             time.sleep(0.05)
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         self.ready = self.reload = False
         if self.processes:
-            self.processes.end()
+            self.processes.kill()
         self.processes = None

@@ -1,8 +1,8 @@
-"""How the learner's weights reach a host: through memory it shares, or as one message to it.
+"""How the learner's weights reach a host: through shared memory, or as one message per version.
 
-Generators only ever map a file of their own host. On the learner's host that is the learner's own;
-on any other, a mailbox process holds one, and each version is sent to it once, however many
-generators are there.
+Generators always map a file of their own host. On the learner's host that is the learner's own
+file. On any other host one process holds a copy, and each version is sent to it once, however
+many generators run there.
 """
 
 from __future__ import annotations
@@ -12,69 +12,69 @@ from typing import Protocol
 
 from monarch.actor import Actor, endpoint
 
-from glasshouse.backends.monarch.runtime import Place, Processes
-from glasshouse.backends.monarch.shared_weights import WeightMap
+from glasshouse.backends.monarch.runtime import ActorProcesses, Host
+from glasshouse.backends.monarch.shared_weights import SharedWeights
 
 
-class Sync(Protocol):
-    """A way for weights to reach one host."""
+class WeightSync(Protocol):
+    """Brings weights to one host."""
 
     path: str
-    """What generators there map."""
+    """The file that generators on that host map."""
 
     def publish(self, version: int) -> int:
-        """Bring a version over; returns the bytes that travelled."""
+        """Bring a version to the host; return the number of bytes sent."""
 
-    def end(self) -> None:
-        """Nothing more will be sent."""
+    def close(self) -> None:
+        """Stop; no version follows."""
 
 
-class SharedMemory:
-    """The learner wrote it where everybody on this host reads it."""
+class SharedMemorySync:
+    """For the learner's host: generators read the file that the learner writes."""
 
-    def __init__(self, weights: WeightMap) -> None:
+    def __init__(self, weights: SharedWeights) -> None:
         self.path = weights.path
 
     def publish(self, version: int) -> int:
         return 0
 
-    def end(self) -> None:
-        """Whoever made the map closes it."""
+    def close(self) -> None:
+        """The backend closes the file."""
 
 
-class Messages:
-    """One message a version to a mailbox on the other host."""
+class MessageSync:
+    """For any other host: one message per version to a process that holds a copy."""
 
-    def __init__(self, place: Place, weights: WeightMap, timeout: float) -> None:
+    def __init__(self, host: Host, weights: SharedWeights, timeout: float) -> None:
         self.weights, self.timeout = weights, timeout
-        self.mailbox = Processes.spawn(place, f"mailbox-{place.name}", MailboxActor)
-        self.mailbox.answer(timeout)
-        call = self.mailbox.actor.open.call(weights.numbers)
-        (self.path,) = self.mailbox.wait(call, timeout)
+        self.processes = ActorProcesses.spawn(host, f"weights-{host.name}", WeightCopyActor)
+        self.processes.wait_until_started(timeout)
+        call = self.processes.actor.open.call(weights.numel)
+        (self.path,) = self.processes.wait(call, timeout)
 
     def publish(self, version: int) -> int:
-        raw, digest = self.weights.raw(version), self.weights.digest(version)
-        self.mailbox.wait(self.mailbox.actor.put.call(version, digest, raw), self.timeout)
+        raw, checksum = self.weights.read_bytes(version), self.weights.checksum(version)
+        self.processes.wait(self.processes.actor.write.call(version, checksum, raw), self.timeout)
         return len(raw)
 
-    def end(self) -> None:
-        self.mailbox.end()
+    def close(self) -> None:
+        self.processes.kill()
 
 
-class MailboxActor(Actor):
+class WeightCopyActor(Actor):
     """Holds a host's copy of the weights."""
 
-    weights: WeightMap
+    weights: SharedWeights
 
     @endpoint
     def pid(self) -> int:
         return os.getpid()
 
     @endpoint
-    def open(self, numbers: int) -> str:
-        self.weights = WeightMap.create(numbers)
+    def open(self, numel: int) -> str:
+        self.weights = SharedWeights.create(numel)
         return self.weights.path
 
     @endpoint
-    def put(self, version: int, digest: bytes, raw: bytes) -> None:
-        self.weights.put(version, digest, raw)
+    def write(self, version: int, checksum: bytes, raw: bytes) -> None:
+        self.weights.write_bytes(version, checksum, raw)

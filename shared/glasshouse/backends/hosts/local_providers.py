@@ -1,4 +1,4 @@
-"""Hosts on this machine: itself, or processes that play hosts."""
+"""Hosts on this machine: the machine itself, or local processes that act as hosts."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ import logging
 from monarch.actor import HostMesh, this_host
 from monarch.job import ProcessJob
 
-logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)  # it tells its every step
+logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)  # it logs every step
 
 
-class ThisHost:
+class LocalHostProvider:
     """This machine. Its actors end with the process meshes that hold them."""
 
-    names: tuple[str, ...] = ("this",)
+    names: tuple[str, ...] = ("local",)
 
     def attach(self, name: str) -> HostMesh:
         return this_host()
 
     def release(self, name: str, mesh: HostMesh) -> None:
-        """The machine stays."""
+        """Nothing to end."""
 
     def forget(self, name: str) -> None:
-        """It cannot be lost: we are on it."""
+        """This machine cannot be lost."""
 
     def close(self) -> None:
         """Nothing was started."""
 
 
-class Processes:
-    """Local processes that play hosts, over Unix sockets; each a job of its own, so that one can
-    be killed and started anew."""
+class ProcessHostProvider:
+    """Local processes that act as hosts, over Unix sockets.
+
+    Each is a separate job, so that one can be killed and restarted.
+    """
 
     def __init__(self, count: int) -> None:
         self.names = tuple(f"host{i}" for i in range(count))
