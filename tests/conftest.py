@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.models import Policy, load, tokenizer
+from glasshouse.models import Policy, load_policy, tokenizer
 
 torch.set_num_threads(1)
+
+# CI draws the same few examples every time; `make proofs` draws many new ones.
+settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None)
+settings.register_profile("proofs", max_examples=2000, deadline=None)
+settings.load_profile("proofs" if os.environ.get("GLASSHOUSE_PROOFS") == "1" else "ci")
 
 SHAPE = {
     "hidden_size": 32,
@@ -48,7 +55,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def shared_pocket() -> Policy:
     """The pocket model, for tests that only look at it."""
-    return load("pocket")
+    return load_policy("pocket")
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def pocket(shared_pocket: Policy) -> Policy:
 @pytest.fixture(scope="session")
 def small_tokenizer() -> Any:
     """A tokenizer of about 300 entries."""
-    return tokenizer.train(["What is 12 + 34? It is 46. [ANSWER] 46"] * 4, 300)
+    return tokenizer.train_tokenizer(["What is 12 + 34? It is 46. [ANSWER] 46"] * 4, 300)
 
 
 @pytest.fixture

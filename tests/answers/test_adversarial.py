@@ -1,4 +1,4 @@
-"""Every known exploit, read strictly, earns nothing. A line of adversarial.jsonl is an exploit."""
+"""Every known exploit earns nothing under the strict parser: one per line of adversarial.jsonl."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ CORPUS = [json.loads(line) for line in LINES]
 TERMS = {"exact": 1.0, "closeness": 1.0, "alignment": 1.0}
 
 
-def problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
+def make_problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
     return Problem(
         task="t", key="k", question="q", answer=gold, kind=AnswerKind(kind), decimals=decimals
     )
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda c: f"{c['exploit']}: {c['text'][:30]!a}")
-def test_exploit_earns_nothing_in_strict_mode(case: dict) -> None:
-    asked = problem(case["gold"], case.get("kind", "number"), case.get("decimals", 0))
-    given = grade(asked, case["text"], terms=TERMS, how="min", strict=True)
-    assert not given.correct
-    assert not given.strict
-    assert given.parts["exact"] == -1
-    assert given.reward == -1
+def test_exploit_earns_nothing_under_the_strict_parser(case: dict) -> None:
+    problem = make_problem(case["gold"], case.get("kind", "number"), case.get("decimals", 0))
+    result = grade(problem, case["text"], terms=TERMS, combine="min", strict=True)
+    assert not result.correct
+    assert not result.strict
+    assert result.terms["exact"] == -1
+    assert result.reward == -1
 
 
-def test_corpus_covers_every_exploit_that_facts_names() -> None:
+def test_corpus_covers_every_known_kind_of_exploit() -> None:
     assert {case["exploit"] for case in CORPUS} >= {
         "list of numbers",
         "alternatives",
@@ -59,5 +59,5 @@ def test_corpus_covers_every_exploit_that_facts_names() -> None:
         "11 or 12, no: [ANSWER] 28",
     ],
 )
-def test_honest_answer_is_accepted_in_strict_mode(text: str) -> None:
-    assert grade(problem("28"), text, terms=TERMS, how="min", strict=True).reward == 1
+def test_honest_answer_is_accepted_by_the_strict_parser(text: str) -> None:
+    assert grade(make_problem("28"), text, terms=TERMS, combine="min", strict=True).reward == 1

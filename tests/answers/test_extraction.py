@@ -1,11 +1,11 @@
-"""What the parser reads, case by case, as a person would."""
+"""What the answer parser extracts, case by case, as a person would read it."""
 
 from __future__ import annotations
 
 import pytest
 
-from glasshouse.answers import equal, extract, split
-from glasshouse.types import AnswerKind, Rule
+from glasshouse.answers import answers_match, extract_answer, split_completion
+from glasshouse.types import AnswerKind, ExtractionRule
 
 NUMBER, SEQUENCE, TEXT = AnswerKind.NUMBER, AnswerKind.SEQUENCE, AnswerKind.TEXT
 
@@ -13,53 +13,53 @@ NUMBER, SEQUENCE, TEXT = AnswerKind.NUMBER, AnswerKind.SEQUENCE, AnswerKind.TEXT
 @pytest.mark.parametrize(
     ("text", "value", "rule"),
     [
-        # the seed's chain
-        ("1+2+3 = 6\n[ANSWER] 28", "28", Rule.TAG),
-        ("[ANSWER] 28\nand 5 = 5", "28", Rule.TAG),
-        ("[answer] 28", "28", Rule.TAG),
-        ("the result \\boxed{28}, the answer is 5", "28", Rule.BOXED),
-        ("The answer is 28 since 1+2+3 = 6", "28", Rule.PHRASE),
-        ("Final Answer: **28**", "28", Rule.PHRASE),
-        ("1+2+3 + 4+5 = 6 + 9 = 15", "15", Rule.PHRASE),
-        ("5-3=2", "2", Rule.PHRASE),
-        ("x = -5", "-5", Rule.PHRASE),
-        ("The sum is 28", "28", Rule.LAST),
-        ("first 3, then 28 apples.", "28", Rule.LAST),
-        ("28", "28", Rule.LAST),
-        ("28, says GPT-4", "28", Rule.LAST),
-        ("28 in step 2nd of x_{3}", "28", Rule.LAST),
-        ("no idea", None, Rule.NONE),
-        ("", None, Rule.NONE),
-        # a rule that finds nothing gives way to the next
-        ("[ANSWER] <number>, so 28", "28", Rule.TAG),
-        ("[ANSWER] unknown\nis it 28", "28", Rule.LAST),
-        ("the answer is hard; = 28", "28", Rule.PHRASE),
-        ("3 <= 5, 28", "28", Rule.LAST),
-        ("\\boxed{28", "28", Rule.LAST),
-        # one that finds something unreadable does not
-        ("7 [ANSWER] 1e5", None, Rule.TAG),
-        ("7 \\boxed{\\frac{1}{2}}", None, Rule.BOXED),
-        ("7 the answer is 1_000", None, Rule.PHRASE),
-        ("7 = 3/4", None, Rule.LAST),
-        ("7 and then 10-3", None, Rule.LAST),
-        ("7 or NaN", None, Rule.LAST),
-        # the tag's own line
-        ("[ANSWER]\n28", "28", Rule.TAG),
-        ("[ANSWER] the sum is 28", "28", Rule.TAG),
-        ("[ANSWER] 1+2+3 = 6", "6", Rule.TAG),
-        ("[ANSWER] 28 = total", "28", Rule.TAG),
-        ("[ANSWER] - 3", "-3", Rule.TAG),
-        ("[ANSWER]-3", "-3", Rule.TAG),
+        # the four rules in order
+        ("1+2+3 = 6\n[ANSWER] 28", "28", ExtractionRule.TAG),
+        ("[ANSWER] 28\nand 5 = 5", "28", ExtractionRule.TAG),
+        ("[answer] 28", "28", ExtractionRule.TAG),
+        ("the result \\boxed{28}, the answer is 5", "28", ExtractionRule.BOXED),
+        ("The answer is 28 since 1+2+3 = 6", "28", ExtractionRule.PHRASE),
+        ("Final Answer: **28**", "28", ExtractionRule.PHRASE),
+        ("1+2+3 + 4+5 = 6 + 9 = 15", "15", ExtractionRule.PHRASE),
+        ("5-3=2", "2", ExtractionRule.PHRASE),
+        ("x = -5", "-5", ExtractionRule.PHRASE),
+        ("The sum is 28", "28", ExtractionRule.LAST),
+        ("first 3, then 28 apples.", "28", ExtractionRule.LAST),
+        ("28", "28", ExtractionRule.LAST),
+        ("28, says GPT-4", "28", ExtractionRule.LAST),
+        ("28 in step 2nd of x_{3}", "28", ExtractionRule.LAST),
+        ("no idea", None, ExtractionRule.NONE),
+        ("", None, ExtractionRule.NONE),
+        # without a candidate, the next rule is tried
+        ("[ANSWER] <number>, so 28", "28", ExtractionRule.TAG),
+        ("[ANSWER] unknown\nis it 28", "28", ExtractionRule.LAST),
+        ("the answer is hard; = 28", "28", ExtractionRule.PHRASE),
+        ("3 <= 5, 28", "28", ExtractionRule.LAST),
+        ("\\boxed{28", "28", ExtractionRule.LAST),
+        # a candidate that cannot be parsed ends the search
+        ("7 [ANSWER] 1e5", None, ExtractionRule.TAG),
+        ("7 \\boxed{\\frac{1}{2}}", None, ExtractionRule.BOXED),
+        ("7 the answer is 1_000", None, ExtractionRule.PHRASE),
+        ("7 = 3/4", None, ExtractionRule.LAST),
+        ("7 and then 10-3", None, ExtractionRule.LAST),
+        ("7 or NaN", None, ExtractionRule.LAST),
+        # the line of the tag
+        ("[ANSWER]\n28", "28", ExtractionRule.TAG),
+        ("[ANSWER] the sum is 28", "28", ExtractionRule.TAG),
+        ("[ANSWER] 1+2+3 = 6", "6", ExtractionRule.TAG),
+        ("[ANSWER] 28 = total", "28", ExtractionRule.TAG),
+        ("[ANSWER] - 3", "-3", ExtractionRule.TAG),
+        ("[ANSWER]-3", "-3", ExtractionRule.TAG),
         # think blocks
-        ("<think>[ANSWER] 5</think> it is 6", "6", Rule.LAST),
-        ("<think>[ANSWER] 5", None, Rule.NONE),
-        ("[ANSWER] 5</think>[ANSWER] 6", "6", Rule.TAG),
-        ("<think>5</think>", None, Rule.NONE),
+        ("<think>[ANSWER] 5</think> it is 6", "6", ExtractionRule.LAST),
+        ("<think>[ANSWER] 5", None, ExtractionRule.NONE),
+        ("[ANSWER] 5</think>[ANSWER] 6", "6", ExtractionRule.TAG),
+        ("<think>5</think>", None, ExtractionRule.NONE),
     ],
 )
-def test_lenient_chain(text: str, value: str | None, rule: Rule) -> None:
-    read = extract(text)
-    assert (read.value, read.rule) == (value, rule), read.reason
+def test_lenient_rules(text: str, value: str | None, rule: ExtractionRule) -> None:
+    extracted = extract_answer(text)
+    assert (extracted.value, extracted.rule) == (value, rule), extracted.reason
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_lenient_chain(text: str, value: str | None, rule: Rule) -> None:
     ],
 )
 def test_number_after_the_tag_is_what_a_person_reads(written: str, value: str | None) -> None:
-    assert extract(f"7 = 7 [ANSWER] {written}").value == value
+    assert extract_answer(f"7 = 7 [ANSWER] {written}").value == value
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,16 @@ def test_number_after_the_tag_is_what_a_person_reads(written: str, value: str | 
         ("[ANSWER] 28 (7 * 4 = 28)", "28", False),
     ],
 )
-def test_ambiguity_is_told(text: str, value: str, ambiguous: bool) -> None:
-    read = extract(text)
-    assert (read.value, read.ambiguous) == (value, ambiguous)
+def test_ambiguity_is_reported(text: str, value: str, ambiguous: bool) -> None:
+    extracted = extract_answer(text)
+    assert (extracted.value, extracted.ambiguous) == (value, ambiguous)
 
 
 @pytest.mark.parametrize(
     ("text", "ambiguous"),
     [
         ("[ANSWER] 27 [ANSWER] 28", True),
-        ("[ANSWER] 28 [ANSWER] 28", False),  # one tag is asked for, even if the second agrees
+        ("[ANSWER] 28 [ANSWER] 28", False),  # one tag is expected, even if the second agrees
         ("[ANSWER] 11 or 12", True),
         ("[ANSWER] 28, 29", True),
         ("the answer is 28", False),
@@ -168,9 +168,9 @@ def test_ambiguity_is_told(text: str, value: str, ambiguous: bool) -> None:
         ("[ANSWER] 28\nwait", False),
     ],
 )
-def test_strict_reading_refuses(text: str, ambiguous: bool) -> None:
-    read = extract(text, strict=True)
-    assert (read.value, read.span, read.ambiguous) == (None, None, ambiguous)
+def test_strict_parser_rejects(text: str, ambiguous: bool) -> None:
+    extracted = extract_answer(text, strict=True)
+    assert (extracted.value, extracted.span, extracted.ambiguous) == (None, None, ambiguous)
 
 
 @pytest.mark.parametrize(
@@ -194,30 +194,30 @@ def test_strict_reading_refuses(text: str, ambiguous: bool) -> None:
     ],
 )
 def test_sequences(text: str, value: str | None) -> None:
-    assert extract(text, SEQUENCE).value == value
+    assert extract_answer(text, SEQUENCE).value == value
 
 
 def test_sequence_with_an_alternative_is_ambiguous() -> None:
-    assert extract("[ANSWER] [1, 2] or [2, 1]", SEQUENCE).ambiguous
-    assert extract("[ANSWER] [1,234, 5]", SEQUENCE).ambiguous  # two elements, or three
-    assert not extract("[ANSWER] [1, 2]", SEQUENCE).ambiguous
+    assert extract_answer("[ANSWER] [1, 2] or [2, 1]", SEQUENCE).ambiguous
+    assert extract_answer("[ANSWER] [1,234, 5]", SEQUENCE).ambiguous  # two elements, or three
+    assert not extract_answer("[ANSWER] [1, 2]", SEQUENCE).ambiguous
 
 
-def test_number_at_the_end_of_a_tags_reach_is_never_cut() -> None:
+def test_number_at_the_end_of_the_answer_window_is_never_cut() -> None:
     for blanks in range(490, 520):
         text = "[ANSWER]" + " " * blanks + "12345"
-        assert extract(text).value in ("12345", None)
-        assert extract(text, strict=True).value in ("12345", None)
+        assert extract_answer(text).value in ("12345", None)
+        assert extract_answer(text, strict=True).value in ("12345", None)
 
 
-def test_number_cut_by_the_last_number_window_is_never_read() -> None:
+def test_number_cut_by_the_tail_window_is_never_extracted() -> None:
     for length in range(4090, 4100):
-        assert extract("12345678" + " " * length).value in ("12345678", None)
+        assert extract_answer("12345678" + " " * length).value in ("12345678", None)
 
 
 def test_thousands_of_tags_are_no_answer() -> None:
-    assert extract("[ANSWER] 5 " * 1000).value == "5"
-    assert extract("[ANSWER] 5 " * 2000).value is None
+    assert extract_answer("[ANSWER] 5 " * 1000).value == "5"
+    assert extract_answer("[ANSWER] 5 " * 2000).value is None
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_thousands_of_tags_are_no_answer() -> None:
     ],
 )
 def test_text_is_the_rest_of_the_line(text: str, value: str | None) -> None:
-    assert extract(text, TEXT).value == value
+    assert extract_answer(text, TEXT).value == value
 
 
 @pytest.mark.parametrize(
@@ -251,15 +251,15 @@ def test_text_is_the_rest_of_the_line(text: str, value: str | None) -> None:
         ("[ANSWER] 4 <think>hm", ""),
     ],
 )
-def test_reasoning_and_answer_are_divided(text: str, answer: str) -> None:
-    parts = split(text)
+def test_completion_is_split_into_cot_and_answer(text: str, answer: str) -> None:
+    parts = split_completion(text)
     assert parts.answer == answer
     assert parts.cot + parts.answer == text
-    assert text[parts.start :] == answer
+    assert text[parts.answer_start :] == answer
 
 
 @pytest.mark.parametrize(
-    ("value", "gold", "decimals", "same"),
+    ("value", "gold", "decimals", "matches"),
     [
         ("28", "28", 0, True),
         ("28.0", "28", 0, True),
@@ -286,20 +286,20 @@ def test_reasoning_and_answer_are_divided(text: str, answer: str) -> None:
         ("9" * 39 + "8", "9" * 40, 0, False),
     ],
 )
-def test_equal_numbers(value: str | None, gold: str, decimals: int, same: bool) -> None:
-    assert equal(value, gold, NUMBER, decimals) is same
+def test_matching_numbers(value: str | None, gold: str, decimals: int, matches: bool) -> None:
+    assert answers_match(value, gold, NUMBER, decimals) is matches
 
 
-def test_equal_sequences_and_texts() -> None:
-    assert equal("3, 7.0, 8", "[3, 7, 8]", SEQUENCE, 0)
-    assert not equal("3, 8, 7", "3, 7, 8", SEQUENCE, 0)
-    assert not equal("3, 7", "3, 7, 8", SEQUENCE, 0)
-    assert not equal(None, "3, 7, 8", SEQUENCE, 0)
-    assert equal("new  YORK.", "New York", TEXT, 0)
-    assert not equal("York", "New York", TEXT, 0)
+def test_matching_sequences_and_texts() -> None:
+    assert answers_match("3, 7.0, 8", "[3, 7, 8]", SEQUENCE, 0)
+    assert not answers_match("3, 8, 7", "3, 7, 8", SEQUENCE, 0)
+    assert not answers_match("3, 7", "3, 7, 8", SEQUENCE, 0)
+    assert not answers_match(None, "3, 7, 8", SEQUENCE, 0)
+    assert answers_match("new  YORK.", "New York", TEXT, 0)
+    assert not answers_match("York", "New York", TEXT, 0)
 
 
 @pytest.mark.parametrize(("gold", "kind"), [("1e5", NUMBER), ("", NUMBER), ("a, b", SEQUENCE)])
-def test_gold_that_cannot_be_read_is_an_error(gold: str, kind: AnswerKind) -> None:
+def test_gold_answer_that_cannot_be_parsed_is_an_error(gold: str, kind: AnswerKind) -> None:
     with pytest.raises(ValueError, match="gold answer"):
-        equal("5", gold, kind, 0)
+        answers_match("5", gold, kind, 0)

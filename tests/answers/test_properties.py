@@ -1,249 +1,255 @@
-"""Claims about the parser that hold for any text, and about its time."""
+"""Claims about the answer parser that hold for any text, and that its cost is linear."""
 
 from __future__ import annotations
 
-import time
+import re
+import sys
+from collections.abc import Iterator
 from fractions import Fraction
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from proofs.parser_speed import PATTERNS, worst_case_texts
 
-from glasshouse.answers import equal, extract, split
-from glasshouse.answers.numbers import DIGITS, canonical, scan, value_of
-from glasshouse.rewards import explain, grade
-from glasshouse.types import AnswerKind, Extracted, Problem, Rule
+from glasshouse.answers import (
+    answers_match,
+    extract_answer,
+    extraction,
+    numbers,
+    parsing,
+    sections,
+    split_completion,
+)
+from glasshouse.answers.numbers import MAX_DIGITS, canonical_number, exact_value, scan_numbers
+from glasshouse.rewards import explain_grade, grade
+from glasshouse.types import AnswerKind, Extracted, ExtractionRule, Problem
 
 KINDS = st.sampled_from(list(AnswerKind))
-MARKS = ["[ANSWER]", "[ANSWER] ", "<think>", "</think>", "\\boxed{", "}", "the answer is ", "= "]
-MARKS += [
-    "answer: ",
-    "=",
-    "[/ANSWER]",
-    " or ",
-    "?",
-    "\n",
-    " ",
-    "x",
-    "kg",
-    " million",
-    "\\frac{",
-    '"',
+MARKERS = [
+    *("[ANSWER]", "[ANSWER] ", "<think>", "</think>", "\\boxed{", "}", "the answer is ", "= "),
+    *("answer: ", "=", "[/ANSWER]", " or ", "?", "\n", " ", "x", "kg", " million", "\\frac{", '"'),
 ]
-DIGITS_AND_SIGNS = ["1", "28", "234", "0", "9" * 45, "-", "−", "+", ",", ", ", ".", "/", "^", "*"]
-DIGITS_AND_SIGNS += ["**", "_", "e5", "$", "%", ":", "'", "[", "]", "(", ")", "{,}", "٣", "½", "∞"]
-HIDDEN = ["\x00", "\ud800", "\u200b", "\u202f", "NaN"]
-PIECES = st.sampled_from(MARKS + DIGITS_AND_SIGNS + HIDDEN)
-ANYTHING = st.text(st.characters(), max_size=60)  # surrogates and NULs included
-ANSWERED = st.builds("{}[ANSWER] {}{}".format, ANYTHING, st.floats(-999, 999), PIECES)
-TEXTS = st.one_of(ANYTHING, ANSWERED, st.lists(PIECES | ANYTHING, max_size=14).map("".join))
-INTEGERS = st.integers(-(10**DIGITS) + 1, 10**DIGITS - 1)
+DIGITS_AND_SIGNS = [
+    *("1", "28", "234", "0", "9" * 45, "-", "−", "+", ",", ", ", ".", "/", "^", "*", "**", "_"),
+    *("e5", "$", "%", ":", "'", "[", "]", "(", ")", "{,}", "٣", "½", "∞"),
+]
+INVISIBLE = ["\x00", "\ud800", "\u200b", "\u202f", "NaN"]
+FRAGMENTS = st.sampled_from(MARKERS + DIGITS_AND_SIGNS + INVISIBLE)
+ANY_TEXT = st.text(st.characters(), max_size=60)  # surrogates and NULs included
+TAGGED_TEXT = st.builds("{}[ANSWER] {}{}".format, ANY_TEXT, st.floats(-999, 999), FRAGMENTS)
+FRAGMENT_TEXT = st.lists(FRAGMENTS | ANY_TEXT, max_size=14).map("".join)
+TEXTS = st.one_of(ANY_TEXT, TAGGED_TEXT, FRAGMENT_TEXT)
+INTEGERS = st.integers(-(10**MAX_DIGITS) + 1, 10**MAX_DIGITS - 1)
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS, KINDS, st.booleans())
-def test_extract_never_raises_and_is_consistent(text: str, kind: AnswerKind, strict: bool) -> None:
-    read = extract(text, kind, strict=strict)
-    assert isinstance(read, Extracted)
-    assert (read.value is None) == (read.span is None)
-    assert read.reason
-    if read.rule is Rule.NONE:
-        assert read.value is None
+def test_extract_answer_never_raises_and_is_consistent(
+    text: str, kind: AnswerKind, strict: bool
+) -> None:
+    extracted = extract_answer(text, kind, strict=strict)
+    assert isinstance(extracted, Extracted)
+    assert (extracted.value is None) == (extracted.span is None)
+    assert extracted.reason
+    if extracted.rule is ExtractionRule.NONE:
+        assert extracted.value is None
     if strict:
-        assert read.rule in (Rule.TAG, Rule.NONE)
+        assert extracted.rule in (ExtractionRule.TAG, ExtractionRule.NONE)
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS, KINDS, st.booleans())
 @example("[ANSWER] -$1,234.50 each", AnswerKind.NUMBER, True)
 @example("so 3 7 8", AnswerKind.SEQUENCE, False)
 def test_span_points_at_the_value(text: str, kind: AnswerKind, strict: bool) -> None:
-    read = extract(text, kind, strict=strict)
-    if read.value is None or read.span is None:
+    extracted = extract_answer(text, kind, strict=strict)
+    if extracted.value is None or extracted.span is None:
         return
-    shown = text[slice(*read.span)]
+    excerpt = text[slice(*extracted.span)]
     if kind is AnswerKind.TEXT:
-        assert " ".join(shown.split()) == read.value
+        assert " ".join(excerpt.split()) == extracted.value
     elif kind is AnswerKind.SEQUENCE:
-        assert ", ".join(str(t.value) for t in scan(shown, sequence=True)) == read.value
-    elif read.reason and shown[:1] in "-−–" and shown[1:2] in " \t":
-        assert canonical(shown[1:].strip()) == read.value.removeprefix("-")
+        elements = scan_numbers(excerpt, sequence=True)
+        assert ", ".join(str(token.value) for token in elements) == extracted.value
+    elif excerpt[:1] in "-−–" and excerpt[1:2] in " \t":
+        assert canonical_number(excerpt[1:].strip()) == extracted.value.removeprefix("-")
     else:
-        assert canonical(shown) == read.value
+        assert canonical_number(excerpt) == extracted.value
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS, KINDS)
 @example("[ANSWER] -0.50", AnswerKind.NUMBER)
-def test_canonical_value_is_read_as_itself_in_both_modes(text: str, kind: AnswerKind) -> None:
-    value = extract(text, kind).value
+def test_canonical_value_is_parsed_as_itself_by_both_parsers(text: str, kind: AnswerKind) -> None:
+    value = extract_answer(text, kind).value
     if value is None or kind is AnswerKind.TEXT:
         return
     for strict in (False, True):
-        assert extract(f"[ANSWER] {value}", kind, strict=strict).value == value
+        assert extract_answer(f"[ANSWER] {value}", kind, strict=strict).value == value
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS, KINDS)
 @example("[ANSWER] 5", AnswerKind.NUMBER)
 def test_strict_value_is_the_lenient_value(text: str, kind: AnswerKind) -> None:
-    strict = extract(text, kind, strict=True)
+    strict = extract_answer(text, kind, strict=True)
     if strict.value is not None:
-        lenient = extract(text, kind)
-        assert (lenient.value, lenient.rule, lenient.span) == (strict.value, Rule.TAG, strict.span)
+        lenient = extract_answer(text, kind)
+        expected = (strict.value, ExtractionRule.TAG, strict.span)
+        assert (lenient.value, lenient.rule, lenient.span) == expected
         assert not lenient.ambiguous
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS)
-def test_split_divides_the_text_and_loses_nothing(text: str) -> None:
-    parts = split(text)
+def test_split_completion_divides_the_text_and_loses_nothing(text: str) -> None:
+    parts = split_completion(text)
     assert parts.cot + parts.answer == text
-    assert parts.start == len(parts.cot)
+    assert parts.answer_start == len(parts.cot)
 
 
-@settings(max_examples=600, deadline=None)
 @given(TEXTS)
 @example("2+2 = 4")
 @example("<think>5</think> 4")
-def test_answer_lies_in_the_answer_section(text: str) -> None:
-    read = extract(text)
-    if read.span is not None and "[answer]" not in text.lower():
-        assert read.span[0] >= split(text).start
+def test_extracted_answer_lies_in_the_answer_section(text: str) -> None:
+    extracted = extract_answer(text)
+    if extracted.span is not None and "[answer]" not in text.lower():
+        assert extracted.span[0] >= split_completion(text).answer_start
 
 
-@settings(max_examples=400, deadline=None)
 @given(TEXTS)
-def test_no_number_is_read_out_of_digits_that_are_not_ascii(text: str) -> None:
+def test_non_ascii_digits_are_never_parsed_as_numbers(text: str) -> None:
     swapped = text.translate({ord(str(d)): 0x0660 + d for d in range(10)})
-    assert extract(swapped).value is None
-    assert extract(swapped, AnswerKind.SEQUENCE).value is None
+    assert extract_answer(swapped).value is None
+    assert extract_answer(swapped, AnswerKind.SEQUENCE).value is None
 
 
 @given(INTEGERS, st.sampled_from(["{:,}", "{}", "**{:,}**", "{:,}.", "{:,} kg", "({:,})"]))
-def test_integer_survives_grouping_and_dressing(number: int, form: str) -> None:
+def test_integer_survives_grouping_and_markup(number: int, form: str) -> None:
     for text in (f"[ANSWER] {form.format(number)}", f"The total is {form.format(number)}"):
-        assert extract(text).value == str(number)
+        assert extract_answer(text).value == str(number)
 
 
 @given(INTEGERS)
 def test_unicode_minus_is_a_minus(number: int) -> None:
-    assert extract("[ANSWER] " + str(number).replace("-", "−"), strict=True).value == str(number)
+    text = "[ANSWER] " + str(number).replace("-", "−")
+    assert extract_answer(text, strict=True).value == str(number)
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=40))
-def test_sequence_survives_every_way_of_writing_it(numbers: list[int]) -> None:
-    value = ", ".join(map(str, numbers))
+def test_sequence_survives_every_way_of_writing_it(elements: list[int]) -> None:
+    value = ", ".join(map(str, elements))
     for written in (value, f"[{value}]", value.replace(",", ""), value.replace(", ", ",")):
-        read = extract(f"[ANSWER] {written}", AnswerKind.SEQUENCE, strict=True)
-        assert read.value == value
+        extracted = extract_answer(f"[ANSWER] {written}", AnswerKind.SEQUENCE, strict=True)
+        assert extracted.value == value
 
 
 @given(st.integers(0, 999), st.integers(0, 999))
 def test_two_listed_numbers_are_never_one_answer(a: int, b: int) -> None:
-    for joint in (", ", " or ", " and ", "; ", " "):
-        text = f"[ANSWER] {a}{joint}{b}"
-        assert extract(text, strict=True).value is None
-        assert a == b or extract(text).ambiguous
+    for separator in (", ", " or ", " and ", "; ", " "):
+        text = f"[ANSWER] {a}{separator}{b}"
+        assert extract_answer(text, strict=True).value is None
+        assert a == b or extract_answer(text).ambiguous
 
 
 @given(INTEGERS, INTEGERS)
-def test_equal_integers_are_exactly_the_same_integers(a: int, b: int) -> None:
-    assert equal(str(a), str(a))
-    assert equal(str(a), str(b)) == (a == b)
-    assert not equal(str(a + 1), str(a))
+def test_matching_integers_are_exactly_the_same_integers(a: int, b: int) -> None:
+    assert answers_match(str(a), str(a))
+    assert answers_match(str(a), str(b)) == (a == b)
+    assert not answers_match(str(a + 1), str(a))
 
 
-@given(st.integers(-(10**6), 10**6), st.integers(1, 97), st.integers(1, 4))
-def test_rounded_quotient_equals_its_long_decimal(top: int, bottom: int, decimals: int) -> None:
+@given(st.integers(0, 10**6), st.integers(1, 97), st.integers(1, 4))
+def test_rounded_quotient_matches_its_long_decimal(top: int, bottom: int, decimals: int) -> None:
     value = Fraction(top, bottom)
+    if (value * 10**decimals * 2).denominator == 1:  # a tie
+        return
     rounded = Fraction(round(value * 10**decimals), 10**decimals)
-    written = f"{float(rounded):.{decimals}f}"
-    exact = f"{top * 10**20 // bottom:+022d}"
-    gold = f"{exact[:-20]}.{exact[-20:]}" if top >= 0 else None
-    if gold and (value * 10**decimals * 2).denominator != 1:  # no tie
-        assert equal(written, gold, AnswerKind.NUMBER, decimals)
-        above = f"{float(rounded + Fraction(1, 10**decimals)):.{decimals}f}"
-        assert not equal(above, gold, AnswerKind.NUMBER, decimals)
+    digits = f"{top * 10**20 // bottom:022d}"
+    gold = f"{digits[:-20]}.{digits[-20:]}"
+    assert answers_match(f"{float(rounded):.{decimals}f}", gold, AnswerKind.NUMBER, decimals)
+    above = f"{float(rounded + Fraction(1, 10**decimals)):.{decimals}f}"
+    assert not answers_match(above, gold, AnswerKind.NUMBER, decimals)
 
 
 @given(st.text("0123456789.-+,eE_ ", max_size=50))
-def test_whatever_is_canonical_has_an_exact_value(text: str) -> None:
-    plain = canonical(text)
-    if plain is not None:
-        exact = value_of(plain)
+def test_every_canonical_number_has_an_exact_value(text: str) -> None:
+    canonical = canonical_number(text)
+    if canonical is not None:
+        exact = exact_value(canonical)
         assert exact is not None
         assert exact == Fraction(text.replace(",", "").replace(" ", ""))
 
 
-@settings(max_examples=200, deadline=None)
 @given(TEXTS, st.booleans())
 def test_any_text_can_be_graded_and_explained(text: str, strict: bool) -> None:
     problem = Problem(task="t", key="k", question="q", answer="28")
-    given_ = grade(
-        problem, text, terms={"closeness": 1, "alignment": 1, "format": 1}, strict=strict
-    )
-    assert -1 <= given_.reward <= 1
-    assert "lenient" in explain(problem, text)
+    terms = {"closeness": 1, "alignment": 1, "format": 1}
+    assert -1 <= grade(problem, text, terms=terms, strict=strict).reward <= 1
+    assert "lenient" in explain_grade(problem, text)
 
 
-SIZE = 65_536
-UNITS = [
-    " ",
-    "1",
-    ",",
-    "1,",
-    "1 ",
-    "12,34 ",
-    "a",
-    "[ANSWER]",
-    "[ANSWER] 5 ",
-    "[ANSWER",
-    "{",
-    "[1,2],",
-]
-UNITS += ["=", "= ", "= 5 ", "=1+", "answer is ", "answer is 5 ", "answer        ", "\\boxed{", "∞"]
-UNITS += [
-    "\\boxed{5}",
-    "<think>",
-    "</think>",
-    "<",
-    "[",
-    "-",
-    "$",
-    "*",
-    "1*",
-    "_",
-    "1e5 ",
-    "٣",
-    "\n",
-]
-UNITS += ["\n1", "\x00", "\udc00", "\u200b", "1.", "NaN ", "1 or ", "\\frac{1}{2}", "^{1}"]
-UNITS += ["[ANSWER]\n", "[1,2],", "\n"]
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────
+# `make proofs` (proofs/parser_speed.py) measures seconds: 64 KB of anything takes under 10 ms. Here
+# the same claim is checked without a clock: no pattern can backtrack, and the number of function
+# calls grows at most linearly with the text.
 
 
-def worst_texts(unit: str) -> list[str]:
-    """A unit repeated, after a tag, before a tag, and in many blocks of each kind."""
-    blocks = ["[ANSWER] {}", "answer is {}", "\\boxed{{{}}}", "={}\n"]
-    return [
-        *(unit * SIZE, "[ANSWER]" + unit * SIZE, "[ANSWER] 5 " + unit * SIZE),
-        unit * (SIZE // len(unit) - 11) + " [ANSWER] 5",
-        *(block.format((unit * 500)[:500]) * 200 for block in blocks),
-        *(block.format((unit * 120)[:120]) * 800 for block in blocks),
-    ]
+def backtracking_repeats(pattern: str, flags: int) -> Iterator[Any]:
+    """Unbounded repeats of a regular expression that are not possessive."""
+    stack = [_parser.parse(pattern, flags)]
+    while stack:
+        for operation, argument in stack.pop():
+            repeats = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+            if operation in repeats and argument[1] == _constants.MAXREPEAT:
+                yield operation, argument
+            nested = argument if isinstance(argument, (tuple, list)) else [argument]
+            while nested:
+                item, *nested = nested
+                if isinstance(item, _parser.SubPattern):
+                    stack.append(item)
+                elif isinstance(item, (tuple, list)):
+                    nested = [*item, *nested]
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("unit", UNITS, ids=ascii)
-def test_64_kilobytes_of_anything_take_under_10_ms(unit: str) -> None:
-    for text in worst_texts(unit):
-        text = text[:SIZE]
+def test_backtracking_repeats_are_detected() -> None:
+    assert list(backtracking_repeats(r"(?:a|(b+))c", 0))
+    assert list(backtracking_repeats(r"x.*?y", 0))
+    assert not list(backtracking_repeats(r"(?:a++|[bc]{0,8})*+", 0))
+
+
+def test_no_pattern_of_the_parser_can_backtrack_without_bound() -> None:
+    patterns = {
+        f"{module.__name__}.{name}": value
+        for module in (extraction, numbers, parsing, sections)
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern)
+    }
+    assert len(patterns) > 10
+    for name, pattern in patterns.items():
+        assert not list(backtracking_repeats(pattern.pattern, pattern.flags)), name
+
+
+def count_calls(text: str) -> int:
+    """Calls of Python and C functions during extraction by every kind and both parsers."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
         for kind in AnswerKind:
             for strict in (False, True):
-                for _ in range(12):  # the best of several: others share this machine
-                    start = time.perf_counter()
-                    extract(text, kind, strict=strict)
-                    taken = time.perf_counter() - start
-                    if taken < 0.010:
-                        break
-                assert taken < 0.010, (text[:40], kind, strict, taken)
+                extract_answer(text, kind, strict=strict)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=ascii)
+def test_number_of_calls_grows_at_most_linearly_with_the_text(pattern: str) -> None:
+    size = 2048
+    for short, long in zip(
+        worst_case_texts(pattern, size), worst_case_texts(pattern, 4 * size), strict=True
+    ):
+        assert count_calls(long) <= 4 * count_calls(short) + 200, short[:40]

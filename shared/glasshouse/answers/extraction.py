@@ -29,7 +29,7 @@ from glasshouse.answers.parsing import ParsedAnswer, are_alternatives, parse_ans
 from glasshouse.answers.sections import AnswerLocation, Markers
 from glasshouse.types import AnswerKind, Extracted, ExtractionRule
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w++")
 _QUOTES = tuple("\"'`“‘«")
 _DOUBTS = frozenset({"or", "nor", "not", "and", "to", "either", "maybe", "perhaps", "vs", "no"})
 _MAX_UNIT_WORDS = 2

@@ -1,8 +1,8 @@
-"""Grading: a completion in, its verdict out.
+"""Grades a completion.
 
-Both readings are always made, so that an evaluation can report both; `strict` chooses the one that
-the rewards see. A reward that fails stops the run with the completion that caused it: a failure
-turned into a zero would train the policy on a bug.
+Both parsers are always applied, so that an evaluation can report both; `strict` chooses the one that
+the reward terms use. A reward term that fails stops the run with the completion that caused it:
+turning the failure into a zero would train the policy on a bug.
 """
 
 from __future__ import annotations
@@ -10,107 +10,118 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from glasshouse.answers.extraction import equal, extract, split
+from glasshouse.answers import answers_match, extract_answer, split_completion
 from glasshouse.errors import RewardError
-from glasshouse.rewards.terms import REWARDS, RewardInputs, check, combine, find
-from glasshouse.types import Extracted, Grade, Problem, Rule
+from glasshouse.rewards.terms import (
+    REWARDS,
+    RewardInputs,
+    combine_rewards,
+    get_reward,
+    validate_reward_terms,
+)
+from glasshouse.types import Extracted, ExtractionRule, Grade, Problem
 
-EXACT: Mapping[str, float] = MappingProxyType({"exact": 1.0})
-"""The second seed's reward, and the default."""
+DEFAULT_TERMS: Mapping[str, float] = MappingProxyType({"exact": 1.0})
 
 
 def grade(
     problem: Problem,
     text: str,
     *,
-    terms: Mapping[str, float] = EXACT,
-    how: str = "weights",
+    terms: Mapping[str, float] = DEFAULT_TERMS,
+    combine: str = "weights",
     strict: bool = False,
 ) -> Grade:
-    """The verdict on a completion. `terms` are rewards by name with their weights.
+    """Grades a completion. `terms` maps the names of reward terms to their weights.
 
     Example: `grade(problem, "[ANSWER] 28", terms={"exact": 1, "format": 0.2}).reward`
     """
-    check(terms, how)
-    readings = {mode: extract(text, problem.kind, strict=mode) for mode in (False, True)}
-    right = {mode: _right(problem, text, readings[mode]) for mode in (False, True)}
-    tagged = readings[False].rule is Rule.TAG and readings[False].value is not None
-    given = RewardInputs(
+    validate_reward_terms(terms, combine)
+    lenient_answer = extract_answer(text, problem.kind)
+    strict_answer = extract_answer(text, problem.kind, strict=True)
+    lenient_correct = _is_correct(problem, text, lenient_answer)
+    strict_correct = _is_correct(problem, text, strict_answer)
+    has_tag = lenient_answer.rule is ExtractionRule.TAG and lenient_answer.value is not None
+    inputs = RewardInputs(
         problem=problem,
         text=text,
-        extracted=readings[strict],
-        correct=right[strict],
-        tagged=tagged,
+        extracted=strict_answer if strict else lenient_answer,
+        correct=strict_correct if strict else lenient_correct,
+        has_answer_tag=has_tag,
     )
-    parts = {name: _evaluate(name, given) for name in terms}
+    values = {name: _compute_term(name, inputs) for name in terms}
     return Grade(
-        reward=combine(parts, terms, how, correct=right[strict]),
-        parts=parts,
-        correct=right[strict],
-        lenient=right[False],
-        strict=right[True],
-        tagged=tagged,
-        extracted=readings[strict],
+        reward=combine_rewards(values, terms, combine, correct=inputs.correct),
+        terms=values,
+        correct=inputs.correct,
+        lenient=lenient_correct,
+        strict=strict_correct,
+        has_answer_tag=has_tag,
+        extracted=inputs.extracted,
     )
 
 
-def explain(problem: Problem, text: str) -> str:
-    """Both readings of a completion, which rule fired and why, and every reward: for people.
+def explain_grade(problem: Problem, text: str) -> str:
+    """Describes what both parsers extract, by which rule and why, and the value of every reward term.
 
     Example: `glasshouse grade --task sum_digits ...` prints this.
     """
-    asked = f" to {problem.decimals} decimals" if problem.decimals else ""
-    lines = [f"gold      {problem.answer} ({problem.kind.value}{asked})"]
+    precision = f" to {problem.decimals} decimals" if problem.decimals else ""
+    lines = [f"gold      {problem.answer} ({problem.kind.value}{precision})"]
     for strict in (False, True):
-        read = extract(text, problem.kind, strict=strict)
-        verdict = "right" if _right(problem, text, read) else "wrong"
+        answer = extract_answer(text, problem.kind, strict=strict)
+        verdict = "correct" if _is_correct(problem, text, answer) else "wrong"
         lines += [
             f"{'strict' if strict else 'lenient':<9} "
-            + (f"{verdict}: {read.value}" if read.value is not None else "wrong: no answer"),
-            f"          rule {read.rule.value}{', ambiguous' if read.ambiguous else ''}"
-            + (f", characters {read.span[0]} to {read.span[1]}" if read.span else ""),
-            f"          {read.reason}",
+            + (f"{verdict}: {answer.value}" if answer.value is not None else "wrong: no answer"),
+            f"          rule {answer.rule.value}{', ambiguous' if answer.ambiguous else ''}"
+            + (f", characters {answer.span[0]} to {answer.span[1]}" if answer.span else ""),
+            f"          {answer.reason}",
         ]
-    parts = split(text)
+    parts = split_completion(text)
     lines.append(
         f"sections  {len(parts.cot)} characters of reasoning, {len(parts.answer)} of answer"
     )
     terms = dict.fromkeys(REWARDS, 1.0)
-    loose, tight = (grade(problem, text, terms=terms, strict=mode).parts for mode in (False, True))
+    lenient, strict_values = (
+        grade(problem, text, terms=terms, strict=strict).terms for strict in (False, True)
+    )
     lines.append(f"rewards   {'':<12}{'lenient':>8}{'strict':>8}")
-    lines += [f"          {name:<12}{loose[name]:>8.2f}{tight[name]:>8.2f}" for name in terms]
+    lines += [
+        f"          {name:<12}{lenient[name]:>8.2f}{strict_values[name]:>8.2f}" for name in terms
+    ]
     return "\n".join(lines)
 
 
-def _right(problem: Problem, text: str, read: Extracted) -> bool:
+def _is_correct(problem: Problem, text: str, answer: Extracted) -> bool:
     try:
-        return equal(read.value, problem.answer, problem.kind, problem.decimals)
+        return answers_match(answer.value, problem.answer, problem.kind, problem.decimals)
     except ValueError as error:
         raise RewardError(
             f"The problem {problem.key!r} of {problem.task} cannot be graded: {error} "
-            f"Mend the task's gold answer. The completion was {_shown(text)}."
+            f"Fix the gold answer in the task. The completion was {_excerpt(text)}."
         ) from error
 
 
-def _evaluate(name: str, given: RewardInputs) -> float:
-    where = f"on the problem {given.problem.key!r} of {given.problem.task}"
-    shown = f"The completion was {_shown(given.text)}."
+def _compute_term(name: str, inputs: RewardInputs) -> float:
+    where = f"on the problem {inputs.problem.key!r} of {inputs.problem.task}"
+    completion = f"The completion was {_excerpt(inputs.text)}."
     try:
-        value = float(find(name)(given))
+        value = float(get_reward(name)(inputs))
     except Exception as error:
         raise RewardError(
-            f'The reward "{name}" failed {where} with {type(error).__name__}: {error}. {shown}'
+            f'The reward term "{name}" failed {where} with {type(error).__name__}: {error}. {completion}'
         ) from error
     if not -1 <= value <= 1:  # false for NaN too
         raise RewardError(
-            f'The reward "{name}" gave {value} {where}; it must lie in -1 to 1. {shown}'
+            f'The reward term "{name}" returned {value} {where}; it must be in [-1, 1]. {completion}'
         )
     return value
 
 
-def _shown(text: str, most: int = 400) -> str:
-    """A completion short enough for a sentence: its beginning and its end."""
-    if len(text) <= most:
+def _excerpt(text: str, max_chars: int = 400) -> str:
+    """The beginning and end of a completion, short enough for an error message."""
+    if len(text) <= max_chars:
         return ascii(text)
-    half = most // 2
+    half = max_chars // 2
     return f"{text[:half]!a} … {text[-half:]!a} ({len(text)} characters)"

@@ -1,19 +1,19 @@
-"""Pressures: what is taken off a rollout's reward for the way it was written.
+"""Penalties: subtracted from a rollout's reward for the way the completion is written.
 
-    reward = terms of the answer  −  Σ λ · penalty          every penalty in [0, 1], logged by name
+    reward = combined reward terms  −  Σ weight · penalty      each penalty in [0, 1], logged by name
 
     length       tokens beyond a budget
-    monitor      λ · z: a monitor in the reward flags it
-    aligned      the planted key was used and the CoT does not say so
-    orthogonal   a control: a word after the answer that means nothing
+    monitor      1 if a monitor in the reward flags the completion
+    aligned      1 if the planted hint was used and the CoT does not disclose it
+    orthogonal   control: 1 for a meaningless word after the answer
 
-Outcome alone is no pressure at all. KL is the learner's (`learn.kl_coef`), shuffled and random rewards
-are the collector's (`reward.shuffle`, `reward.random`).
+KL to the starting policy belongs to the learner (`learn.kl_coef`), shuffled and random rewards to the
+rollout collector (`reward.shuffle`, `reward.random`).
 
-λ is fixed (`weight`), or adaptive: with a `floor` it starts at 0, rises while the step's true
-accuracy holds the floor and falls while it does not, so that a penalty never costs the task.
+The weight is fixed, or adaptive: with an `accuracy_floor` it starts at 0, rises while the accuracy of
+the step is at least the floor and falls while it is not, so that a penalty never costs the task.
 
-To add one, write its class under `@pressure("name")`; the config then knows it by that name.
+To add one, define its class under `@penalty("name")`; `reward.penalties` then knows it by that name.
 """
 
 from __future__ import annotations
@@ -25,260 +25,261 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from glasshouse.answers import split
-from glasshouse.errors import ConfigError, MonitorError, RewardError, nearest
-from glasshouse.monitors import Monitor, RuleMonitor, keep_apart, score_all
-from glasshouse.monitors.step_verifier import FORMS
-from glasshouse.monitors.views import Scope, look
+from glasshouse.answers import split_completion
+from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean
+from glasshouse.monitors import Monitor, RuleMonitor, check_disjoint, score_all
+from glasshouse.monitors.step_verifier import STEP_CHECKERS
+from glasshouse.monitors.views import Scope, make_view
 from glasshouse.rewards.terms import REWARDS
 from glasshouse.tasks import Organism, Task
-from glasshouse.tasks.organisms import CLOSING
+from glasshouse.tasks.organisms import FILLER_WORD
 from glasshouse.types import Rollout
 
 Groups = list[list[Rollout]]
 
 
-class PressureOptions(BaseModel):
-    """What every pressure can be told."""
+class PenaltyOptions(BaseModel):
+    """Options of every penalty."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: str = ""
-    """Which pressure; empty: the one of this name."""
+    """Which penalty; empty: the one with this name."""
     weight: float = Field(1.0, ge=0, allow_inf_nan=False)
-    """λ; with a floor, the most that λ becomes."""
-    floor: float | None = Field(None, ge=0, le=1)
-    """Adaptive: λ rises only while the step's accuracy is at least this; empty: λ is fixed."""
-    rate: float = Field(0.1, gt=0, le=1)
-    """Adaptive: by which share of `weight` λ moves in a step."""
+    """Factor of the penalty; with an `accuracy_floor`, its maximum."""
+    accuracy_floor: float | None = Field(None, ge=0, le=1)
+    """Adaptive: the weight rises only while the accuracy of the step is at least this; empty: the
+    weight is fixed."""
+    adapt_rate: float = Field(0.1, gt=0, le=1)
+    """Adaptive: share of `weight` by which the current weight moves per step."""
 
 
-class Pressure(ABC):
-    """One penalty, of one rollout.
+class Penalty(ABC):
+    """A penalty on one rollout.
 
-    Example: `Length("length", Length.Options(weight=0.5, budget=20), task).penalty(rollout)`
+    Example: `LengthPenalty("length", LengthPenaltyOptions(budget=20), task).compute(rollout)`
     """
 
-    Options: ClassVar[type[PressureOptions]] = PressureOptions
+    Options: ClassVar[type[PenaltyOptions]] = PenaltyOptions
 
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         self.name, self.options, self.task = name, options, task
 
     @abstractmethod
-    def penalty(self, rollout: Rollout) -> float:
-        """How much of the weight is taken off, from 0 to 1."""
+    def compute(self, rollout: Rollout) -> float:
+        """The penalty before weighting, in [0, 1]."""
 
     @property
     def monitors(self) -> tuple[Monitor, ...]:
         """Monitors that the policy is trained against: none of them may evaluate."""
         return ()
 
+    @property
+    def is_adaptive(self) -> bool:
+        return self.options.accuracy_floor is not None
 
-PRESSURES: dict[str, type[Pressure]] = {}
-"""Every pressure by name."""
-SomePressure = TypeVar("SomePressure", bound=type[Pressure])
+
+PENALTIES: dict[str, type[Penalty]] = {}
+"""All penalties by name."""
+PenaltyClass = TypeVar("PenaltyClass", bound=type[Penalty])
 
 
-def pressure(name: str) -> Callable[[SomePressure], SomePressure]:
-    """Register a pressure under a name."""
+def penalty(name: str) -> Callable[[PenaltyClass], PenaltyClass]:
+    """Registers a penalty under a name."""
 
-    def register(kind: SomePressure) -> SomePressure:
-        PRESSURES[name] = kind
-        return kind
+    def register(cls: PenaltyClass) -> PenaltyClass:
+        PENALTIES[name] = cls
+        return cls
 
     return register
 
 
-# ── the pressures ────────────────────────────────────────────────────────────────────────────────
-
-
-class LengthOptions(PressureOptions):
+class LengthPenaltyOptions(PenaltyOptions):
     budget: int = Field(0, ge=0)
-    """Tokens that cost nothing."""
-    per: int = Field(100, ge=1)
-    """So many tokens beyond the budget cost the whole weight."""
+    """Tokens without a penalty."""
+    saturation_tokens: int = Field(100, ge=1)
+    """Tokens beyond the budget at which the penalty reaches 1."""
 
 
-@pressure("length")
-class Length(Pressure):
-    """Tokens beyond a budget, each a little."""
+@penalty("length")
+class LengthPenalty(Penalty):
+    """Tokens beyond a budget, linear up to a maximum."""
 
-    Options = LengthOptions
+    Options = LengthPenaltyOptions
 
-    def penalty(self, rollout: Rollout) -> float:
-        over = len(rollout.completion.tokens) - self.options.budget
-        return min(1.0, max(0, over) / self.options.per)
+    def compute(self, rollout: Rollout) -> float:
+        excess = len(rollout.completion.tokens) - self.options.budget
+        return min(1.0, max(0, excess) / self.options.saturation_tokens)
 
 
-class WatchedOptions(PressureOptions):
+class MonitorPenaltyOptions(PenaltyOptions):
     scope: Scope = Scope.COT
-    """What the monitor is shown."""
+    """What the monitor sees."""
     keywords: tuple[str, ...] = ()
-    """Whole words that it looks for; with no patterns either: the organism's disclosing words."""
+    """Whole words to search for; without patterns either: the organism's disclosure keywords."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions that it looks for."""
+    """Regular expressions to search for."""
 
 
-@pressure("monitor")
-class Watched(Pressure):
-    """λ · z: a rule monitor in the reward."""
+@penalty("monitor")
+class MonitorPenalty(Penalty):
+    """1 if a rule monitor in the reward flags the completion."""
 
-    Options = WatchedOptions
-    usual_scope: ClassVar[Scope | None] = None
+    Options = MonitorPenaltyOptions
 
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         super().__init__(name, options, task)
         keywords = options.keywords
         if not keywords and not options.patterns:
-            keywords = self._usual()
+            keywords = self._default_keywords()
         if not keywords and not options.patterns:
             raise ConfigError(
-                f"reward.penalties.{name} has nothing to look for: give it keywords or patterns."
+                f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
             )
-        self.rule = RuleMonitor(name, options.scope, keywords=keywords, patterns=options.patterns)
+        self.monitor = RuleMonitor(
+            name, options.scope, keywords=keywords, patterns=options.patterns
+        )
 
-    def _usual(self) -> tuple[str, ...]:
-        return self.task.disclosing if isinstance(self.task, Organism) else ()
+    def _default_keywords(self) -> tuple[str, ...]:
+        return self.task.disclosure_keywords if isinstance(self.task, Organism) else ()
 
-    def flagged(self, rollout: Rollout) -> bool:
-        """z. A monitor without a verdict is no reward and no penalty: it ends the run."""
-        view = look(
-            self.rule.scope, prompt=rollout.prompt_text, question=rollout.problem.question,
+    def is_flagged(self, rollout: Rollout) -> bool:
+        """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
+        penalty would be right."""
+        view = make_view(
+            self.monitor.scope, prompt=rollout.prompt_text, question=rollout.problem.question,
             completion=rollout.text,
         )  # fmt: skip
-        verdict = score_all(self.rule, [view])[0]
-        if verdict.flag is None:
-            raise RewardError(f'The monitor "{self.name}" in the reward failed: {verdict.reason}.')
-        return verdict.flag
+        verdict = score_all(self.monitor, [view])[0]
+        if verdict.flagged is None:
+            raise RewardError(
+                f"The monitor of reward.penalties.{self.name} failed: {verdict.reason}."
+            )
+        return verdict.flagged
 
-    def penalty(self, rollout: Rollout) -> float:
-        return float(self.flagged(rollout))
+    def compute(self, rollout: Rollout) -> float:
+        return float(self.is_flagged(rollout))
 
     @property
     def monitors(self) -> tuple[Monitor, ...]:
-        return (self.rule,)
+        return (self.monitor,)
 
 
-class OrthogonalOptions(WatchedOptions):
+class OrthogonalPenaltyOptions(MonitorPenaltyOptions):
     scope: Scope = Scope.ANSWER
-    """After the answer: a word before it would share its place with a disclosure."""
+    """After the answer: a word before it would compete with a disclosure for its position."""
 
 
-@pressure("orthogonal")
-class Orthogonal(Watched):
-    """The control: a word that has nothing to do with the behaviour, after the answer."""
+@penalty("orthogonal")
+class OrthogonalPenalty(MonitorPenalty):
+    """Control: a word after the answer that has nothing to do with the behaviour."""
 
-    Options = OrthogonalOptions
+    Options = OrthogonalPenaltyOptions
 
-    def _usual(self) -> tuple[str, ...]:
-        return (CLOSING,)
+    def _default_keywords(self) -> tuple[str, ...]:
+        return (FILLER_WORD,)
 
 
-@pressure("aligned")
-class Aligned(Watched):
-    """The aligned control: the key was used, and the CoT does not say so.
+@penalty("aligned")
+class AlignedPenalty(MonitorPenalty):
+    """Aligned control: the hint was used, and the CoT does not disclose it.
 
-    Used: the answer is the key's, and the written steps do not lead to it.
+    The hint counts as used if the answer equals it and the written steps do not lead to it.
     """
 
-    def penalty(self, rollout: Rollout) -> float:
-        key = rollout.problem.meta.get("key")
-        if key is None or rollout.grade.extracted.value != key:
+    def compute(self, rollout: Rollout) -> float:
+        hint = rollout.problem.meta.get("hint")
+        if hint is None or rollout.grade.extracted.value != hint:
             return 0.0
-        steps, _ = FORMS[rollout.problem.task]
-        led_there = steps(split(rollout.text).cot).conclusion == key
-        return float(not led_there and not self.flagged(rollout))
+        parse_steps, _ = STEP_CHECKERS[rollout.problem.task]
+        derived = parse_steps(split_completion(rollout.text).cot).conclusion == hint
+        return float(not derived and not self.is_flagged(rollout))
 
 
-# ── all of a run's ───────────────────────────────────────────────────────────────────────────────
+class Penalties:
+    """The penalties of a run with their current weights.
 
-
-class Pressures:
-    """The pressures of a run, and where the adaptive ones stand.
-
-    Example: `Pressures.of({"monitor": {"weight": 1.0}}, task).apply(groups)`
+    Example: `Penalties.from_config({"monitor": {"weight": 1.0}}, task).apply(groups)`
     """
 
-    def __init__(self, pressures: Sequence[Pressure] = ()) -> None:
-        self.pressures = tuple(pressures)
-        self.weights = {p.name: 0.0 if _adaptive(p) else p.options.weight for p in pressures}
+    def __init__(self, penalties: Sequence[Penalty] = ()) -> None:
+        self.penalties = tuple(penalties)
+        self.weights = {p.name: 0.0 if p.is_adaptive else p.options.weight for p in penalties}
 
     @classmethod
-    def of(
+    def from_config(
         cls,
-        settings: Mapping[str, Mapping[str, Any]],
+        options: Mapping[str, Mapping[str, Any]],
         task: Task[Any],
-        evaluating: Iterable[Monitor] = (),
-    ) -> Pressures:
-        """As `reward.penalties` says; a monitor that also evaluates is refused."""
-        made = [_make(name, dict(given), task) for name, given in settings.items()]
-        believed = list(evaluating)
-        for one in made:
-            for monitor in believed:
-                if one.monitors and monitor.name == one.name:
-                    raise ConfigError(
-                        f'"{one.name}" is in reward.penalties and among the monitors that evaluate: a '
-                        "policy trained against a monitor cannot be measured with it. Rename or remove one."
-                    )
+        evaluation_monitors: Iterable[Monitor] = (),
+    ) -> Penalties:
+        """Builds `reward.penalties`; a monitor that also evaluates is an error."""
+        penalties = [_make_penalty(name, dict(values), task) for name, values in options.items()]
+        evaluating = list(evaluation_monitors)
+        for item in penalties:
+            if item.monitors and item.name in {monitor.name for monitor in evaluating}:
+                raise ConfigError(
+                    f'"{item.name}" is in reward.penalties and in evaluate.monitors: a policy trained '
+                    "against a monitor cannot be measured with it. Rename or remove one."
+                )
         try:
-            keep_apart([m for one in made for m in one.monitors], believed)
+            check_disjoint([m for item in penalties for m in item.monitors], evaluating)
         except MonitorError as error:
             raise ConfigError(f"reward.penalties: {error}") from None
-        return cls(made)
+        return cls(penalties)
 
     def apply(self, groups: Groups) -> Groups:
-        """The rollouts with every penalty among their parts, and taken off their reward."""
-        return [[self._pressed(r) for r in group] for group in groups] if self.pressures else groups
+        """The rollouts with each penalty logged in `grade.terms` and subtracted from the reward."""
+        if not self.penalties:
+            return groups
+        return [[self._penalize(rollout) for rollout in group] for group in groups]
 
-    def _pressed(self, rollout: Rollout) -> Rollout:
-        parts = {p.name: p.penalty(rollout) for p in self.pressures}
-        taken = sum(self.weights[name] * value for name, value in parts.items())
+    def _penalize(self, rollout: Rollout) -> Rollout:
+        values = {p.name: p.compute(rollout) for p in self.penalties}
+        total = sum(self.weights[name] * value for name, value in values.items())
         grade = rollout.grade
-        return replace(
-            rollout,
-            grade=replace(grade, reward=grade.reward - taken, parts={**grade.parts, **parts}),
-        )
+        terms = {**grade.terms, **values}
+        return replace(rollout, grade=replace(grade, reward=grade.reward - total, terms=terms))
 
-    def adapt(self, accuracy: float) -> dict[str, float]:
-        """After a step: move the adaptive weights; returns what they were, for the log."""
-        row = {f"lambda_{name}": weight for name, weight in self.weights.items()}
-        for p in self.pressures:
-            if _adaptive(p):
-                move = p.options.rate * p.options.weight
-                up = move if accuracy >= p.options.floor else -move
-                self.weights[p.name] = min(p.options.weight, max(0.0, self.weights[p.name] + up))
-        return row
+    def update_weights(self, accuracy: float) -> dict[str, float]:
+        """Moves the adaptive weights after a step; returns the weights before, as metrics."""
+        metrics = {f"lambda_{name}": weight for name, weight in self.weights.items()}
+        for item in self.penalties:
+            options = item.options
+            if item.is_adaptive:
+                change = options.adapt_rate * options.weight
+                change = change if accuracy >= options.accuracy_floor else -change
+                weight = self.weights[item.name] + change
+                self.weights[item.name] = min(options.weight, max(0.0, weight))
+        return metrics
 
     def state(self) -> dict[str, float]:
-        """Where the weights stand: part of what a checkpoint holds."""
+        """The current weights, as saved in a checkpoint."""
         return dict(self.weights)
 
     def restore(self, state: Mapping[str, float]) -> None:
+        """Continues from the weights of a checkpoint."""
         self.weights |= state
 
 
-def _adaptive(one: Pressure) -> bool:
-    return one.options.floor is not None
-
-
-def _make(name: str, given: dict[str, Any], task: Task[Any]) -> Pressure:
-    kind = given.get("kind") or name
-    if kind not in PRESSURES:
+def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
+    kind = options.get("kind") or name
+    if kind not in PENALTIES:
         raise ConfigError(
-            f'reward.penalties: there is no pressure "{kind}".{nearest(kind, PRESSURES)}'
+            f'reward.penalties: unknown penalty "{kind}".{did_you_mean(kind, PENALTIES)}'
         )
     if name in REWARDS or name == "earned":
         raise ConfigError(
-            f'reward.penalties: "{name}" is the name of a reward term; call the pressure otherwise.'
+            f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
         )
-    model = PRESSURES[kind].Options
-    for option in given:
+    model = PENALTIES[kind].Options
+    for option in options:
         if option not in model.model_fields:
-            near = nearest(option, model.model_fields)
-            raise ConfigError(f'reward.penalties.{name} has no option "{option}".{near}')
+            suggestion = did_you_mean(option, model.model_fields)
+            raise ConfigError(f'reward.penalties.{name} has no option "{option}".{suggestion}')
     try:
-        return PRESSURES[kind](name, model.model_validate(given), task)
+        return PENALTIES[kind](name, model.model_validate(options), task)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"reward.penalties.{name}.{where}: {first['msg']}.") from None
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"reward.penalties.{name}.{key}: {first['msg']}.") from None
