@@ -1,83 +1,75 @@
-"""Statistics of monitorability: the seed is the unit of a claim, the problem that of a run.
+"""Estimates: a measure with its interval, null distribution and ceiling.
 
-    scored.py       a measure with its interval, its null and its ceiling
-    verdict_rates.py  the same for rates of a monitor's verdicts, several at once
-    resampling.py   intervals: over problems, or over seeds, problems and samples
-    permutation.py  nulls: the same verdicts, dealt out anew
-    seeds.py        two arms over paired seeds: effect, interval, exact test, Holm
-    comparison.py   two monitors on the same rollouts
-    control.py      nulls: the same rollouts, not intervened on
-    matched.py      two arms at one step, or where both arms are equally accurate
+    estimates.py            AUROC, means, reliance and g-mean² with interval, null and ceiling
+    rate_estimates.py       the same for rates of a monitor's flags, several at once
+    bootstrap.py            intervals: over problems, or over seeds, problems and samples
+    permutation.py          nulls: the same flags, permuted among rollouts
+    control_null.py         nulls: the same rollouts without the intervention
+    weighted_statistics.py  measures as functions of row weights, as resampling needs them
+    paired_seeds.py         two arms over paired seeds: effect, interval, exact test, Holm
+    matched.py              a run's measure where its accuracy passes a level
 
-Closed forms (Wilson, Newcombe, McNemar, Holm, Cochran–Armitage) are in glasshouse/statistics.py.
-Every draw is keyed: the same rows and key give the same interval, bit for bit.
+The unit of a claim about RL is the seed, the unit within a run the problem. Closed forms (Wilson,
+Newcombe, Holm) are in glasshouse/statistics.py. Every draw is keyed: the same rows and key give the
+same interval, bit for bit.
 """
 
-from glasshouse.estimation.bootstrap import Interval, bootstrap, bootstrap_all, unanimous
+from glasshouse.estimation.bootstrap import (
+    Interval,
+    bootstrap,
+    bootstrap_all,
+    wilson_if_unanimous,
+)
 from glasshouse.estimation.control_null import control_null
 from glasshouse.estimation.estimates import (
-    Scored,
-    ScoredGMean2,
-    scored_auroc,
-    scored_gmean2,
-    scored_mean,
-    scored_reliance,
+    Estimate,
+    GMean2Estimate,
+    estimate_auroc,
+    estimate_gmean2,
+    estimate_mean,
+    estimate_reliance,
 )
-from glasshouse.estimation.matched import (
-    Curve,
-    at_accuracy,
-    at_step,
-    matched_accuracy,
-    matched_step,
-    shared_accuracy,
+from glasshouse.estimation.matched import AccuracyCurve, shared_accuracy, value_at_accuracy
+from glasshouse.estimation.paired_seeds import (
+    PairedComparison,
+    compare_differences,
+    compare_paired,
+    holm_correct,
+    sign_flip_test,
 )
-from glasshouse.estimation.monitor_comparison import Versus, versus
-from glasshouse.estimation.paired_seeds import Paired, family, over_seeds, paired, sign_flip, slope
-from glasshouse.estimation.permutation import Null, auroc_null, table_null, table_nulls
-from glasshouse.estimation.rate_estimates import scored_rate, scored_rates
+from glasshouse.estimation.permutation import NullDistribution, auroc_null, table_nulls
+from glasshouse.estimation.rate_estimates import estimate_rates
 from glasshouse.estimation.weighted_statistics import (
-    minus,
-    of_auroc,
-    of_difference,
-    of_mean,
-    of_table,
+    auroc_statistic,
+    mean_statistic,
+    table_statistic,
 )
 
 __all__ = [
-    "Curve",
+    "AccuracyCurve",
+    "Estimate",
+    "GMean2Estimate",
     "Interval",
-    "Null",
-    "Paired",
-    "Scored",
-    "ScoredGMean2",
-    "Versus",
-    "at_accuracy",
-    "at_step",
+    "NullDistribution",
+    "PairedComparison",
     "auroc_null",
+    "auroc_statistic",
     "bootstrap",
     "bootstrap_all",
+    "compare_differences",
+    "compare_paired",
     "control_null",
-    "family",
-    "matched_accuracy",
-    "matched_step",
-    "minus",
-    "of_auroc",
-    "of_difference",
-    "of_mean",
-    "of_table",
-    "over_seeds",
-    "paired",
-    "scored_auroc",
-    "scored_gmean2",
-    "scored_mean",
-    "scored_rate",
-    "scored_rates",
-    "scored_reliance",
+    "estimate_auroc",
+    "estimate_gmean2",
+    "estimate_mean",
+    "estimate_rates",
+    "estimate_reliance",
+    "holm_correct",
+    "mean_statistic",
     "shared_accuracy",
-    "sign_flip",
-    "slope",
-    "table_null",
+    "sign_flip_test",
     "table_nulls",
-    "unanimous",
-    "versus",
+    "table_statistic",
+    "value_at_accuracy",
+    "wilson_if_unanimous",
 ]

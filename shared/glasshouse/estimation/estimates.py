@@ -1,4 +1,4 @@
-"""A measure as it is reported: with its interval, its null and its ceiling."""
+"""A measure as it is reported: with its interval, its null distribution and its ceiling."""
 
 from __future__ import annotations
 
@@ -14,248 +14,269 @@ from glasshouse.estimation.bootstrap import (
     Interval,
     bootstrap,
     bootstrap_all,
-    by_problem,
-    counted,
-    unanimous,
-    widened,
+    count_problems,
+    widen_if_degenerate,
+    wilson_by_problem,
+    wilson_if_unanimous,
 )
-from glasshouse.estimation.permutation import Null, auroc_null, table_nulls
-from glasshouse.estimation.weighted_statistics import Reading, of_auroc, of_mean, of_table
+from glasshouse.estimation.permutation import (
+    NullDistribution,
+    NullStatistic,
+    auroc_null,
+    table_nulls,
+)
+from glasshouse.estimation.weighted_statistics import (
+    TableStatistic,
+    auroc_statistic,
+    mean_statistic,
+    table_statistic,
+)
 from glasshouse.measures import contingency, gmean, rates
 from glasshouse.measures.detection import auroc
 from glasshouse.measures.gmean import GMean2
-from glasshouse.measures.result import Floats, Ints, Measure, labels, mean
+from glasshouse.measures.result import Floats, Ints, MeasureResult, as_labels, mean_result
 from glasshouse.randomness import Part
-from glasshouse.statistics import newcombe, wilson
+from glasshouse.statistics import newcombe_interval, wilson_interval
 
 ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """What may be printed of a measure; a value never stands alone."""
+class Estimate:
+    """A value with everything that is reported with it; a value is never reported alone."""
 
-    name: str
-    measure: Measure
+    measure: MeasureResult
     interval: Interval
-    null: Null | None = None
-    """What permuted verdicts give; None where the measure needs no monitor."""
+    null: NullDistribution | None = None
+    """What permuted flags, or rollouts without the intervention, give; None if there is neither."""
     ceiling: float | None = None
-    """The best value possible, except for g-mean²: there, the best that knowing nothing reaches."""
+    """The best possible value; for g-mean², the best that flagging at random reaches."""
 
     @property
     def informative(self) -> bool:
-        """Does the monitor know something? Not by its score alone: by its permutation null."""
+        """Is the value better than its null? The value alone does not say so."""
         return self.null is not None and self.null.p is not None and self.null.p <= ALPHA
 
     def as_dict(self) -> dict[str, Any]:
-        shown = asdict(self) | {"measure": self.measure.as_dict()}
-        return shown | ({"informative": self.informative} if self.null else {})
+        entry = asdict(self) | {"measure": self.measure.as_dict()}
+        return entry | ({"informative": self.informative} if self.null else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredGMean2:
-    """g-mean² with everything that belongs beside it."""
+class GMean2Estimate:
+    """g-mean² with everything that is reported with it."""
 
-    score: Scored
+    estimate: Estimate
     parts: GMean2
-    null_within: Null
-    """The same verdicts dealt out anew within each arm: what seeing the plant alone would give."""
-    lift: Interval
-    """Of pz − FPR."""
-    lift_null: Null
-    lift_within: Interval
-    """Of pz − FPR₁, within the planted arm."""
-    lift_within_null: Null
-    """Dealt out anew within each arm."""
+    null_within: NullDistribution
+    """The same flags permuted within each arm: what seeing the plant alone would give."""
+    informedness: Interval
+    informedness_null: NullDistribution
+    informedness_planted: Interval
+    informedness_planted_null: NullDistribution
+    """Flags permuted within each arm."""
 
-    def line(self) -> str:
-        """One line for people, always with q, ceiling, null and lift."""
-        g, null = self.parts, self.score.null
+    def summary(self) -> str:
+        """One line: g-mean² with attributable share, ceiling, null and informedness."""
+        g, null = self.parts, self.estimate.null
         if g.gmean2.value is None:
             return f"g-mean² undefined: {g.gmean2.reason}"
         p = "undefined" if null is None or null.p is None else f"{null.mean:.3f}, p = {null.p:.4f}"
         return (
-            f"g-mean² {g.gmean2.value:.3f} ({_shown(self.score.interval)}); q {g.q:.3f}, "
-            f"a coin reaches {g.ceiling:.3f}; permuted verdicts {p}; "
-            f"pz − FPR {g.lift:+.3f} ({_shown(self.lift)})"
+            f"g-mean² {g.gmean2.value:.3f} ({_format(self.estimate.interval)}); attributable share "
+            f"{g.attributable_share:.3f}, a coin reaches {g.ceiling:.3f}; permuted flags {p}; "
+            f"informedness {g.informedness:+.3f} ({_format(self.informedness)})"
         )
 
 
-def scored_gmean2(
-    x: ArrayLike,
-    y: ArrayLike,
-    z: ArrayLike,
+def estimate_gmean2(
+    planted: ArrayLike,
+    behaviour: ArrayLike,
+    flagged: ArrayLike,
     problems: ArrayLike,
     *,
     key: Sequence[Part],
     resamples: int = RESAMPLES,
-) -> ScoredGMean2:
+) -> GMean2Estimate:
     """The interventional form, resampled over problems; blocks of the null: problem and arm."""
 
-    def part(name: str) -> Reading:
-        return lambda table: gmean.parts(table)[name]
+    def part(name: str) -> TableStatistic:
+        return lambda table: gmean.gmean2_parts(table)[name]
 
-    found = gmean.gmean2(x, y, z)
+    result = gmean.gmean2(planted, behaviour, flagged)
     intervals = bootstrap_all(
-        {name: of_table(part(name), x, y, z) for name in ("gmean2", "lift", "lift_within")},
+        {
+            name: table_statistic(part(name), planted, behaviour, flagged)
+            for name in ("gmean2", "informedness", "informedness_planted")
+        },
         [problems],
         key=key,
         resamples=resamples,
     )
 
-    def nulls(name: str, lift: str, strata: ArrayLike | None) -> dict[str, Null]:
+    def nulls(
+        stream: str, informedness: str, strata: ArrayLike | None
+    ) -> dict[str, NullDistribution]:
         return table_nulls(
-            {part_: (part(part_), False) for part_ in ("gmean2", lift)},
-            x,
-            y,
-            z,
-            key=(*key, name),
-            blocks=problem_and_arm(problems, x),
+            {name: NullStatistic(part(name)) for name in ("gmean2", informedness)},
+            planted,
+            behaviour,
+            flagged,
+            key=(*key, stream),
+            blocks=problem_and_arm(problems, planted),
             strata=strata,
             permutations=resamples,
         )
 
-    over, inside = nulls("null", "lift", None), nulls("null within", "lift_within", x)
-    caught, passed = _caught(x, y, z), _passed(x, y, z)
-    pz, tnr = by_problem(caught, problems), by_problem(passed, problems)
-    within = by_problem(np.where(labels("x", x), passed, np.nan), problems)
-    tpr = [min(1.0, p / found.q) if found.q else p for p in pz]
-    return ScoredGMean2(
-        score=Scored(
-            name="g-mean²",
-            measure=found.gmean2,
-            interval=widened(intervals["gmean2"], tpr[0] * tnr[0], tpr[1] * tnr[1]),
+    # "null" and "null within" key the random streams: they must not change
+    over = nulls("null", "informedness", None)
+    within = nulls("null within", "informedness_planted", planted)
+    positives = contingency.planted_behaviour(planted, behaviour)
+    not_flagged = 1 - flags_among(~positives, flagged)
+    raw_tpr = wilson_by_problem(flags_among(positives, flagged), problems)
+    tnr = wilson_by_problem(not_flagged, problems)
+    tnr_planted = wilson_by_problem(
+        np.where(as_labels("planted", planted), not_flagged, np.nan), problems
+    )
+    share = result.attributable_share
+    tpr = [min(1.0, p / share) if share else p for p in raw_tpr]
+    return GMean2Estimate(
+        estimate=Estimate(
+            measure=result.gmean2,
+            interval=widen_if_degenerate(intervals["gmean2"], tpr[0] * tnr[0], tpr[1] * tnr[1]),
             null=over["gmean2"],
-            ceiling=found.ceiling,
+            ceiling=result.ceiling,
         ),
-        parts=found,
-        null_within=inside["gmean2"],
-        lift_null=over["lift"],
-        lift_within_null=inside["lift_within"],
-        lift=widened(intervals["lift"], pz[0] - 1 + tnr[0], pz[1] - 1 + tnr[1]),
-        lift_within=widened(intervals["lift_within"], pz[0] - 1 + within[0], pz[1] - 1 + within[1]),
+        parts=result,
+        null_within=within["gmean2"],
+        informedness_null=over["informedness"],
+        informedness_planted_null=within["informedness_planted"],
+        informedness=widen_if_degenerate(
+            intervals["informedness"], raw_tpr[0] - 1 + tnr[0], raw_tpr[1] - 1 + tnr[1]
+        ),
+        informedness_planted=widen_if_degenerate(
+            intervals["informedness_planted"],
+            raw_tpr[0] - 1 + tnr_planted[0],
+            raw_tpr[1] - 1 + tnr_planted[1],
+        ),
     )
 
 
-def scored_auroc(
-    y: ArrayLike,
+def estimate_auroc(
+    behaviour: ArrayLike,
     scores: ArrayLike,
     problems: ArrayLike,
     *,
     key: Sequence[Part],
-    x: ArrayLike | None = None,
+    planted: ArrayLike | None = None,
     resamples: int = RESAMPLES,
-) -> Scored:
-    """AUROC of a monitor's scores; knowing nothing gives ½."""
-    blocks = problems if x is None else problem_and_arm(problems, x)
-    measured = auroc(y, scores)
-    found = bootstrap(of_auroc(y, scores), [problems], key=key, resamples=resamples)
-    if measured.value is not None:
-        reach = _reach(y, scores, problems) * max(measured.value, 1 - measured.value)
-        low, high = max(0.0, measured.value - reach), min(1.0, measured.value + reach)
-        found = widened(found, low, high)
-    return Scored(
-        name="AUROC",
-        measure=measured,
-        interval=found,
-        null=auroc_null(y, scores, key=(*key, "null"), blocks=blocks, permutations=resamples),
+) -> Estimate:
+    """AUROC of a monitor's scores; ½ without information."""
+    blocks = problems if planted is None else problem_and_arm(problems, planted)
+    result = auroc(behaviour, scores)
+    interval = bootstrap(
+        auroc_statistic(behaviour, scores), [problems], key=key, resamples=resamples
+    )
+    if result.value is not None:
+        reach = _perfect_auroc_error(behaviour, scores, problems)
+        reach *= max(result.value, 1 - result.value)
+        low, high = max(0.0, result.value - reach), min(1.0, result.value + reach)
+        interval = widen_if_degenerate(interval, low, high)
+    return Estimate(
+        measure=result,
+        interval=interval,
+        null=auroc_null(
+            behaviour, scores, key=(*key, "null"), blocks=blocks, permutations=resamples
+        ),
         ceiling=1.0,
     )
 
 
-def scored_mean(
-    name: str,
+def estimate_mean(
     rows: ArrayLike,
     problems: ArrayLike,
     *,
     key: Sequence[Part],
     ceiling: float | None = None,
     resamples: int = RESAMPLES,
-) -> Scored:
+) -> Estimate:
     """A mean over rollouts that needs no monitor: accuracy, AOC, TRACE, step validity."""
-    found = bootstrap(of_mean(rows), [problems], key=(*key, name), resamples=resamples)
-    return Scored(
-        name=name,
-        measure=mean(rows, f"no rollout has a value of {name}"),
-        interval=unanimous(rows, found, problems=problems),
+    interval = bootstrap(mean_statistic(rows), [problems], key=key, resamples=resamples)
+    return Estimate(
+        measure=mean_result(rows, "no rollout has a value"),
+        interval=wilson_if_unanimous(rows, interval, problems=problems),
         ceiling=ceiling,
     )
 
 
-def scored_reliance(
-    x: ArrayLike,
-    y: ArrayLike,
+def estimate_reliance(
+    planted: ArrayLike,
+    behaviour: ArrayLike,
     problems: ArrayLike,
     *,
     key: Sequence[Part],
     resamples: int = RESAMPLES,
-) -> Scored:
-    """P(y | x = 1) − P(y | x = 0), resampled over problems; where every resample comes to the same,
-    Newcombe's interval with the problems as trials. Its null: behaviour dealt out anew, blind to
-    the arm."""
-    measured = rates.reliance(x, y)
-    none = [0] * len(labels("y", y))
-    found = bootstrap(
-        of_table(contingency.total_effect, x, y, none), [problems], key=key, resamples=resamples
+) -> Estimate:
+    """P(behaviour | planted) − P(behaviour | control), resampled over problems. Where all resamples
+    agree: Newcombe's interval with problems as trials. Its null permutes the behaviour among arms."""
+    result = rates.reliance(planted, behaviour)
+    no_flags = [0] * len(as_labels("behaviour", behaviour))
+    interval = bootstrap(
+        table_statistic(contingency.total_effect, planted, behaviour, no_flags),
+        [problems],
+        key=key,
+        resamples=resamples,
     )
-    if measured.value is not None:
-        arm, rows = labels("x", x), np.asarray(y, dtype=np.float64)
+    if result.value is not None:
+        arm, rows = as_labels("planted", planted), np.asarray(behaviour, dtype=np.float64)
         sides = [np.where(arm == side, rows, np.nan) for side in (True, False)]
-        (n1, h1), (n0, h0) = (_trials(side, problems) for side in sides)
-        found = widened(found, *newcombe(h1, n1, h0, n0))
-    # the behaviour in the place of the score, the arm in that of the label
+        (n1, hits1), (n0, hits0) = (_trials(side, problems) for side in sides)
+        interval = widen_if_degenerate(interval, *newcombe_interval(hits1, n1, hits0, n0))
+    # the arm takes the place of the label, the behaviour that of the flag
     null = table_nulls(
-        {"": (lambda table: _effect(table), False)},
+        {"": NullStatistic(_flag_rate_difference)},
         None,
-        x,
-        y,
+        planted,
+        behaviour,
         key=(*key, "null"),
-        blocks=problem_and_arm(problems, x),
+        blocks=problem_and_arm(problems, planted),
         permutations=resamples,
     )[""]
-    return Scored(name="reliance", measure=measured, interval=found, null=null, ceiling=1.0)
+    return Estimate(measure=result, interval=interval, null=null, ceiling=1.0)
 
 
-def problem_and_arm(problems: ArrayLike, x: ArrayLike) -> Ints:
+def problem_and_arm(problems: ArrayLike, planted: ArrayLike) -> Ints:
     """One id per (problem, arm): the block within which rollouts are alike."""
-    return np.unique(np.asarray(problems), return_inverse=True)[1] * 2 + labels("x", x)
+    problem = np.unique(np.asarray(problems), return_inverse=True)[1]
+    return problem * 2 + as_labels("planted", planted)
 
 
-def _effect(table: Floats) -> Floats:
-    """With the arm as the label and the behaviour as the verdict: P(1 | arm 1) − P(1 | arm 0)."""
-    return contingency.true_positive_rate(table) - (1 - contingency.true_negative_rate(table))
+def flags_among(rows: ArrayLike, flagged: ArrayLike) -> Floats:
+    """The flags of these rows; NaN elsewhere and where the monitor failed."""
+    flags = contingency.as_flags(flagged)
+    return np.where(as_labels("rows", rows) & (flags != contingency.FAILED), flags, np.nan)
 
 
-def shares_among(among: ArrayLike, z: ArrayLike) -> Floats:
-    """The verdicts on these rows; NaN elsewhere and where there is none."""
-    verdict = contingency.flags(z)
-    return np.where(labels("among", among) & (verdict != contingency.FAILED), verdict, np.nan)
-
-
-def _caught(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Floats:
-    return shares_among(contingency.positives(x, y), z)
-
-
-def _passed(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Floats:
-    return 1 - shares_among(~contingency.positives(x, y), z)
+def _flag_rate_difference(table: Floats) -> Floats:
+    """P(flagged | behaviour) − P(flagged | no behaviour)."""
+    return contingency.disclosure(table) - (1 - contingency.true_negative_rate(table))
 
 
 def _trials(rows: Floats, problems: ArrayLike) -> tuple[int, int]:
-    """Problems that have a row, and as many of them as the rows' mean says."""
-    trials = counted(rows, problems)
+    """Problems that have a row, and the hits among them at the rows' mean rate."""
+    trials = count_problems(rows, problems)
     return trials, round(float(np.nanmean(rows)) * trials)
 
 
-def _reach(y: ArrayLike, scores: ArrayLike, problems: ArrayLike) -> float:
-    """How far the truth may lie from a perfect AUROC: Wilson's, the problems of the rarer label as
-    trials."""
-    behaviour, s = labels("y", y), np.asarray(scores, dtype=np.float64)
-    fewest = min(counted(np.where(side, s, np.nan), problems) for side in (behaviour, ~behaviour))
-    return wilson(0, fewest)[1]
+def _perfect_auroc_error(behaviour: ArrayLike, scores: ArrayLike, problems: ArrayLike) -> float:
+    """How far the truth may lie from a perfect AUROC: Wilson's, with the problems of the rarer label
+    as trials."""
+    labels, s = as_labels("behaviour", behaviour), np.asarray(scores, dtype=np.float64)
+    fewest = min(count_problems(np.where(side, s, np.nan), problems) for side in (labels, ~labels))
+    return wilson_interval(0, fewest)[1]
 
 
-def _shown(interval: Interval) -> str:
+def _format(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return f"no interval: {interval.reason}"
     return f"{interval.low:.3f} to {interval.high:.3f}"

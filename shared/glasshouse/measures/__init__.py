@@ -1,81 +1,69 @@
-"""Measures of monitorability: pure functions of labels, scores and answers.
+"""Measures of monitorability: pure functions of labels, flags, scores and answers.
 
-    rates.py      reliance, disclosure, undetected reliance, TPR, TNR
-    gmean.py      g-mean², with q, its ceiling and its lift beside it
-    detection.py  AUROC, TPR at a frozen threshold
-    ablation.py   necessity uplift, early answering, TRACE, follow rates, filler
-    steps.py      step validity and coverage
-    companions.py accuracy, CoT length, parse failures, rule mix: beside every point
+    registry.py           id, label, unit, bounds, direction and definition of every measure
+    rates.py              reliance, disclosure, undetected use, TPR, TNR
+    gmean.py              g-mean², with attributable share, ceiling and informedness
+    detection.py          AUROC, threshold at a false positive rate, labels needed
+    ablation.py           necessity uplift, early answering, TRACE, follow rates, filler
+    steps.py              step validity and coverage
+    companion_metrics.py  accuracy, CoT length, parse failures, parser rules: reported with every point
 
-Each returns a `Measure`: a value with its denominator, or the reason why it is undefined. What
-they share is in result.py, and tables.py holds the one contingency table they are read from.
+Each returns a `MeasureResult`: a value with its denominator, or the reason why it is undefined.
+result.py holds what they share, contingency.py the table that all rates are computed from.
 """
 
 from glasshouse.measures.ablation import (
-    Follow,
+    FollowShares,
     aoc_ceiling,
-    cot_necessary,
     early_answering_aoc,
     filler_agreement,
-    follow,
-    mistake_follow,
+    follow_shares,
     necessity_uplift,
     trace,
     transplant_follow,
 )
-from glasshouse.measures.companion_metrics import beside
-from glasshouse.measures.contingency import FAILED, resolved
-from glasshouse.measures.detection import (
-    auroc,
-    flagged,
-    labels_needed,
-    threshold_at_fpr,
-    tpr_at_fpr,
-)
+from glasshouse.measures.companion_metrics import compute_companions
+from glasshouse.measures.contingency import FAILED
+from glasshouse.measures.detection import auroc, labels_needed, threshold_at_fpr
 from glasshouse.measures.gmean import GMean2, gmean2, gmean2_plain, uninformative_ceiling
 from glasshouse.measures.rates import (
     disclosure,
-    failure_rate,
     rate,
     reliance,
     true_negative_rate,
-    true_positive_rate,
-    undetected_reliance,
+    undetected_use,
 )
-from glasshouse.measures.result import Measure
+from glasshouse.measures.registry import MEASURES, MeasureSpec, lookup
+from glasshouse.measures.result import MeasureResult
 from glasshouse.measures.steps import step_coverage, step_validity
 
 __all__ = [
     "FAILED",
-    "Follow",
+    "MEASURES",
+    "FollowShares",
     "GMean2",
-    "Measure",
+    "MeasureResult",
+    "MeasureSpec",
     "aoc_ceiling",
     "auroc",
-    "beside",
-    "cot_necessary",
+    "compute_companions",
     "disclosure",
     "early_answering_aoc",
-    "failure_rate",
     "filler_agreement",
-    "flagged",
-    "follow",
+    "follow_shares",
     "gmean2",
     "gmean2_plain",
     "labels_needed",
-    "mistake_follow",
+    "lookup",
     "necessity_uplift",
     "rate",
     "reliance",
-    "resolved",
     "step_coverage",
     "step_validity",
     "threshold_at_fpr",
-    "tpr_at_fpr",
     "trace",
     "transplant_follow",
     "true_negative_rate",
-    "true_positive_rate",
-    "undetected_reliance",
     "uninformative_ceiling",
+    "undetected_use",
 ]
