@@ -1,7 +1,7 @@
-"""The audit of a run: evaluation against what its record says it was trained on, not its plan.
+"""Compares evaluation problems with those that a run was trained on, according to its rollout log.
 
-Before each evaluation (`Guard`), and after the fact for any run directory and any problem file
-(`audit_run`, which is `glasshouse data audit`).
+`HeldOutFilter` runs before each evaluation; `audit_run` checks a run directory afterwards
+(`glasshouse data audit`).
 """
 
 from __future__ import annotations
@@ -11,78 +11,76 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glasshouse.data import files
-from glasshouse.data.contamination import Audit, Leak
+from glasshouse.data.contamination import ContaminationCheck, Leak
+from glasshouse.data.files import read_problem_file
 from glasshouse.errors import RunError
-from glasshouse.store import rollout_reader
-from glasshouse.store.rollout_rows import problem_of
+from glasshouse.store import read_rollouts
+from glasshouse.store.rollout_rows import problem_from_row
 from glasshouse.types import Problem
 
-TRAINING = ("train", "replaced")
-"""What training asked: a group that dynamic sampling replaced was not learned from, but it was
-asked, and it decided what was; an evaluation keeps away from it too."""
+TRAINING_KINDS = ("train", "discarded")
+"""Discarded groups count as training: they were not learned from, but their rewards decided which
+groups were."""
 
 
-class Guard:
-    """Stands between an oversized evaluation set and each evaluation of a run.
+class HeldOutFilter:
+    """Selects the problems of an evaluation from a larger set, leaving out those trained on.
 
-    Example: `Guard(oversized, wanted=200).check(run / "results" / "rollouts")`
+    Example: `HeldOutFilter(oversized, 200).select_clean(run / "results" / "rollouts")`
     """
 
-    def __init__(self, oversized: Sequence[Problem], wanted: int) -> None:
-        self.audit = Audit(oversized)
-        self.wanted = min(wanted, len(self.audit.problems))  # a small space may hold fewer
+    def __init__(self, oversized: Sequence[Problem], count: int) -> None:
+        self.check = ContaminationCheck(oversized)
+        self.count = min(count, len(self.check.problems))  # a small task may have fewer problems
 
-    def check(self, record: Path) -> tuple[list[Problem], dict[str, Any]]:
-        """The problems to evaluate on, and what was found. Reads only the steps that are new."""
-        self.audit.read(rollout_reader.read(record, *TRAINING, after=self.audit.last_step))
-        clean = self.audit.clean(self.wanted)
-        found = {
-            "checked": len(self.audit.problems),
-            "removed": len(self.audit.leaks),
-            "left": len(self.audit.problems) - len(self.audit.leaks),
-        }
-        if len(clean) < self.wanted:
+    def select_clean(self, rollout_log: Path) -> tuple[list[Problem], dict[str, Any]]:
+        """Return the problems to evaluate on and the counts of checked, removed and remaining ones.
+        Reads only steps that were logged since the last call."""
+        self.check.scan(read_rollouts(rollout_log, *TRAINING_KINDS, after=self.check.last_step))
+        clean = self.check.clean_problems(self.count)
+        checked, removed = len(self.check.problems), len(self.check.leaks)
+        if len(clean) < self.count:
+            leak = self.check.leaks[min(self.check.leaks)]
             raise RunError(
-                f"{found['removed']} of the {found['checked']} evaluation problems have been trained on, "
-                f"and the {found['left']} left are fewer than the {self.wanted} that evaluate.problems asks "
-                "for. Raise evaluate.oversize, lower evaluate.problems, or train on other problems; the "
-                f"first that leaked: {self.audit.leaks[min(self.audit.leaks)].problem.question!r}."
+                f"evaluate.problems asks for {self.count} problems, but {removed} of the {checked} "
+                f"held-out problems have been trained on, so only {checked - removed} remain. Raise "
+                "evaluate.oversize, lower evaluate.problems, or train on other problems. The first "
+                f"one trained on: {leak.problem.question!r}."
             )
-        return clean, found
+        return clean, {"checked": checked, "removed": removed, "left": checked - removed}
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What an audit after the fact found."""
+class AuditReport:
+    """The result of `audit_run`."""
 
     checked: int
     trained: int
-    """Problems that training asked, repeats included."""
+    """Number of training problems, repeats included."""
     leaks: list[Leak]
 
 
-def audit_run(run: Path, file: Path | None = None) -> Report:
-    """With a file: which of its problems the run was trained on at any step. Without: which of the
-    problems that the run was evaluated on it had been trained on before that evaluation."""
-    record = run / "results" / "rollouts"
-    if not (record / "manifest.jsonl").is_file():
-        raise RunError(f"{run} is not a run directory with a record: it has no {record.name}/.")
-    evaluated = {} if file else _evaluated(record)
-    problems = files.read(file) if file else [problem for problem, _ in evaluated.values()]
+def audit_run(run: Path, file: Path | None = None) -> AuditReport:
+    """Find problems that a run was trained on: those of a file at any step, or without a file, those
+    that the run was evaluated on, at steps before their last evaluation."""
+    log = run / "results" / "rollouts"
+    if not (log / "manifest.jsonl").is_file():
+        raise RunError(f"{run} is not a run directory with a rollout log: it has no {log.name}/.")
+    evaluated = {} if file else _read_evaluated_problems(log)
+    problems = read_problem_file(file) if file else [problem for problem, _ in evaluated.values()]
     if not problems:
-        raise RunError(f"{run} has evaluated nothing; name the problems to check with --file.")
-    audit = Audit(problems)
-    trained = audit.read(rollout_reader.read(record, *TRAINING))
-    leaks = [leak for _, leak in sorted(audit.leaks.items())]
-    if not file:  # trained on only after its last evaluation: no leak
+        raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
+    check = ContaminationCheck(problems)
+    trained = check.scan(read_rollouts(log, *TRAINING_KINDS))
+    leaks = [leak for _, leak in sorted(check.leaks.items())]
+    if not file:  # a problem trained on only after its last evaluation is no leak
         leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
-    return Report(len(problems), trained, leaks)
+    return AuditReport(len(problems), trained, leaks)
 
 
-def _evaluated(record: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
-    """Every problem that the record says was evaluated, with the last step at which it was."""
-    found: dict[tuple[str, str], tuple[Problem, int]] = {}
-    for row in rollout_reader.read(record, "validation"):
-        found[row["task"], row["key"]] = problem_of(row), row["step"]
-    return found
+def _read_evaluated_problems(log: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
+    """Read every evaluated problem from the log, with the last step at which it was evaluated."""
+    problems: dict[tuple[str, str], tuple[Problem, int]] = {}
+    for row in read_rollouts(log, "validation"):
+        problems[row["task"], row["key"]] = problem_from_row(row), row["step"]
+    return problems

@@ -1,4 +1,4 @@
-"""What a person sees of monitoring: a bar, and a line a subject."""
+"""The progress bar of `glasshouse monitor`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from glasshouse.evaluation.monitor_run import Watcher
 
 
-class Bar(Watcher):
-    """On a terminal a bar; and, with `lines`, a line for each subject.
+class MonitorProgressBar(Watcher):
+    """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model.
 
-    Example: `with Bar(console) as bar: monitor(run, watcher=bar)`
+    Example: `with MonitorProgressBar(console) as bar: monitor(run, watcher=bar)`
     """
 
     def __init__(self, console: Console, lines: bool = True) -> None:
@@ -32,7 +32,7 @@ class Bar(Watcher):
         )
         self.steps = 1
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> MonitorProgressBar:
         self.progress.start()
         return self
 
@@ -52,8 +52,8 @@ class Bar(Watcher):
         self.finished += self.steps
         self.progress.update(self.bar, completed=self.finished)
         if self.lines:
-            how = "measured before" if known else "measured"
-            self.console.print(f"[dim]{escape(name):<14}{how}[/]")
+            status = "measured before" if known else "measured"
+            self.console.print(f"[dim]{escape(name):<14}{status}[/]")
 
     def warn(self, sentence: str) -> None:
         self.console.print(f"[yellow]{escape(sentence)}[/]")

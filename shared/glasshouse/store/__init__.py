@@ -1,17 +1,20 @@
-"""The store: what lasts of a run. The run directory is the truth; everything else reads it."""
+"""The run directory and its files: rollout log, metrics, events, checkpoints, monitor results.
 
-from glasshouse.store.manifest import Storage, storage
+Every other package reads a run through this one. Trackers, reports and pages are copies.
+"""
+
+from glasshouse.store.manifest import LogSize, measure_log
 from glasshouse.store.rollout_log import RolloutLog
-from glasshouse.store.rollout_reader import Damage, Query, Reader, read
+from glasshouse.store.rollout_reader import Damage, RolloutFilter, RolloutReader, read_rollouts
 from glasshouse.store.run_directory import RunDirectory
 
 __all__ = [
     "Damage",
-    "Query",
-    "Reader",
+    "LogSize",
+    "RolloutFilter",
     "RolloutLog",
+    "RolloutReader",
     "RunDirectory",
-    "Storage",
-    "read",
-    "storage",
+    "measure_log",
+    "read_rollouts",
 ]

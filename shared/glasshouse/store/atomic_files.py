@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written aside, flushed to disk, then renamed."""
+"""Atomic file writes: write to a temporary file, flush it to disk, then rename it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one step; a crash leaves the old one or the new one, never a part."""
+    """Replace a file atomically: after a crash it has either its old or its new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    with open(aside, "wb") as file:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(aside, path)
-    sync_folder(path.parent)
+    os.replace(temporary, path)
+    fsync_directory(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last."""
+def fsync_directory(folder: Path) -> None:
+    """Flush a folder, so that renames and deletions in it survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,13 +1,14 @@
-"""Checkpoints: folders that are whole, or not there, or known to be damaged.
+"""Checkpoints: written atomically, verified by checksums.
 
-    step-000020/   config.json, model.safetensors, tokenizer …   opens with plain transformers
-                   learner.safetensors                           the optimizer's tensors
+    step-000020/   config.json, model.safetensors, tokenizer …   loads with plain transformers
+                   learner.safetensors                           optimizer state
                    state.json                                    step, counters, best, config, versions
-                   ahead.jsonl                                   with a lag: the next step's rollouts
-                   sums.json                                     size and sha256 of every other file
+                   next_rollouts.jsonl                           with max_offpolicy_steps: the next
+                                                                 step's rollouts
+                   checksums.json                                size and sha256 of every other file
 
-A folder is written aside, flushed, read back and compared, and only then gets its name. Nothing
-is ever unpickled: tensors are safetensors, the rest is JSON.
+A checkpoint is written to a temporary folder, flushed, read back and compared, and only then
+renamed. Nothing is ever unpickled: tensors are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glasshouse.errors import RunError
-from glasshouse.store.atomic_files import sync_folder
+from glasshouse.store.atomic_files import fsync_directory
 
-MODEL, LEARNER, STATE, SUMS = "model.safetensors", "learner.safetensors", "state.json", "sums.json"
-AHEAD = "ahead.jsonl"
-ASIDE, GONE = ".writing", ".removing"
-"""Ends of the names that half-written and half-removed folders have."""
+MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
+NEXT_ROLLOUTS, CHECKSUMS = "next_rollouts.jsonl", "checksums.json"
+WRITING, REMOVING = ".writing", ".removing"
+"""Suffixes of folders that are being written or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a checkpoint holds, before it is on disk."""
+    """The content of a checkpoint, in memory."""
 
     state: dict[str, Any]
     weights: Mapping[str, Tensor]
-    """The model's, by name, as they must be found in the file."""
+    """The model's weights by name, to compare with the file."""
     learner: dict[str, Tensor]
     save_model: Callable[[Path], None]
-    """Writes the model in the Hugging Face layout into a folder."""
-    ahead: bytes = b""
-    """Rollouts that were generated ahead, as JSON lines; empty: none."""
+    """Writes the model in the Hugging Face layout to a folder."""
+    next_rollouts: bytes = b""
+    """Rollouts already generated for the next step, as JSON lines."""
 
     @property
     def step(self) -> int:
@@ -57,60 +58,61 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One on disk."""
+    """A checkpoint on disk."""
 
     path: Path
     step: int
     reward: float | None
-    why: str
+    reason: str
+    """Why it was saved."""
     bytes: int
-    faults: tuple[str, ...]
-    """What is wrong with it; empty: it is valid."""
+    problems: tuple[str, ...]
+    """What is damaged; empty if the checkpoint is valid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """One that was pruned."""
+class RemovedCheckpoint:
+    """A checkpoint that was pruned."""
 
     path: Path
-    why: str
+    reason: str
     bytes: int
 
 
-def write(folder: Path, snapshot: Snapshot) -> Checkpoint:
-    """A new checkpoint in `folder`, verified; whatever has its name gives way only then."""
+def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
+    """Write and verify a new checkpoint in `folder`, then replace an existing one of this step."""
     final = folder / f"step-{snapshot.step:06d}"
-    aside = folder / f"{final.name}{ASIDE}"
-    _remove(aside)
+    temporary = folder / f"{final.name}{WRITING}"
+    _delete_folder(temporary)
     try:
-        aside.mkdir(parents=True)
-        with _disk_errors():
-            snapshot.save_model(aside)
-            save_file(snapshot.learner, aside / LEARNER)
-        (aside / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
-        if snapshot.ahead:
-            (aside / AHEAD).write_bytes(snapshot.ahead)
-        for file in aside.iterdir():
-            _flush(file)
-        sums = {file.name: _sum(file) for file in sorted(aside.iterdir())}
-        (aside / SUMS).write_text(_listing(sums))
-        _flush(aside / SUMS)
-        sync_folder(aside)
-        _compare(aside, snapshot)
+        temporary.mkdir(parents=True)
+        with _unwrap_disk_full():
+            snapshot.save_model(temporary)
+            save_file(snapshot.learner, temporary / LEARNER)
+        (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
+        if snapshot.next_rollouts:
+            (temporary / NEXT_ROLLOUTS).write_bytes(snapshot.next_rollouts)
+        for file in temporary.iterdir():
+            _fsync_file(file)
+        checksums = {file.name: compute_checksum(file) for file in sorted(temporary.iterdir())}
+        (temporary / CHECKSUMS).write_text(format_checksums(checksums))
+        _fsync_file(temporary / CHECKSUMS)
+        fsync_directory(temporary)
+        _compare_with_snapshot(temporary, snapshot)
     except BaseException:
-        _remove(aside)  # a full disk needs the space, and what is there is of no use
+        _delete_folder(temporary)  # a full disk needs the space
         raise
     if final.exists():
-        os.replace(final, _free_name(folder / f"{final.name}{GONE}"))
-    os.replace(aside, final)
-    sync_folder(folder)
-    tidy(folder)
-    return look(final, thorough=False)
+        os.replace(final, _unused_name(folder / f"{final.name}{REMOVING}"))
+    os.replace(temporary, final)
+    fsync_directory(folder)
+    remove_partial(folder)
+    return inspect_checkpoint(final, verify=False)
 
 
 @contextmanager
-def _disk_errors() -> Iterator[None]:
-    """safetensors and tokenizers wrap the system's errors; a full disk is to be seen as one."""
+def _unwrap_disk_full() -> Iterator[None]:
+    """Raise OSError for a full disk, which safetensors and tokenizers wrap in their own errors."""
     try:
         yield
     except Exception as error:
@@ -119,116 +121,119 @@ def _disk_errors() -> Iterator[None]:
         raise
 
 
-def _compare(aside: Path, snapshot: Snapshot) -> None:
-    """What was written, read back: the same numbers, the same state."""
-    faults = check(aside)
-    if not faults:
-        state, weights, learner = read(aside)
+def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Raise unless the checkpoint reads back with the same state and the same tensors."""
+    problems = verify_checkpoint(path)
+    if not problems:
+        state, weights, learner = read_checkpoint(path)
         if state != json.loads(json.dumps(snapshot.state)):
-            faults = (f"{STATE} says something else",)
-        for file, wanted, found in (
+            problems = (f"{STATE} differs",)
+        for file, expected, tensors in (
             (MODEL, snapshot.weights, weights),
             (LEARNER, snapshot.learner, learner),
         ):
-            faults += tuple(
-                f"{file} lacks {name} or has other numbers in it"
-                for name, tensor in wanted.items()
-                if name not in found or not torch.equal(found[name], tensor)
+            problems += tuple(
+                f"{name} in {file} is missing or differs"
+                for name, tensor in expected.items()
+                if name not in tensors or not torch.equal(tensors[name], tensor)
             )
-    if faults:
+    if problems:
         raise RunError(
-            f"The checkpoint of step {snapshot.step} cannot be read back as it was written: {faults[0]}."
+            f"The checkpoint of step {snapshot.step} does not read back as it was written: "
+            f"{problems[0]}. Check the disk."
         )
 
 
-def check(path: Path) -> tuple[str, ...]:
-    """What is wrong with a checkpoint, as short sentences; nothing: it is valid."""
+def verify_checkpoint(path: Path) -> tuple[str, ...]:
+    """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
     try:
-        text = (path / SUMS).read_text()
-        sums = json.loads(text)
-        if text != _listing(sums):
-            return (f"{SUMS} is not as it was written",)
-        expected = {str(name): (int(s["bytes"]), str(s["sha256"])) for name, s in sums.items()}
+        text = (path / CHECKSUMS).read_text()
+        checksums = json.loads(text)
+        if text != format_checksums(checksums):
+            return (f"{CHECKSUMS} was changed",)
+        expected = {str(name): (int(c["bytes"]), str(c["sha256"])) for name, c in checksums.items()}
     except FileNotFoundError:
-        return (f"{SUMS} is missing",)
+        return (f"{CHECKSUMS} is missing",)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return (f"{SUMS} cannot be read",)
-    faults = [f"{name} is missing from {SUMS}" for name in (MODEL, LEARNER, STATE) if name not in expected]  # fmt: skip
+        return (f"{CHECKSUMS} cannot be read",)
+    required = (MODEL, LEARNER, STATE)
+    problems = [f"{CHECKSUMS} does not list {name}" for name in required if name not in expected]
     for name, (size, digest) in expected.items():
         file = path / name
         if not file.is_file():
-            faults.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
         elif file.stat().st_size != size:
-            faults.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-        elif _sum(file)["sha256"] != digest:
-            faults.append(f"{name} is not what was written (its sha256 differs)")
-    return tuple(faults)
+            problems.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
+        elif compute_checksum(file)["sha256"] != digest:
+            problems.append(f"the sha256 of {name} is wrong")
+    return tuple(problems)
 
 
-def look(path: Path, thorough: bool = True) -> Checkpoint:
-    """What a folder holds; `thorough` reads every byte of it."""
-    faults = check(path) if thorough else ()
+def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
+    """Describe a checkpoint on disk; `verify` reads every byte of it."""
+    problems = verify_checkpoint(path) if verify else ()
     size = sum(file.stat().st_size for file in path.iterdir())
     try:
         state = json.loads((path / STATE).read_text())
-        reward = state["reward"]
-        return Checkpoint(path, int(state["step"]), reward, str(state["why"]), size, faults)
+        reward, reason = state["reward"], str(state["reason"])
+        return Checkpoint(path, int(state["step"]), reward, reason, size, problems)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        faults = faults or (f"{STATE} cannot be read ({type(error).__name__})",)
-        return Checkpoint(path, _step(path), None, "", size, faults)
+        problems = problems or (f"{STATE} cannot be read ({type(error).__name__})",)
+        return Checkpoint(path, _step_of(path), None, "", size, problems)
 
 
-def listed(folder: Path, thorough: bool = True) -> list[Checkpoint]:
-    """Every checkpoint of a run, oldest first."""
-    return [look(path, thorough) for path in _folders(folder)]
+def list_checkpoints(folder: Path, verify: bool = True) -> list[Checkpoint]:
+    """Describe every checkpoint of a run, oldest first."""
+    return [inspect_checkpoint(path, verify) for path in _checkpoint_folders(folder)]
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]]:
-    """The newest valid checkpoint, and the damaged ones that are newer."""
+def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]]:
+    """Find the newest valid checkpoint; returns it and the damaged ones that are newer."""
     damaged: list[Checkpoint] = []
-    for path in reversed(_folders(folder)):
-        found = look(path)
-        if not found.faults:
-            return found, damaged
-        damaged.append(found)
+    for path in reversed(_checkpoint_folders(folder)):
+        checkpoint = inspect_checkpoint(path)
+        if not checkpoint.problems:
+            return checkpoint, damaged
+        damaged.append(checkpoint)
     return None, damaged
 
 
-def read(checkpoint: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """State, the model's tensors, the learner's tensors."""
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read the state, the model's tensors and the learner's tensors."""
     try:
-        state = json.loads((checkpoint / STATE).read_text())
-        return state, load_file(checkpoint / MODEL), load_file(checkpoint / LEARNER)
+        state = json.loads((path / STATE).read_text())
+        return state, load_file(path / MODEL), load_file(path / LEARNER)
     except (OSError, ValueError, SafetensorError) as error:
-        raise RunError(f"The checkpoint {checkpoint} cannot be read: {error}.") from None
+        raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
 
 
-def read_ahead(checkpoint: Path) -> bytes:
-    """The rollouts that were generated ahead, as JSON lines."""
-    file = checkpoint / AHEAD
+def read_next_rollouts(path: Path) -> bytes:
+    """Read the rollouts already generated for the next step, as JSON lines; empty if none."""
+    file = path / NEXT_ROLLOUTS
     return file.read_bytes() if file.exists() else b""
 
 
-def prune(folder: Path, keep: Sequence[str]) -> list[Removed]:
-    """Remove what `keep` does not name; the newest has been verified by whoever wrote it."""
-    found = listed(folder, thorough=False)
-    whole = [c for c in found if not c.faults]
-    kept = {path for role in keep for path in roles(whole).get(role, ())}
+def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[RemovedCheckpoint]:
+    """Delete all checkpoints except those with a role in `keep`. The newest has been verified when
+    it was written."""
+    checkpoints = list_checkpoints(folder, verify=False)
+    roles = assign_roles([c for c in checkpoints if not c.problems])
+    kept = {path for role in keep for path in roles.get(role, ())}
     removed = []
-    for checkpoint in found:
+    for checkpoint in checkpoints:
         if checkpoint.path in kept:
             continue
-        why = "damaged" if checkpoint.faults else f"not {_or(keep)}"
-        os.replace(checkpoint.path, _free_name(folder / f"{checkpoint.path.name}{GONE}"))
-        removed.append(Removed(checkpoint.path, why, checkpoint.bytes))
+        reason = "damaged" if checkpoint.problems else f"not {', '.join(keep[:-1])} or {keep[-1]}"
+        os.replace(checkpoint.path, _unused_name(folder / f"{checkpoint.path.name}{REMOVING}"))
+        removed.append(RemovedCheckpoint(checkpoint.path, reason, checkpoint.bytes))
     if removed:
-        sync_folder(folder)
-        tidy(folder)
+        fsync_directory(folder)
+        remove_partial(folder)
     return removed
 
 
-def roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...]]:
-    """Which checkpoint is the first, the second to last, the last and the best."""
+def assign_roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...]]:
+    """Determine which checkpoint is the first, the second to last, the last and the best."""
     if not checkpoints:
         return {}
     scored = [c for c in checkpoints if c.reward is not None]
@@ -241,49 +246,45 @@ def roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...]]:
     }
 
 
-def tidy(folder: Path) -> None:
-    """Clear away what a crash left half written or half removed."""
+def remove_partial(folder: Path) -> None:
+    """Delete checkpoints that a crash left partly written or partly removed."""
     if folder.is_dir():
         for path in folder.iterdir():
-            if path.name.endswith(ASIDE) or GONE in path.name:
-                _remove(path)
+            if path.name.endswith(WRITING) or REMOVING in path.name:
+                _delete_folder(path)
 
 
-def _folders(folder: Path) -> list[Path]:
-    found = [p for p in folder.glob("step-*") if p.is_dir() and p.name[5:].isdigit()]
-    return sorted(found, key=_step)
-
-
-def _step(path: Path) -> int:
-    return int(path.name[5:])
-
-
-def _or(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _free_name(path: Path) -> Path:
-    number = 0
-    while (found := path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return found
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _listing(sums: dict[str, Any]) -> str:
-    """The text of sums.json: this very one, so that any change to it shows."""
-    return json.dumps(sums, indent=1) + "\n"
-
-
-def _flush(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())
-
-
-def _sum(file: Path) -> dict[str, Any]:
+def compute_checksum(file: Path) -> dict[str, Any]:
     with open(file, "rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def format_checksums(checksums: dict[str, Any]) -> str:
+    """Format checksums.json; a file that differs from this format by one byte is damaged."""
+    return json.dumps(checksums, indent=1) + "\n"
+
+
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    paths = [p for p in folder.glob("step-*") if p.is_dir() and p.name[5:].isdigit()]
+    return sorted(paths, key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name[5:])
+
+
+def _unused_name(path: Path) -> Path:
+    number = 0
+    while (candidate := path.with_name(f"{path.name}-{number}")).exists():
+        number += 1
+    return candidate
+
+
+def _delete_folder(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _fsync_file(file: Path) -> None:
+    with open(file, "rb") as handle:
+        os.fsync(handle.fileno())

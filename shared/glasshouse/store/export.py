@@ -1,8 +1,8 @@
-"""Rollouts as tables: Arrow batches, SQL through DuckDB, files for others.
+"""Rollouts as tables: SQL queries through DuckDB, and export to Parquet, JSON lines or CSV.
 
-DuckDB is fed from our own reader and never opens the record: of a truncated file it would return
-the beginning and say nothing. A table's text is Unicode, so that a lone surrogate stands in it as
-its escape (`\\udc80`).
+DuckDB gets rows from `RolloutReader` and never opens the log itself: given a truncated file, it
+would return the first part without an error. Tables hold valid Unicode only, so a lone surrogate is
+written as its escape (`\\udc80`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.store.rollout_rows import encode
+from glasshouse.store.rollout_rows import encode_rows
 
 Row = dict[str, Any]
 COLUMNS = {
@@ -31,23 +31,23 @@ COLUMNS = {
     "reason": "string", "advantage": "float64", "version": "int64", "length": "int64",
     "prompt_tokens": "int32s", "tokens": "int32s", "logprobs": "float32s", "time": "float64",
 }  # fmt: skip
-"""Every field of the record with its Arrow type; `meta` is JSON text, `parts` a map."""
+"""Every field of a row with its Arrow type; `meta` is JSON text, `parts` is a map."""
 
 
-def needed(what: str, *names: str) -> list[Any]:
-    """Modules of the extra `sql`, or a sentence that says what needs them."""
+def import_optional(feature: str, *names: str) -> list[Any]:
+    """Import modules of the extra `sql`; the error names the feature that needs them."""
     try:
         return [importlib.import_module(name) for name in names]
     except ImportError:
         packages = "DuckDB and pyarrow" if "duckdb" in names else "pyarrow"
         raise RunError(
-            f'{what} needs {packages}: pip install "glasshouse[sql]". '
-            "--json and .jsonl files need nothing."
+            f'{feature} needs {packages}: pip install "glasshouse[sql]". '
+            "--json and .jsonl files need no extra."
         ) from None
 
 
-def schema(arrow: Any) -> Any:
-    """The table's columns as Arrow has them."""
+def arrow_schema(arrow: Any) -> Any:
+    """Build the Arrow schema of the table."""
     message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
     nested = {
         "messages": arrow.list_(message),
@@ -61,116 +61,123 @@ def schema(arrow: Any) -> Any:
     )
 
 
-def batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[Any]:
-    """Rows as Arrow record batches, a few at a time."""
-    ours, rest = schema(arrow), iter(rows)
-    while some := list(islice(rest, size)):
-        listed = [
-            {**unicode(row), "meta": json.dumps(row["meta"]), "parts": list(row["parts"].items())}
-            for row in some
+def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[Any]:
+    """Convert rows to Arrow record batches of `size` rows."""
+    schema, iterator = arrow_schema(arrow), iter(rows)
+    while chunk := list(islice(iterator, size)):
+        values = [
+            {
+                **escape_surrogates(row),
+                "meta": json.dumps(row["meta"]),
+                "parts": list(row["parts"].items()),
+            }
+            for row in chunk
         ]
-        yield arrow.RecordBatch.from_pylist(listed, schema=ours)
+        yield arrow.RecordBatch.from_pylist(values, schema=schema)
 
 
-def sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names and rows that a query over the table `rollouts` gives. The table lies in a file
-    that goes afterwards, so that a record larger than memory can be asked too."""
-    arrow, duckdb = needed("--sql", "pyarrow", "duckdb")
+def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Run a query over the table `rollouts`; returns column names and records. The table is in a
+    temporary file, so a log larger than memory can be queried."""
+    arrow, duckdb = import_optional("--sql", "pyarrow", "duckdb")
     with tempfile.TemporaryDirectory() as folder:
         database = duckdb.connect(str(Path(folder) / "rollouts.duckdb"))
         try:
             database.execute("set autoinstall_known_extensions = false")
-            incoming = arrow.RecordBatchReader.from_batches(schema(arrow), batches(arrow, rows))
+            incoming = arrow.RecordBatchReader.from_batches(
+                arrow_schema(arrow), iter_batches(arrow, rows)
+            )
             database.register("incoming", incoming)
-            database.execute("create table rollouts as from incoming")  # a reader is read only once
+            # A copy, because the batch reader can be read only once.
+            database.execute("create table rollouts as from incoming")
             database.unregister("incoming")
             try:
                 database.execute(query)
                 names = [column[0] for column in database.description or []]
                 return names, database.fetchall() if names else []
             except duckdb.Error as error:
-                raise RunError(f"The query cannot be answered. {said(str(error))}") from None
+                raise RunError(f"--sql failed. {_explain_sql_error(str(error))}") from None
         finally:
             database.close()
 
 
-def said(error: str) -> str:
-    """DuckDB's message as one line, with the way out of its commonest trap."""
-    first = " ".join(error.split("\n\n")[0].split())
+def _explain_sql_error(message: str) -> str:
+    """Shorten DuckDB's message to one line, and add a hint."""
+    first = " ".join(message.split("\n\n")[0].split())
     if "syntax error" in first:
-        return f'{first}. (A column that is called like a word of SQL needs quotes: "group".)'
-    return f"{first}. The table is rollouts; its columns: {', '.join(COLUMNS)}."
+        return f'{first}. A column named like an SQL keyword needs quotes: "group".'
+    return f"{first}. The table is rollouts; its columns are {', '.join(COLUMNS)}."
 
 
-def export(rows: Iterable[Row], file: Path) -> int:
-    """Write rows to a new file, Parquet, JSON lines or CSV by its suffix; returns how many. The
-    file is whole or not there."""
+def export_rows(rows: Iterable[Row], file: Path) -> int:
+    """Write rows atomically to a new .parquet, .jsonl or .csv file; returns their number. Without
+    rows, no file is written."""
     writers: dict[str, Callable[[Iterator[Row], Path], None]] = {
-        ".parquet": _parquet,
-        ".jsonl": _jsonl,
-        ".csv": _csv,
+        ".parquet": _write_parquet,
+        ".jsonl": _write_jsonl,
+        ".csv": _write_csv,
     }
     if file.suffix not in writers:
-        raise RunError(f"{file} must end in .parquet, .jsonl or .csv: its suffix says the format.")
+        raise RunError(f"--export {file} must end in .parquet, .jsonl or .csv.")
     if file.exists():
-        raise RunError(f"{file} exists, and an export overwrites nothing. Choose another name.")
+        raise RunError(f"--export {file} already exists. Choose another name.")
     if not file.parent.is_dir():
-        raise RunError(f"{file} cannot be written: there is no folder {file.parent}.")
-    aside = file.with_name(f".{file.name}.tmp")
+        raise RunError(f"--export {file} cannot be written: there is no folder {file.parent}.")
+    temporary = file.with_name(f".{file.name}.tmp")
     count = 0
 
-    def counted() -> Iterator[Row]:
+    def count_rows() -> Iterator[Row]:
         nonlocal count
         for row in rows:
             count += 1
             yield row
 
     try:
-        writers[file.suffix](counted(), aside)
+        writers[file.suffix](count_rows(), temporary)
         if count:
-            with open(aside, "r+b") as written:
+            with open(temporary, "r+b") as written:
                 os.fsync(written.fileno())
-            os.replace(aside, file)
+            os.replace(temporary, file)
     except PermissionError as error:
-        raise RunError(f"{file} cannot be written: {error.strerror}.") from None
+        raise RunError(f"--export {file} cannot be written: {error.strerror}.") from None
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
-def _parquet(rows: Iterator[Row], file: Path) -> None:
+def _write_parquet(rows: Iterator[Row], file: Path) -> None:
     name = file.name.removeprefix(".").removesuffix(".tmp")
-    arrow, parquet = needed(name, "pyarrow", "pyarrow.parquet")
-    with parquet.ParquetWriter(str(file), schema(arrow), compression="zstd") as writer:
-        for batch in batches(arrow, rows, 4096):
+    arrow, parquet = import_optional(name, "pyarrow", "pyarrow.parquet")
+    with parquet.ParquetWriter(str(file), arrow_schema(arrow), compression="zstd") as writer:
+        for batch in iter_batches(arrow, rows, 4096):
             writer.write_batch(batch)
 
 
-def _jsonl(rows: Iterator[Row], file: Path) -> None:
+def _write_jsonl(rows: Iterator[Row], file: Path) -> None:
     with open(file, "wb") as out:
         for row in rows:
-            out.write(encode([row]))
+            out.write(encode_rows([row]))
 
 
-def _csv(rows: Iterator[Row], file: Path) -> None:
-    """Lists and objects are JSON within their cell."""
+def _write_csv(rows: Iterator[Row], file: Path) -> None:
+    """Write CSV; lists and objects are JSON text in their cell."""
     with open(file, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(COLUMNS)
         for row in rows:
-            plain = unicode(row)
+            values = escape_surrogates(row)
             writer.writerow(
                 json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict | bool) else v
-                for v in (plain[name] for name in COLUMNS)
+                for v in (values[name] for name in COLUMNS)
             )
 
 
-def unicode(value: Any) -> Any:
-    """Every text within a value as valid Unicode."""
+def escape_surrogates(value: Any) -> Any:
+    """Replace lone surrogates in every text of a value by their escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {unicode(key): unicode(v) for key, v in value.items()}
+        return {escape_surrogates(key): escape_surrogates(v) for key, v in value.items()}
     if isinstance(value, list) and value and isinstance(value[0], str | dict | list):
-        return [unicode(v) for v in value]
+        return [escape_surrogates(v) for v in value]
     return value

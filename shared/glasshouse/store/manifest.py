@@ -1,7 +1,8 @@
-"""The record's table of contents: a line a frame, in the order in which they were written.
+"""Frames of the rollout log, and the manifest that lists them.
 
-A line says where a frame lies, what it holds and its sha256, and carries a checksum of itself, so
-that a line can be trusted before its frame is read (and skipped).
+A frame is one zstd frame with the rows of one step. The manifest has one line per frame, in the
+order of writing: where the frame is, what it contains and its sha256. Each line ends with a
+checksum of itself, so that a reader can trust the line without reading the frame.
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from glasshouse.errors import RunDataError
+from glasshouse.store.rollout_rows import decode_rows
 
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".jsonl.zst"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One frame, as promised."""
+class ManifestEntry:
+    """The description of one frame."""
 
     kind: str
-    """`train`, `validation`, or `replaced` (groups that dynamic sampling drew again)."""
+    """`train`, `validation`, or `discarded` (groups that dynamic sampling did not train on)."""
     step: int
     rows: int
     offset: int
-    """Where in `<kind>.jsonl.zst` the frame begins."""
+    """Position of the frame in `<kind>.jsonl.zst`."""
     bytes: int
     raw: int
-    """Its size once decompressed."""
+    """Decompressed size in bytes."""
     sha256: str
-    """Of the frame as it lies in the file."""
+    """Hash of the compressed frame."""
 
     @property
     def file(self) -> str:
@@ -40,79 +47,108 @@ class Entry:
     def end(self) -> int:
         return self.offset + self.bytes
 
-    def line(self) -> builtins.bytes:
-        """As JSON, with its own checksum as the last field."""
+    def to_line(self) -> builtins.bytes:
+        """Encode as a line of JSON whose last field is the line's own checksum."""
         text = json.dumps(asdict(self))
         check = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f'{text[:-1]}, "check": "{check}"}}\n'.encode()
 
-    def holds(self, frame: builtins.bytes) -> bool:
+    def matches(self, frame: builtins.bytes) -> bool:
         return hashlib.sha256(frame).hexdigest() == self.sha256
+
+    def decode(self, frame: builtins.bytes) -> list[dict[str, Any]]:
+        """Decode the rows of a frame after verifying that it matches this entry."""
+        if len(frame) < self.bytes:
+            raise RunDataError(f"{self.file} ends {self.bytes - len(frame):,} bytes too early")
+        if not self.matches(frame):
+            raise RunDataError("the sha256 of the frame is wrong")
+        try:
+            data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=self.raw)
+            rows = decode_rows(data)
+        except (zstandard.ZstdError, ValueError) as error:
+            raise RunDataError(f"the frame cannot be decoded: {error}") from None
+        if len(rows) != self.rows or any(row["step"] != self.step for row in rows):
+            raise RunDataError(f"the frame's rows differ from what {MANIFEST} says")
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the manifest, newline included, and what it says; None if it cannot be trusted."""
+class ManifestLine:
+    """A line of the manifest, including its newline."""
 
     text: bytes
-    entry: Entry | None
+    entry: ManifestEntry | None
+    """None if the line is damaged or incomplete."""
 
     @property
-    def torn(self) -> bool:
+    def is_incomplete(self) -> bool:
         return not self.text.endswith(b"\n")
 
 
-def read_manifest(folder: Path) -> list[Line]:
-    """Every line; no manifest is an empty one."""
+def read_manifest(folder: Path) -> list[ManifestLine]:
+    """Read all lines; a missing manifest has none."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
         return []
-    *whole, torn = data.split(b"\n")
-    return [Line(text, parse(text)) for text in [*(t + b"\n" for t in whole), torn] if text]
+    *complete, rest = data.split(b"\n")  # bytes.splitlines would also split at a carriage return
+    texts = [*(text + b"\n" for text in complete), *([rest] if rest else [])]
+    return [ManifestLine(text, parse_line(text)) for text in texts]
 
 
-def parse(text: bytes) -> Entry | None:
-    """What a line promises, if it is letter for letter what we would write."""
+def parse_line(text: bytes) -> ManifestEntry | None:
+    """Parse a line; None unless it is byte for byte what `to_line` writes."""
     try:
         fields = json.loads(text)
         del fields["check"]
-        entry = Entry(**fields)
-        return entry if entry.line() == text else None
+        entry = ManifestEntry(**fields)
+        return entry if entry.to_line() == text else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
+def split_frames(data: bytes, limit: float = float("inf")) -> tuple[list[bytes], bytes]:
+    """Decompress up to `limit` consecutive frames; returns their contents and the remaining bytes."""
+    contents: list[bytes] = []
+    while data and len(contents) < limit:
+        stream = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            content = stream.decompress(data)
+        except zstandard.ZstdError:  # wrong checksum, or not a frame
+            break
+        if not stream.eof:
+            break
+        contents.append(content)
+        data = stream.unused_data
+    return contents, data
+
+
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """What a record takes on disk, and what it would take uncompressed."""
+class LogSize:
+    """The size of a rollout log, compressed and uncompressed."""
 
     bytes: int = 0
     raw: int = 0
     rows: int = 0
     frames: int = 0
 
-    def __add__(self, entry: Entry) -> Storage:
-        return Storage(
+    def __add__(self, entry: ManifestEntry) -> LogSize:
+        return LogSize(
             self.bytes + entry.bytes, self.raw + entry.raw, self.rows + entry.rows, self.frames + 1
         )
 
     def __str__(self) -> str:
         """`1.1 MB, 11.8 MB raw`"""
-        return f"{size(self.bytes)}, {size(self.raw)} raw"
+        return f"{format_bytes(self.bytes)}, {format_bytes(self.raw)} raw"
 
 
-def storage(folder: Path) -> Storage:
-    """A record's size, from its manifest alone."""
-    total = Storage()
-    for line in read_manifest(folder):
-        if line.entry:
-            total += line.entry
-    return total
+def measure_log(folder: Path) -> LogSize:
+    """Compute the size of a log from its manifest alone."""
+    return sum((line.entry for line in read_manifest(folder) if line.entry), start=LogSize())
 
 
-def size(count: float) -> str:
-    """Bytes as people say them: `1.1 MB`."""
+def format_bytes(count: float) -> str:
+    """Format a number of bytes, e.g. `1.1 MB`."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

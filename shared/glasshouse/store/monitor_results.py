@@ -1,8 +1,8 @@
-"""What monitoring found: `results/monitor.json`, and the rows behind it in `monitor_rows.jsonl.zst`.
+"""The results of monitoring a run: `results/monitor.json` and `results/monitor_rows.jsonl.zst`.
 
-A subject (the base, a checkpoint) is one frame of rows and one entry that says where the frame
-lies. The frame is written before the entry, each file in one step: killed in between, a frame
-without an entry is left, and the next one takes its place.
+Each monitored model (the base model or a checkpoint) has one entry in `monitor.json` and one zstd
+frame with its rows. Both files are written atomically, rows first: after a crash in between, a
+frame has no entry, and the next write replaces it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 
 import zstandard
 
-from glasshouse.errors import RecordError
+from glasshouse.errors import RunDataError
 from glasshouse.store.atomic_files import write_bytes, write_text
-from glasshouse.store.rollout_rows import decode, encode
+from glasshouse.store.rollout_rows import decode_rows, encode_rows
 
-VERSION = 1
-FILE, ROWS = "monitor.json", "monitor_rows.jsonl.zst"
+VERSION = 2
+RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"
 Entry = dict[str, Any]
 
 
-class FindingsFile:
-    """The findings of one run under one set of settings.
+class MonitorResultsFile:
+    """The monitor results of one run under one set of settings.
 
     Example:
-        file = FindingsFile(run / "results", settings)
-        if file.entry("base", weights) is None:
+        file = MonitorResultsFile(run / "results", settings)
+        if file.find_entry("base", weights) is None:
             file.add({"name": "base", "step": 0, "weights": weights, "measures": {…}}, rows)
     """
 
@@ -37,49 +37,50 @@ class FindingsFile:
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self.entries: list[Entry] = []
         self.frames: dict[str, bytes] = {}
-        self.more: dict[str, Any] = {}
-        """What is said about all of them together: the change, the verdict."""
-        found = read(results)
-        if found and found.get("settings") == self.settings:
-            for entry in found["subjects"]:
-                frame = _frame(results, entry)
+        self.conclusions: dict[str, Any] = {}
+        """Further keys of monitor.json, about all entries together: the change, the verdict."""
+        content = read_monitor_results(results)
+        if content and content.get("settings") == self.settings:
+            for entry in content["subjects"]:
+                frame = _read_frame(results, entry)
                 if frame is not None:
                     self.entries.append(entry)
                     self.frames[entry["name"]] = frame
 
-    def entry(self, name: str, weights: str) -> Entry | None:
-        """What is known of these weights; rows that cannot be read are as good as none."""
-        found = (e for e in self.entries if e["name"] == name and e["weights"] == weights)
-        return next(found, None)
+    def find_entry(self, name: str, weights: str) -> Entry | None:
+        """Return the entry of these weights, or None if it or its rows cannot be read."""
+        matching = (e for e in self.entries if e["name"] == name and e["weights"] == weights)
+        return next(matching, None)
 
     def add(self, entry: Entry, rows: list[dict[str, Any]]) -> None:
-        """Keep a subject's findings; from here on they last."""
-        data = encode(rows)
-        frame = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data)
+        """Add or replace an entry with its rows, and write both files."""
+        data = encode_rows(rows)
         name = entry["name"]
-        self.frames[name] = frame
+        compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
+        self.frames[name] = compressor.compress(data)
         entry = {**entry, "rows": {"count": len(rows), "raw": len(data)}}
         self.entries = [e for e in self.entries if e["name"] != name] + [entry]
         self.entries.sort(key=lambda e: (e["step"], e["name"]))
-        self._place()
-        write_bytes(self.results / ROWS, b"".join(self.frames[e["name"]] for e in self.entries))
+        self._locate_frames()
+        frames = [self.frames[e["name"]] for e in self.entries]
+        write_bytes(self.results / ROWS_FILE, b"".join(frames))
         self.write()
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        return decode(zstandard.ZstdDecompressor().decompress(self.frames[name]))
+        return decode_rows(zstandard.ZstdDecompressor().decompress(self.frames[name]))
 
     def write(self) -> None:
-        """The table of contents; sorted, so that equal findings are equal files."""
-        whole = {
+        """Write monitor.json with sorted keys, so that equal results give equal files."""
+        content = {
             "version": VERSION,
             "settings": self.settings,
             "subjects": self.entries,
-            **self.more,
+            **self.conclusions,
         }
-        text = json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        write_text(self.results / FILE, text + "\n")
+        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        write_text(self.results / RESULTS_FILE, text + "\n")
 
-    def _place(self) -> None:
+    def _locate_frames(self) -> None:
         offset = 0
         for entry in self.entries:
             frame = self.frames[entry["name"]]
@@ -88,26 +89,27 @@ class FindingsFile:
             offset += len(frame)
 
 
-def read(results: Path) -> dict[str, Any] | None:
-    """`monitor.json`, if it is there and of this version."""
+def read_monitor_results(results: Path) -> dict[str, Any] | None:
+    """Read monitor.json; None if it does not exist or has another version."""
+    path = results / RESULTS_FILE
     try:
-        found: dict[str, Any] = json.loads((results / FILE).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RecordError(
-            f"{results / FILE} cannot be read: {error}. Remove it and monitor the run again."
+        raise RunDataError(
+            f"{path} cannot be read: {error}. Delete it and run `glasshouse monitor` again."
         ) from None
-    return found if found.get("version") == VERSION else None
+    return content if content.get("version") == VERSION else None
 
 
-def _frame(results: Path, entry: Entry) -> bytes | None:
-    """An entry's frame, if it lies where it should and is what it should be."""
-    where = entry["rows"]
+def _read_frame(results: Path, entry: Entry) -> bytes | None:
+    """Read the frame of an entry; None if it is missing or damaged."""
+    location = entry["rows"]
     try:
-        with open(results / ROWS, "rb") as file:
-            file.seek(where["offset"])
-            frame = file.read(where["bytes"])
+        with open(results / ROWS_FILE, "rb") as file:
+            file.seek(location["offset"])
+            frame = file.read(location["bytes"])
     except OSError:
         return None
-    return frame if hashlib.sha256(frame).hexdigest() == where["sha256"] else None
+    return frame if hashlib.sha256(frame).hexdigest() == location["sha256"] else None

@@ -1,9 +1,9 @@
-"""The record: every prompt sent and every completion received, whole.
+"""The rollout log's writer: stores every prompt and completion of a run.
 
-One file a kind (`train.jsonl.zst`, `validation.jsonl.zst`, `replaced.jsonl.zst`). Each step is one
-zstd frame of JSON lines with a checksum of its own, and a line in `manifest.jsonl` that says where
-it lies. The line is written after the frame is on disk, so that a line is a promise, and a frame
-without a line is the tail of a crash. docs/record.md has the format.
+There is one file per kind (`train.jsonl.zst`, `validation.jsonl.zst`, `discarded.jsonl.zst`). Each
+step is one zstd frame of JSON lines, listed by a line in `manifest.jsonl`. The line is written only
+after the frame is on disk, so a frame without a line was left by a crash. docs/rollout_log.md
+describes the format.
 """
 
 from __future__ import annotations
@@ -18,212 +18,223 @@ from typing import Any
 
 import zstandard
 
-from glasshouse.errors import RecordError
-from glasshouse.store.atomic_files import sync_folder, write_bytes, write_json
-from glasshouse.store.frames import whole_frames
-from glasshouse.store.manifest import MANIFEST, SUFFIX, Entry, Line, Storage, read_manifest, size
-from glasshouse.store.rollout_rows import encode, row
+from glasshouse.errors import RunDataError
+from glasshouse.store.atomic_files import fsync_directory, write_bytes, write_json
+from glasshouse.store.manifest import (
+    MANIFEST,
+    SUFFIX,
+    LogSize,
+    ManifestEntry,
+    ManifestLine,
+    format_bytes,
+    read_manifest,
+    split_frames,
+)
+from glasshouse.store.rollout_rows import encode_rows, rollout_to_row
 from glasshouse.types import Rollout
 
-REWIND = "rewind.json"
-"""While it is there, a rewind to the position that it holds is under way."""
+TRUNCATE = "truncate.json"
+"""Holds the target position while a truncation is in progress."""
 
-START: dict[str, Any] = {"lines": 0, "sha256": hashlib.sha256().hexdigest(), "bytes": {}}
-"""The position before anything was appended."""
+EMPTY_POSITION: dict[str, Any] = {"lines": 0, "sha256": hashlib.sha256().hexdigest(), "bytes": {}}
+"""The position of an empty log."""
 
 
 class RolloutLog:
-    """Appends steps to a run's record; the only writer of its folder.
+    """Appends steps to a run's rollout log; the only writer of its folder.
 
-    Opening a folder cuts off what a crash left behind; `repairs` says what. Nothing else is cut: a
-    frame damaged in the middle stays where it is, for the reader to report.
+    Opening a log removes what a crash left at the end of its files; `repairs` lists what was
+    removed. Damage in the middle of a file stays, and the reader reports it.
 
     Example:
         log = RolloutLog(run / "results" / "rollouts")
         log.append("train", step=1, rollouts=rollouts)
-        here = log.position()   # goes into a checkpoint
-        log.rewind(here)        # on resume: as if nothing had been appended since
+        position = log.get_position()  # saved in a checkpoint
+        log.truncate_to(position)      # on resume: removes everything appended since
     """
 
-    def __init__(self, folder: Path, level: int = 3, tokens_every: int = 1) -> None:
+    def __init__(self, folder: Path, compression_level: int = 3, tokens_every: int = 1) -> None:
         self.folder = folder
         self.tokens_every = tokens_every
-        self.compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        self.compressor = zstandard.ZstdCompressor(level=compression_level, write_checksum=True)
         self.repairs: list[str] = []
-        self.torn = False
+        self.needs_recovery = False
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            sync_folder(folder.parent)
-        self._open()
+            fsync_directory(folder.parent)
+        self._recover()
 
     def append(self, kind: str, step: int, rollouts: Sequence[Rollout]) -> int:
-        """Write one step as one frame; returns the bytes it took. If it fails (a full disk), the
-        record is as it was before."""
-        if self.torn:
-            self._open()
-        tokens = self.tokens_every > 0 and step % self.tokens_every == 0
-        raw = encode(row(r, tokens) for r in rollouts)
+        """Write one step as one frame; returns its size in bytes. If writing fails (a full disk),
+        the log stays as it was before."""
+        self._recover_if_needed()
+        with_tokens = self.tokens_every > 0 and step % self.tokens_every == 0
+        raw = encode_rows(rollout_to_row(r, with_tokens) for r in rollouts)
         frame = self.compressor.compress(raw)
-        entry = Entry(
+        entry = ManifestEntry(
             kind=kind,
             step=step,
             rows=len(rollouts),
-            offset=self.sizes.get(f"{kind}{SUFFIX}", 0),
+            offset=self.file_sizes.get(f"{kind}{SUFFIX}", 0),
             bytes=len(frame),
             raw=len(raw),
             sha256=hashlib.sha256(frame).hexdigest(),
         )
-        line = entry.line()
+        line = entry.to_line()
         try:
-            self._write(entry.file, frame)
-            self._write(MANIFEST, line)
+            self._append_bytes(entry.file, frame)
+            self._append_bytes(MANIFEST, line)
         except BaseException:
-            self.torn = True
-            with suppress(
-                OSError, RecordError
-            ):  # if it cannot be mended now, the next append or opening does
-                self._open()
+            self.needs_recovery = True
+            with suppress(OSError, RunDataError):  # else the next append or opening recovers
+                self._recover()
             raise
-        self._count(line, entry)
+        self._count_line(line, entry)
         return len(frame)
 
-    def position(self) -> dict[str, Any]:
-        """Where the record ends now: lines and sha256 of the manifest, bytes of every file."""
-        if self.torn:
-            self._open()
+    def get_position(self) -> dict[str, Any]:
+        """Return where the log ends: lines and sha256 of the manifest, size of every file."""
+        self._recover_if_needed()
         return {
             "lines": self.lines,
             "sha256": self.digest.hexdigest(),
-            "bytes": dict(sorted(self.sizes.items())),
+            "bytes": dict(sorted(self.file_sizes.items())),
         }
 
-    def rewind(self, position: dict[str, Any]) -> list[Entry]:
-        """Cut everything back to a position taken earlier; returns what was removed. A crash on
-        the way is finished by the next opening."""
-        if self.torn:
-            self._open()
-        self._check(position)
+    def truncate_to(self, position: dict[str, Any]) -> list[ManifestEntry]:
+        """Remove everything appended after a position; returns the entries removed. If a crash
+        interrupts this, the next opening completes it."""
+        self._recover_if_needed()
+        self._validate_position(position)
         removed = [line.entry for line in read_manifest(self.folder)[position["lines"] :]]
-        write_json(self.folder / REWIND, position)
-        self._open()
+        write_json(self.folder / TRUNCATE, position)
+        self._recover()
         return [entry for entry in removed if entry]
 
-    # --- opening ---------------------------------------------------------------------------
+    # --- recovery --------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        """Finish a rewind, cut off the tail of a crash, and take stock."""
-        for aside in self.folder.glob(".*.tmp"):
-            aside.unlink()
-        if (self.folder / REWIND).exists():
-            position = json.loads((self.folder / REWIND).read_text())
-            self._check(position)
-            self._cut(position["bytes"])
-            (self.folder / REWIND).unlink()
-            sync_folder(self.folder)
-        lines = read_manifest(self.folder)
-        kept = self._whole(lines)
+    def _recover_if_needed(self) -> None:
+        if self.needs_recovery:
+            self._recover()
+
+    def _recover(self) -> None:
+        """Complete a truncation, remove what a crash left, and count what the log holds."""
+        for temporary in self.folder.glob(".*.tmp"):
+            temporary.unlink()
+        if (self.folder / TRUNCATE).exists():
+            position = json.loads((self.folder / TRUNCATE).read_text())
+            self._validate_position(position)
+            self._truncate_files(position["bytes"])
+            (self.folder / TRUNCATE).unlink()
+            fsync_directory(self.folder)
+        all_lines = read_manifest(self.folder)
+        lines = self._drop_incomplete(all_lines)
         ends: dict[str, int] = {}
-        for line in kept:
+        for line in lines:
             if line.entry:
                 ends[line.entry.file] = max(ends.get(line.entry.file, 0), line.entry.end)
-        self._refuse_to_lose(ends)
-        if kept != lines[: len(kept)]:  # a line in the middle goes: its frame is not there
-            write_bytes(self.folder / MANIFEST, b"".join(line.text for line in kept))
-        self._cut({MANIFEST: sum(len(line.text) for line in kept), **ends}, say=True)
-        self.lines, self.digest, self.storage = 0, hashlib.sha256(), Storage()
-        self.sizes: dict[str, int] = {}
-        for line in kept:
-            self._count(line.text, line.entry)
-        self.torn = False
+        self._refuse_unlisted_frames(ends)
+        if lines != all_lines[: len(lines)]:  # a line before the last one was dropped
+            write_bytes(self.folder / MANIFEST, b"".join(line.text for line in lines))
+        sizes = {MANIFEST: sum(len(line.text) for line in lines), **ends}
+        self.repairs += self._truncate_files(sizes)
+        self.lines, self.digest, self.size = 0, hashlib.sha256(), LogSize()
+        self.file_sizes: dict[str, int] = {}
+        for line in lines:
+            self._count_line(line.text, line.entry)
+        self.needs_recovery = False
 
-    def _whole(self, lines: list[Line]) -> list[Line]:
-        """The lines to keep: no torn ones at the end, and each kind back to its last whole frame."""
-        kept = list(lines)
-        while kept and kept[-1].entry is None:
-            kept.pop()
-        for kind in sorted({line.entry.kind for line in kept if line.entry}):
-            ours = [line for line in kept if line.entry and line.entry.kind == kind]
-            while ours and ours[-1].entry and not self._there(ours[-1].entry):
-                lost = ours.pop()
-                kept.remove(lost)
+    def _drop_incomplete(self, lines: list[ManifestLine]) -> list[ManifestLine]:
+        """Drop damaged lines at the end, and each kind's last lines whose frames are not intact."""
+        lines = list(lines)
+        while lines and lines[-1].entry is None:
+            lines.pop()
+        for kind in sorted({line.entry.kind for line in lines if line.entry}):
+            for line in [ln for ln in lines if ln.entry and ln.entry.kind == kind][::-1]:
+                if line.entry is None or self._has_frame(line.entry):
+                    break
+                lines.remove(line)
                 self.repairs.append(
-                    f"{kind}, step {lost.entry.step if lost.entry else '?'}: its frame is not whole, "
-                    "and its line was taken out of the manifest"
+                    f"removed {kind}, step {line.entry.step} from {MANIFEST}: its frame is incomplete"
                 )
-        return kept
+        return lines
 
-    def _there(self, entry: Entry) -> bool:
+    def _has_frame(self, entry: ManifestEntry) -> bool:
         with suppress(FileNotFoundError), open(self.folder / entry.file, "rb") as file:
             file.seek(entry.offset)
-            return entry.holds(file.read(entry.bytes))
+            return entry.matches(file.read(entry.bytes))
         return False
 
-    def _refuse_to_lose(self, ends: dict[str, int]) -> None:
-        """A crash leaves at most one frame without a line. More than that is a manifest that has
-        lost lines, and cutting would destroy what can still be read."""
+    def _refuse_unlisted_frames(self, ends: dict[str, int]) -> None:
+        """Raise if a file has more frames without a line than a crash can leave, which is one: the
+        manifest has lost lines, and truncating would destroy frames that can still be read."""
         for path in self.folder.glob(f"*{SUFFIX}"):
             with open(path, "rb") as file:
                 file.seek(ends.get(path.name, 0))
-                frames, rest = whole_frames(file.read(), most=2)
-                if len(frames) == 2 or (frames and rest):
-                    raise RecordError(
-                        f"{path} holds frames that {MANIFEST} beside it does not know, more than a crash "
-                        f"can leave: the manifest has lost lines. Put it back from a copy, or move both "
-                        "away; nothing was changed."
-                    )
+                frames, rest = split_frames(file.read(), limit=2)
+            if len(frames) == 2 or (frames and rest):
+                raise RunDataError(
+                    f"{path} has frames that {MANIFEST} does not list, more than a crash can leave, "
+                    f"so {MANIFEST} has lost lines. Restore it from a backup, or move the folder "
+                    "away to start an empty log. Nothing was changed."
+                )
 
     # --- files -----------------------------------------------------------------------------
 
-    def _write(self, name: str, data: bytes) -> None:
-        """Append and make it last, the file's own name included."""
+    def _append_bytes(self, name: str, data: bytes) -> None:
+        """Append to a file and flush it, and the folder too if the file is new."""
         path = self.folder / name
-        new = not path.exists()
+        is_new = not path.exists()
         with open(path, "ab", buffering=0) as file:
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
             os.fsync(file.fileno())
-        if new:
-            sync_folder(self.folder)
+        if is_new:
+            fsync_directory(self.folder)
 
-    def _count(self, line: bytes, entry: Entry | None) -> None:
+    def _count_line(self, line: bytes, entry: ManifestEntry | None) -> None:
         self.lines += 1
         self.digest.update(line)
-        self.sizes[MANIFEST] = self.sizes.get(MANIFEST, 0) + len(line)
+        self.file_sizes[MANIFEST] = self.file_sizes.get(MANIFEST, 0) + len(line)
         if entry:
-            self.sizes[entry.file] = entry.end
-            self.storage += entry
+            self.file_sizes[entry.file] = entry.end
+            self.size += entry
 
-    def _check(self, position: dict[str, Any]) -> None:
-        """Nothing can be rewound to what is not there."""
+    def _validate_position(self, position: dict[str, Any]) -> None:
+        """Raise if the log does not begin with what it held at this position."""
         for name, end in position["bytes"].items():
             path = self.folder / name
-            here = path.stat().st_size if path.exists() else 0
-            if here < end:
-                raise RecordError(
-                    f"{path} is shorter ({size(here)}) than it was when the checkpoint was saved "
-                    f"({size(end)}): the record cannot be cut back to it. Take an older checkpoint, "
-                    "or put the file back."
+            size = path.stat().st_size if path.exists() else 0
+            if size < end:
+                raise RunDataError(
+                    f"{path} has {format_bytes(size)}, fewer than when the checkpoint was saved "
+                    f"({format_bytes(end)}). Resume from an older checkpoint, or restore the file."
                 )
         end = position["bytes"].get(MANIFEST, 0)
-        begins = (self.folder / MANIFEST).read_bytes()[:end] if end else b""
-        if hashlib.sha256(begins).hexdigest() != position["sha256"]:
-            raise RecordError(
-                f"{self.folder / MANIFEST} does not begin as it did when the checkpoint was saved: "
-                "the record is another run's, or was changed. Put the file back."
+        start = (self.folder / MANIFEST).read_bytes()[:end] if end else b""
+        if hashlib.sha256(start).hexdigest() != position["sha256"]:
+            raise RunDataError(
+                f"{self.folder / MANIFEST} differs from what it was when the checkpoint was saved: "
+                "it was changed, or belongs to another run. Restore the file."
             )
 
-    def _cut(self, sizes: dict[str, int], say: bool = False) -> None:
-        """Shorten files to these sizes; those not named go. The manifest first, so that at no
-        moment it promises what is gone. Shortening needs no space, and is done or not done."""
+    def _truncate_files(self, sizes: dict[str, int]) -> list[str]:
+        """Truncate files to these sizes, delete those not named, and describe what was removed.
+
+        The manifest is first, so that it never lists a frame that is already removed. Truncating
+        needs no free space.
+        """
+        removed = []
         for path in [self.folder / MANIFEST, *sorted(self.folder.glob(f"*{SUFFIX}"))]:
-            wanted, here = sizes.get(path.name, 0), path.stat().st_size if path.exists() else 0
-            if say and here > wanted:
-                self.repairs.append(f"{size(here - wanted)} at the end of {path.name} were cut off")
-            if not wanted:
+            new, old = sizes.get(path.name, 0), path.stat().st_size if path.exists() else 0
+            if old > new:
+                removed.append(f"removed {format_bytes(old - new)} at the end of {path.name}")
+            if not new:
                 path.unlink(missing_ok=True)
-            elif here > wanted:
+            elif old > new:
                 with open(path, "r+b") as file:
-                    file.truncate(wanted)
+                    file.truncate(new)
                     os.fsync(file.fileno())
-        sync_folder(self.folder)
+        fsync_directory(self.folder)
+        return removed

@@ -1,8 +1,8 @@
-"""Reading a record, frame by frame: what was asked for, and what could not be read.
+"""Reads the rollout log frame by frame, and reports what cannot be read.
 
-Only frames that the manifest promises are read, so that a run may be read while it is written, and
-each is checked (sha256, zstd's own checksum, row count, step) before a row of it is handed out. Memory is
-that of one step, whatever the run's length; steps that are not wanted are not read.
+The reader only reads frames that the manifest lists, so it can read a run that is still being
+written. It verifies each frame (sha256, zstd checksum, row count, step) before it yields a row, and
+holds one step in memory at a time. It skips steps that are not selected without reading them.
 """
 
 from __future__ import annotations
@@ -10,69 +10,75 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.errors import RecordError, RunError
-from glasshouse.store.frames import checked, whole_frames
-from glasshouse.store.manifest import MANIFEST, SUFFIX, Entry, read_manifest, size
-from glasshouse.store.rollout_rows import decode
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.store.manifest import (
+    MANIFEST,
+    SUFFIX,
+    ManifestEntry,
+    format_bytes,
+    read_manifest,
+    split_frames,
+)
+from glasshouse.store.rollout_rows import decode_rows
 
 Row = dict[str, Any]
-KINDS = ("train", "validation", "replaced")
+LOG_KINDS = ("train", "validation", "discarded")
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that should be in the record and cannot be read."""
+    """A part of the log that cannot be read."""
 
     kind: str
     step: int | None
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.kind}{'' if self.step is None else f', step {self.step}'}: {self.why}"
+        return f"{self.kind}{'' if self.step is None else f', step {self.step}'}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Which rows; what is left at its default does not matter.
+class RolloutFilter:
+    """Selects rows; a field at its default selects all.
 
-    Example: `Query(kinds=("train",), first=10, last=20, correct=False, text="carry")`
+    Example: `RolloutFilter(kinds=("train",), first_step=10, correct=False, text="carry")`
     """
 
     kinds: tuple[str, ...] = ()
-    first: int = 0
-    last: float = math.inf
+    first_step: int = 0
+    last_step: float = math.inf
     split: str = ""
     task: str = ""
     key: str = ""
     group: int | None = None
     correct: bool | None = None
     rule: str = ""
-    lowest: float = -math.inf
-    highest: float = math.inf
+    min_reward: float = -math.inf
+    max_reward: float = math.inf
     text: str = ""
-    """Stands in the question or the completion, whatever its case."""
+    """Case-insensitive substring of the question or the completion."""
     pattern: re.Pattern[str] | None = None
-    """Is found in the question or the completion."""
+    """Regular expression found in the question or the completion."""
 
-    def wants(self, kind: str, step: int) -> bool:
-        """Whether a frame can hold such rows at all."""
-        return (not self.kinds or kind in self.kinds) and self.first <= step <= self.last
+    def selects_frame(self, kind: str, step: int) -> bool:
+        """Can a frame of this kind and step have matching rows?"""
+        return (not self.kinds or kind in self.kinds) and self.first_step <= step <= self.last_step
 
     def matches(self, row: Row) -> bool:
         for name in ("split", "task", "key", "rule"):
-            wanted = getattr(self, name)
-            if wanted and row[name] != wanted:
+            value = getattr(self, name)
+            if value and row[name] != value:
                 return False
         if self.group is not None and row["group"] != self.group:
             return False
         if self.correct is not None and row["correct"] is not self.correct:
             return False
-        if not self.lowest <= row["reward"] <= self.highest:
+        if not self.min_reward <= row["reward"] <= self.max_reward:
             return False
         texts = (row["question"], row["completion"])
         if self.text and not any(self.text.casefold() in text.casefold() for text in texts):
@@ -81,128 +87,122 @@ class Query:
 
 
 @dataclass(slots=True)
-class Reader:
-    """Rows of a record, and what of it is damaged.
+class RolloutReader:
+    """Reads the rows of a rollout log and collects damage.
 
-    `damage` and `unfinished` are complete once `rows` has been read to its end.
+    `damage` and `unfinished` are complete once `iter_rows` is exhausted.
 
     Example:
-        reader = Reader(run / "results" / "rollouts")
-        wrong = list(reader.rows(Query(correct=False)))
+        reader = RolloutReader(run / "results" / "rollouts")
+        wrong = list(reader.iter_rows(RolloutFilter(correct=False)))
         for damage in reader.damage: print(damage)
     """
 
     folder: Path
     damage: list[Damage] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
-    """What follows the last promised frame: a step being written, or the tail of a crash."""
+    """Data after the last listed frame: a step being written, or left by a crash."""
 
-    def rows(self, query: Query = Query()) -> Iterator[Row]:  # noqa: B008  # frozen
-        """Matching rows, in the order in which they were recorded, each with its `kind`. What can
-        be read of a damaged record is yielded too; the rest is in `damage`."""
+    def iter_rows(self, rollout_filter: RolloutFilter = RolloutFilter()) -> Iterator[Row]:  # noqa: B008  # frozen
+        """Yield matching rows in the order of writing, each with its `kind`. Damaged frames are
+        left out and added to `damage`."""
         self.damage, self.unfinished = [], []
         if not self.folder.is_dir():
-            raise RunError(f"{self.folder} does not exist: there is no record to read.")
-        # sizes before the manifest: whatever is appended meanwhile is then no business of ours
+            raise RunError(f"There is no rollout log to read: {self.folder} does not exist.")
+        # Sizes before the manifest: what is appended from here on is not read.
         sizes = {path: path.stat().st_size for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
         lines = read_manifest(self.folder)
-        if lines and lines[-1].torn:
-            self.unfinished.append(f"{MANIFEST} ends within a line")
+        if lines and lines[-1].is_incomplete:
+            self.unfinished.append(f"the last line of {MANIFEST} is incomplete")
             lines.pop()
         for number, line in enumerate(lines, 1):
             if line.entry is None:
-                self.damage.append(Damage("manifest", None, f"line {number} cannot be trusted"))
-            elif query.wants(line.entry.kind, line.entry.step):
-                yield from filter(query.matches, self._frame(line.entry))
+                self.damage.append(Damage("manifest", None, f"line {number} is damaged"))
+            elif rollout_filter.selects_frame(line.entry.kind, line.entry.step):
+                yield from filter(rollout_filter.matches, self._read_frame(line.entry))
         entries = [line.entry for line in lines if line.entry]
-        for path, end in sizes.items():
-            yield from filter(query.matches, self._unpromised(path, end, entries, query))
+        for path, size in sizes.items():
+            unlisted = self._read_unlisted(path, size, entries, rollout_filter)
+            yield from filter(rollout_filter.matches, unlisted)
 
-    def _frame(self, entry: Entry) -> list[Row]:
-        """The rows of one frame, or none and the reason."""
+    def _read_frame(self, entry: ManifestEntry) -> list[Row]:
+        """Return the rows of one frame, or none if it is damaged."""
         try:
             with open(self.folder / entry.file, "rb") as file:
                 file.seek(entry.offset)
                 frame = file.read(entry.bytes)
-            rows = checked(entry, frame)
+            return [{"kind": entry.kind, **row} for row in entry.decode(frame)]
         except FileNotFoundError:
-            return self._damaged(entry, f"{entry.file} is missing")
+            reason = f"{entry.file} is missing"
         except OSError as error:
-            return self._damaged(entry, f"{entry.file} cannot be read: {error.strerror}")
-        except RecordError as error:
-            return self._damaged(entry, str(error))
-        return [{"kind": entry.kind, **row} for row in rows]
-
-    def _damaged(self, entry: Entry, why: str) -> list[Row]:
-        self.damage.append(Damage(entry.kind, entry.step, f"{why} ({entry.rows} rows lost)"))
+            reason = f"{entry.file} cannot be read: {error.strerror}"
+        except RunDataError as error:
+            reason = str(error)
+        self.damage.append(Damage(entry.kind, entry.step, f"{reason} ({entry.rows} rows lost)"))
         return []
 
-    def _unpromised(
-        self, path: Path, end: int, entries: list[Entry], query: Query
+    def _read_unlisted(
+        self, path: Path, size: int, entries: list[ManifestEntry], rollout_filter: RolloutFilter
     ) -> Iterator[Row]:
-        """What lies in a file beside the promised frames: the frames of manifest lines that cannot
-        be trusted, which are read, and at the end what is not finished, which is not."""
-        at, promised = 0, sorted((e.offset, e.end) for e in entries if e.file == path.name)
-        for low, high in [*promised, (end, end)]:
-            if at < low <= end:
+        """Yield the rows of frames between listed ones, whose manifest lines are damaged. Unlisted
+        data at the end of the file is reported only: it is unfinished."""
+        position = 0
+        listed = sorted((e.offset, e.end) for e in entries if e.file == path.name)
+        for start, end in [*listed, (size, size)]:
+            if position < start <= size:
                 with open(path, "rb") as file:
-                    file.seek(at)
-                    data = file.read(low - at)
-                yield from self._gap(path.name, at, data, low == end, query)
-            at = max(at, high)
+                    file.seek(position)
+                    data = file.read(start - position)
+                yield from self._read_gap(path.name, position, data, start == size, rollout_filter)
+            position = max(position, end)
 
-    def _gap(self, name: str, at: int, data: bytes, last: bool, query: Query) -> Iterator[Row]:
-        frames, rest = whole_frames(data)
-        known = any(d.kind == "manifest" for d in self.damage)  # then it may be that line's frame
-        if last and not known and (not frames or (len(frames) == 1 and not rest)):
-            more = size(len(data))
-            self.unfinished.append(f"{name} ends with {more} that {MANIFEST} does not promise")
+    def _read_gap(
+        self, name: str, position: int, data: bytes, is_last: bool, rollout_filter: RolloutFilter
+    ) -> Iterator[Row]:
+        frames, rest = split_frames(data)
+        # With a damaged manifest line, this may be that line's frame.
+        manifest_damaged = any(damage.kind == "manifest" for damage in self.damage)
+        unlisted = f"{format_bytes(len(data))} not listed in {MANIFEST}"
+        if is_last and not manifest_damaged and (not frames or (len(frames) == 1 and not rest)):
+            self.unfinished.append(f"{name} ends with {unlisted}")
             return
         kind = name.removesuffix(SUFFIX)
-        self.damage.append(
-            Damage(kind, None, f"{MANIFEST} does not promise {size(len(data))} at byte {at:,}; "
-                   f"{len(frames)} frames of it can be read")
-        )  # fmt: skip
-        for row in (row for frame in frames for row in decode(frame)):
-            if query.wants(kind, row["step"]):
+        reason = f"{unlisted} at byte {position:,}; {len(frames)} frames of it can be read"
+        self.damage.append(Damage(kind, None, reason))
+        for row in (row for frame in frames for row in decode_rows(frame)):
+            if rollout_filter.selects_frame(kind, row["step"]):
                 yield {"kind": kind, **row}
 
 
-def read(folder: Path, *kinds: str, after: int = -1) -> Iterator[Row]:
-    """The rows of these kinds at steps after `after`; damage is an error that says where.
+def read_rollouts(folder: Path, *kinds: str, after: int = -1) -> Iterator[Row]:
+    """Yield the rows of these kinds (default: all) at steps after `after`; raise if any is damaged.
 
-    Example: `read(run / "results" / "rollouts", "train")`
+    Example: `read_rollouts(run / "results" / "rollouts", "train")`
     """
-    reader = Reader(folder)
-    for row in reader.rows(Query(kinds=kinds, first=after + 1)):
-        _raise_damage(reader)
+    reader = RolloutReader(folder)
+    for row in reader.iter_rows(RolloutFilter(kinds=kinds, first_step=after + 1)):
+        _raise_if_damaged(reader)
         yield row
-    _raise_damage(reader)
+    _raise_if_damaged(reader)
 
 
-def _raise_damage(reader: Reader) -> None:
+def _raise_if_damaged(reader: RolloutReader) -> None:
     if reader.damage:
-        raise RecordError(
-            f"The record {reader.folder} is damaged: {reader.damage[0]}. "
-            "`glasshouse rollouts` shows what can be read of it."
+        raise RunDataError(
+            f"The rollout log {reader.folder} is damaged: {reader.damage[0]}. "
+            "`glasshouse rollouts` shows what can be read."
         )
 
 
-def lost_steps(run: Path, reader: Reader) -> Iterable[Damage]:
-    """Steps that the run's metrics know and its record does not. A step is recorded before its
-    metrics are, so that in a healthy run, even a running one, there are none."""
+def find_missing_steps(run: Path, reader: RolloutReader) -> list[Damage]:
+    """Find steps that are in the run's metrics but not in its rollout log. A step is logged before
+    its metrics are, so an undamaged run has none, even while it is running."""
     try:
         lines = (run / "results" / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
-        known = {json.loads(line)["step"] for line in lines}
+        steps = {json.loads(line)["step"] for line in lines}
     except (OSError, ValueError, KeyError, TypeError):
-        return
-    recorded = {
-        line.entry.step
-        for line in read_manifest(reader.folder)
-        if line.entry and line.entry.kind == "train"
-    }
-    lost = sorted(known - recorded)
-    if lost:
-        yield Damage(
-            "train", lost[0], f"{len(lost)} steps are in metrics.jsonl and not in the record"
-        )
+        return []
+    entries = [line.entry for line in read_manifest(reader.folder)]
+    missing = sorted(steps - {e.step for e in entries if e and e.kind == "train"})
+    reason = f"{len(missing)} steps are in metrics.jsonl but not in the rollout log"
+    return [Damage("train", missing[0], reason)] if missing else []

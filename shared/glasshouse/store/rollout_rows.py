@@ -1,7 +1,7 @@
-"""A rollout as a row of JSON values, and back, bit for bit.
+"""Converts rollouts to rows of JSON values and back, bit for bit.
 
-The texts are always whole. Token-level detail (`prompt_tokens`, `tokens`, `logprobs`) may be left
-out by `rollout_log.tokens_every`; it is null then, and `length` still says how many tokens there were.
+Texts are always stored in full. `prompt_tokens`, `tokens` and `logprobs` are null at steps that
+`rollout_log.tokens_every` leaves out; `length` still has the number of tokens.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
-from glasshouse.errors import RecordError
+from glasshouse.errors import RunDataError
 from glasshouse.types import (
     AnswerKind,
     Completion,
     Extracted,
+    ExtractionRule,
     Grade,
     Problem,
     Rollout,
-    Rule,
     StopReason,
 )
 
 
-def row(rollout: Rollout, tokens: bool = True) -> dict[str, Any]:
-    """Everything about a rollout. Log-probabilities are float32: nine digits hold all of one."""
+def rollout_to_row(rollout: Rollout, with_tokens: bool = True) -> dict[str, Any]:
+    """Convert a rollout to a row. Nine digits represent a float32 log-probability exactly."""
     p, c, g = rollout.problem, rollout.completion, rollout.grade
     return {
         "step": rollout.step,
@@ -45,11 +45,11 @@ def row(rollout: Rollout, tokens: bool = True) -> dict[str, Any]:
         "completion": rollout.text,
         "stop": c.stop.value,
         "reward": g.reward,
-        "parts": dict(g.parts),
+        "parts": dict(g.terms),
         "correct": g.correct,
         "lenient": g.lenient,
         "strict": g.strict,
-        "tagged": g.tagged,
+        "tagged": g.has_answer_tag,
         "answer": g.extracted.value,
         "rule": g.extracted.rule.value,
         "span": list(g.extracted.span) if g.extracted.span else None,
@@ -58,46 +58,46 @@ def row(rollout: Rollout, tokens: bool = True) -> dict[str, Any]:
         "advantage": rollout.advantage,
         "version": c.version,
         "length": len(c.tokens),
-        "prompt_tokens": list(rollout.prompt_tokens) if tokens else None,
-        "tokens": list(c.tokens) if tokens else None,
-        "logprobs": [float(f"{x:.9g}") for x in c.logprobs] if tokens else None,
+        "prompt_tokens": list(rollout.prompt_tokens) if with_tokens else None,
+        "tokens": list(c.tokens) if with_tokens else None,
+        "logprobs": [float(f"{x:.9g}") for x in c.logprobs] if with_tokens else None,
         "time": rollout.time,
     }
 
 
-def rollout_of(row: dict[str, Any]) -> Rollout:
-    """The rollout that `row` was made from; its token-level detail must be there."""
+def rollout_from_row(row: dict[str, Any]) -> Rollout:
+    """Convert a row back to the rollout; raises if the row was logged without tokens."""
     if row["tokens"] is None:
-        raise RecordError(
-            f"Step {row['step']}, group {row['group']}, sample {row['sample']} was recorded without "
-            "its tokens (rollout_log.tokens_every), so that no rollout can be made of it."
+        raise RunDataError(
+            f"Step {row['step']}, group {row['group']}, sample {row['sample']} was logged without "
+            "tokens, so the rollout cannot be restored. Train with rollout_log.tokens_every=1."
         )
     return Rollout(
         step=row["step"],
         split=row["split"],
         group=row["group"],
         sample=row["sample"],
-        problem=problem_of(row),
+        problem=problem_from_row(row),
         messages=row["messages"],
         prompt_text=row["prompt"],
         prompt_tokens=tuple(row["prompt_tokens"]),
         text=row["completion"],
         completion=Completion(
             tokens=tuple(row["tokens"]),
-            logprobs=tuple(array("f", row["logprobs"])),  # rounds to float32, as they were
+            logprobs=tuple(array("f", row["logprobs"])),  # back to float32
             stop=StopReason(row["stop"]),
             version=row["version"],
         ),
         grade=Grade(
             reward=row["reward"],
-            parts=row["parts"],
+            terms=row["parts"],
             correct=row["correct"],
             lenient=row["lenient"],
             strict=row["strict"],
-            tagged=row["tagged"],
+            has_answer_tag=row["tagged"],
             extracted=Extracted(
                 value=row["answer"],
-                rule=Rule(row["rule"]),
+                rule=ExtractionRule(row["rule"]),
                 span=(row["span"][0], row["span"][1]) if row["span"] else None,
                 ambiguous=row["ambiguous"],
                 reason=row["reason"],
@@ -108,8 +108,8 @@ def rollout_of(row: dict[str, Any]) -> Rollout:
     )
 
 
-def problem_of(row: dict[str, Any]) -> Problem:
-    """The problem that a row is about."""
+def problem_from_row(row: dict[str, Any]) -> Problem:
+    """Build the problem of a row."""
     return Problem(
         task=row["task"],
         key=row["key"],
@@ -122,13 +122,13 @@ def problem_of(row: dict[str, Any]) -> Problem:
     )
 
 
-def encode(rows: Iterable[dict[str, Any]]) -> bytes:
-    r"""JSON lines in UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
+def encode_rows(rows: Iterable[dict[str, Any]]) -> bytes:
+    """Encode rows as UTF-8 JSON lines; a lone surrogate, invalid in UTF-8, becomes its JSON escape."""
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return text.encode("utf-8", "backslashreplace")
 
 
-def decode(data: bytes) -> list[dict[str, Any]]:
-    """The rows of a frame."""
-    lines = data.decode("utf-8").split("\n")[:-1]  # splitlines would break at U+2028 too
+def decode_rows(data: bytes) -> list[dict[str, Any]]:
+    """Decode JSON lines."""
+    lines = data.decode("utf-8").split("\n")[:-1]  # str.splitlines also splits at U+2028
     return [json.loads(line) for line in lines]

@@ -1,28 +1,28 @@
-"""Mirrors of a run: its metrics shown by a tracker that people already look at.
+"""Experiment trackers: copy a run's metrics to Trackio, Weights & Biases, TensorBoard or MLflow.
 
     RUN/results/metrics.jsonl ─┐
-                               ├──► records ──► a feed, in a thread of its own ──► mirror ──► tracker
+                               ├──► StepMetrics ──► one thread per tracker ──► Tracker.log
     evaluations in events.jsonl┘
 
-The run directory is the truth. A tracker that cannot start stops the run with the reason; one that
-fails later is reported and dropped, and nothing that the run computes depends on any of it.
+The run directory is the reference. A tracker that cannot start stops the run with an error. One
+that fails later is reported and dropped. No result of the run depends on a tracker.
 
 Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
 """
 
-from glasshouse.track.async_log import Mirrors, start
-from glasshouse.track.base import Ending, Mirror
-from glasshouse.track.records import Record, evaluated, trained
-from glasshouse.track.registry import MIRRORS, check
+from glasshouse.track.async_log import Trackers, start_trackers
+from glasshouse.track.base import RunOutcome, Tracker
+from glasshouse.track.registry import TRACKERS, validate_trackers
+from glasshouse.track.step_metrics import StepMetrics, metrics_from_evaluation, metrics_from_step
 
 __all__ = [
-    "MIRRORS",
-    "Ending",
-    "Mirror",
-    "Mirrors",
-    "Record",
-    "check",
-    "evaluated",
-    "start",
-    "trained",
+    "TRACKERS",
+    "RunOutcome",
+    "StepMetrics",
+    "Tracker",
+    "Trackers",
+    "metrics_from_evaluation",
+    "metrics_from_step",
+    "start_trackers",
+    "validate_trackers",
 ]

@@ -1,8 +1,8 @@
-"""A run's records brought to its trackers: the run never waits for them, and never fails with them.
+"""Sends a run's metrics to its trackers in the background: the run never waits for a tracker.
 
-run ──► Mirrors.feed(record) ──► a queue each ──► a thread each ──► Mirror.log
-                                                       │ raises
-run ◄── reported once, at the next record ◄────────────┘
+run ──► Trackers.log(metrics) ──► one queue per tracker ──► one thread per tracker ──► Tracker.log
+                                                                  │ raises
+run ◄── reported once, at the next metrics ◄──────────────────────┘
 """
 
 from __future__ import annotations
@@ -19,131 +19,135 @@ from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.errors import TrackError
-from glasshouse.track.base import Ending, Held, Mirror, subject
-from glasshouse.track.records import Record, flat, records
-from glasshouse.track.registry import make
+from glasshouse.track.base import LoggedSteps, RunOutcome, Tracker, make_tracked_run
+from glasshouse.track.registry import make_tracker
+from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
 
-PATIENCE = 15.0
+FINISH_TIMEOUT = 15.0
 """Seconds that the end of a run waits for its trackers."""
 
-Tell = Callable[..., None]
-"""Called with the kind of an event and its fields, as `RunDirectory.event` is."""
+LogEvent = Callable[..., None]
+"""Called with the kind of an event and its fields, like `RunDirectory.log_event`."""
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """The last that a mirror is told."""
+class Finish:
+    """The last item of a tracker's queue."""
 
-    numbers: Mapping[str, float]
-    how: Ending
+    summary: Mapping[str, float]
+    outcome: RunOutcome
 
 
-class Feed:
-    """One mirror, fed by a thread of its own."""
+class TrackerThread:
+    """Sends metrics to one tracker, in its own thread."""
 
-    def __init__(self, name: str, mirror: Mirror, held: Held) -> None:
-        self.name, self.mirror, self.held = name, mirror, dict(held)
-        self.failure = ""
-        self.waiting: queue.SimpleQueue[Record | End] = queue.SimpleQueue()
+    def __init__(self, name: str, tracker: Tracker, logged: LoggedSteps) -> None:
+        self.name, self.tracker, self.last_steps = name, tracker, dict(logged)
+        self.error = ""
+        self.queue: queue.SimpleQueue[StepMetrics | Finish] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=f"track {name}", daemon=True)
         self.thread.start()
 
-    def put(self, record: Record) -> None:
-        """Hand it over, unless the tracker has it: a step that is done again has the same numbers."""
-        if record.step > self.held.get(record.kind, -1):
-            self.held[record.kind] = record.step
-            self.waiting.put(record)
+    def submit(self, metrics: StepMetrics) -> None:
+        """Queue metrics, unless the tracker has this step: a repeated step has the same numbers."""
+        if metrics.step > self.last_steps.get(metrics.kind, -1):
+            self.last_steps[metrics.kind] = metrics.step
+            self.queue.put(metrics)
 
-    def end(self, end: End) -> None:
-        self.waiting.put(end)
-
-    def join(self, seconds: float | None) -> None:
-        self.thread.join(seconds)
+    def join(self, timeout: float | None) -> None:
+        self.thread.join(timeout)
         if self.thread.is_alive():
-            self.failure = "it has not taken everything in time"
+            self.error = "it did not finish in time"
 
     def _work(self) -> None:
         try:
-            while isinstance(given := self.waiting.get(), Record):
-                self.mirror.log(given)
-            self.mirror.end(given.numbers, given.how)
+            while isinstance(item := self.queue.get(), StepMetrics):
+                self.tracker.log(item)
+            self.tracker.finish(item.summary, item.outcome)
         except Exception as error:
-            self.failure = reason(error)
+            self.error = _first_line(error)
 
 
-class Mirrors:
-    """All trackers of a run; without any, the null object that a run begins with.
+class Trackers:
+    """All trackers of a run; without any, every method does nothing.
 
-    Example: `with start(["trackio"], path, config, tell) as mirrors: mirrors.feed(trained(row))`
+    Example: `with start_trackers(["trackio"], path, config, log_event) as trackers: trackers.log(…)`
     """
 
-    def __init__(self, path: Path = Path(), tell: Tell = lambda kind, **what: None) -> None:
-        self.path, self.tell = path, tell
-        self.feeds: list[Feed] = []
+    def __init__(
+        self, path: Path = Path(), log_event: LogEvent = lambda kind, **fields: None
+    ) -> None:
+        self.path, self.log_event = path, log_event
+        self.threads: list[TrackerThread] = []
 
-    def __enter__(self) -> Mirrors:
+    def __enter__(self) -> Trackers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.end({}, "failed")
+        self.finish({}, "failed")
 
     @property
-    def looks(self) -> dict[str, str]:
-        """Where each one can be looked at."""
-        return {feed.name: feed.mirror.look for feed in self.feeds}
+    def urls(self) -> dict[str, str]:
+        """The URL or command that shows the run, by tracker."""
+        return {thread.name: thread.tracker.url for thread in self.threads}
 
-    def feed(self, record: Record) -> None:
-        """Give it to every tracker that is still there."""
+    def log(self, metrics: StepMetrics) -> None:
+        """Queue metrics for every tracker that has not failed."""
         self._drop_failed()
-        for feed in self.feeds:
-            feed.put(record)
+        for thread in self.threads:
+            thread.submit(metrics)
 
-    def end(
-        self, summary: Mapping[str, Any], how: Ending, patience: float | None = PATIENCE
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        outcome: RunOutcome,
+        timeout: float | None = FINISH_TIMEOUT,
     ) -> None:
-        """Let all of them come to their end; what is told a second time is not heard."""
-        for feed in self.feeds:
-            feed.end(End(flat("summary", summary), how))
-        until = None if patience is None else time.monotonic() + patience
-        with redirect_stdout(io.StringIO()):  # some say goodbye
-            for feed in self.feeds:
-                feed.join(None if until is None else max(0.0, until - time.monotonic()))
+        """Finish all trackers and wait for them; a second call does nothing."""
+        for thread in self.threads:
+            thread.queue.put(Finish(flatten_numbers("summary", summary), outcome))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with redirect_stdout(io.StringIO()):  # some trackers print when they finish
+            for thread in self.threads:
+                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         self._drop_failed()
-        self.feeds = []
+        self.threads = []
 
     def _drop_failed(self) -> None:
-        for feed in [feed for feed in self.feeds if feed.failure]:
-            self.feeds.remove(feed)
-            self.tell(
-                "untracked",
-                tracker=feed.name,
-                text=f"The tracker {feed.name} failed and is dropped: {feed.failure}. The run goes on "
-                f"without it; afterwards: glasshouse track {self.path} --to {feed.name}",
+        for thread in [thread for thread in self.threads if thread.error]:
+            self.threads.remove(thread)
+            self.log_event(
+                "tracker_failed",
+                tracker=thread.name,
+                text=f"The tracker {thread.name} failed: {thread.error}. The run continues without "
+                f"it. Upload the rest later with: glasshouse track {self.path} --to {thread.name}",
             )
 
 
-def start(names: Sequence[str], path: Path, config: Config, tell: Tell) -> Mirrors:
-    """Start the trackers and bring each one up to what the run directory holds."""
-    mirrors = Mirrors(path, tell)
+def start_trackers(
+    names: Sequence[str], path: Path, config: Config, log_event: LogEvent
+) -> Trackers:
+    """Start the trackers and send what the run directory already holds."""
+    trackers = Trackers(path, log_event)
     if not names:
-        return mirrors
-    run = subject(path, config)
+        return trackers
+    run = make_tracked_run(path, config)
     for name in dict.fromkeys(names):
         try:
-            mirror = make(name)
-            mirrors.feeds.append(Feed(name, mirror, mirror.start(run)))
+            tracker = make_tracker(name)
+            trackers.threads.append(TrackerThread(name, tracker, tracker.start(run)))
         except Exception as error:
-            mirrors.end({}, "failed")
+            trackers.finish({}, "failed")
             raise TrackError(
-                f"The tracker {name} could not start: {reason(error)}. docs/tracking.md says what it "
-                "needs; trackers=[] trains without it."
+                f"The tracker {name} could not start: {_first_line(error)}. See docs/tracking.md for "
+                "what it needs, or train without it: trackers=[]."
             ) from error
-    for record in records(path):
-        mirrors.feed(record)
-    return mirrors
+    for metrics in read_step_metrics(path):
+        trackers.log(metrics)
+    return trackers
 
 
-def reason(error: Exception) -> str:
-    """Its first line, or its name."""
+def _first_line(error: Exception) -> str:
+    """The first line of an error's message, or else its type."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

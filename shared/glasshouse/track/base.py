@@ -1,4 +1,4 @@
-"""What a tracker has to be able to do, and what it is told of the run."""
+"""The interface of a tracker, and the description of the run that it gets."""
 
 from __future__ import annotations
 
@@ -10,65 +10,64 @@ from typing import Literal, Protocol
 
 from glasshouse.config import Config
 from glasshouse.store.atomic_files import write_text
-from glasshouse.track.records import Kind, Record
+from glasshouse.track.step_metrics import MetricKind, StepMetrics
 
-PROJECT = "glasshouse"
-"""Under which name a tracker lists the runs, unless its own environment variable says another."""
+DEFAULT_PROJECT = "glasshouse"
+"""The project of all runs, unless the tracker's environment variable names another."""
 
-Ending = Literal["finished", "interrupted", "failed"]
-Held = Mapping[Kind, int]
-"""The last step of each kind that a tracker has already; nothing of it is sent again."""
+RunOutcome = Literal["finished", "interrupted", "failed"]
+LoggedSteps = Mapping[MetricKind, int]
+"""The last step of each kind that a tracker already has; steps up to it are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The run that is mirrored."""
+class TrackedRun:
+    """The run to track."""
 
     path: Path
-    """Its directory."""
+    """The run directory."""
     id: str
-    """The same for all trackers, and for as long as the directory lasts: this is how a tracker finds
-    the run again when it goes on."""
+    """Identifies the run to all trackers, so that a resumed run continues the same tracker run."""
     name: str
     config: Config
 
     @property
     def folder(self) -> Path:
-        """Where a tracker that writes files puts them."""
+        """The folder for a tracker's files."""
         return self.path / "track"
 
 
-class Mirror(Protocol):
-    """One tracker. Any exception that it raises is its own end, never the run's."""
+class Tracker(Protocol):
+    """One tracker. An exception drops the tracker; it never stops a run that is training."""
 
-    look: str
-    """The command or address that shows what it holds; known once it has started."""
+    url: str
+    """The URL or command that shows the tracked run; set by `start`."""
 
-    def start(self, run: Subject) -> Held:
-        """Begin, or find the run again; how far it reaches there."""
+    def start(self, run: TrackedRun) -> LoggedSteps:
+        """Create or resume the tracker run; returns the steps that the tracker already has."""
         ...
 
-    def log(self, record: Record) -> None:
-        """Take a record, and make it last as soon as possible."""
+    def log(self, metrics: StepMetrics) -> None:
+        """Log the metrics of one step, and flush them as soon as possible."""
         ...
 
-    def end(self, numbers: Mapping[str, float], how: Ending) -> None:
-        """The run's summary, and how it ended. All that was logged is safe when this returns."""
+    def finish(self, summary: Mapping[str, float], outcome: RunOutcome) -> None:
+        """Log the run's summary and outcome. When this returns, everything logged is saved."""
         ...
 
 
-def subject(path: Path, config: Config) -> Subject:
-    """The run of a directory; its id is made the first time and kept in track/id."""
+def make_tracked_run(path: Path, config: Config) -> TrackedRun:
+    """Describe a run directory; its id is created once and stored in track/id."""
     file = path / "track" / "id"
     if not file.exists():
         write_text(file, uuid.uuid4().hex + "\n")
-    return Subject(path, file.read_text().strip(), name(path), config)
+    return TrackedRun(path, file.read_text().strip(), run_display_name(path), config)
 
 
-def name(path: Path) -> str:
-    """What follows the last folder that is called runs, or else the directory's own name.
+def run_display_name(path: Path) -> str:
+    """Name a run by its path below the last folder called `runs`, or by its directory.
 
-    Example: `name(Path("study/runs/penalty/seed-3"))` gives "penalty-seed-3"
+    Example: `run_display_name(Path("study/runs/penalty/seed-3"))` gives "penalty-seed-3"
     """
     parts = path.resolve().parts
     last = max((i for i, part in enumerate(parts[:-1]) if part == "runs"), default=len(parts) - 2)

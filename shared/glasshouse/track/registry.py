@@ -1,4 +1,4 @@
-"""The trackers by name: where each one's code is, and which library it needs."""
+"""The trackers by name: the class of each, and the library that it needs."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glasshouse.errors import ConfigError, TrackError, nearest
-from glasshouse.track.base import Mirror
+from glasshouse.errors import ConfigError, TrackError, did_you_mean
+from glasshouse.track.base import Tracker
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A tracker that is not imported until a run asks for it."""
+class TrackerSpec:
+    """Where a tracker's class is; its module is imported only when a run uses it."""
 
     module: str
-    name: str
+    class_name: str
     library: str
 
 
-MIRRORS = {
-    "mlflow": Kept("glasshouse.track.mlflow", "MLflow", "mlflow"),
-    "tensorboard": Kept("glasshouse.track.tensorboard", "TensorBoard", "tensorboard"),
-    "trackio": Kept("glasshouse.track.trackio", "Trackio", "trackio"),
-    "wandb": Kept("glasshouse.track.wandb", "Wandb", "wandb"),
+TRACKERS = {
+    "mlflow": TrackerSpec("glasshouse.track.mlflow", "MLflow", "mlflow"),
+    "tensorboard": TrackerSpec("glasshouse.track.tensorboard", "TensorBoard", "tensorboard"),
+    "trackio": TrackerSpec("glasshouse.track.trackio", "Trackio", "trackio"),
+    "wandb": TrackerSpec("glasshouse.track.wandb", "Wandb", "wandb"),
 }
 
 
-def check(names: Sequence[str]) -> None:
-    """Before anything else is done: every tracker is known, and its library is there."""
+def validate_trackers(names: Sequence[str]) -> None:
+    """Raise if a tracker is unknown or its library is not installed."""
     for name in names:
-        if name not in MIRRORS:
-            raise ConfigError(f'track: there is no tracker "{name}".{nearest(name, MIRRORS)}')
-        if importlib.util.find_spec(MIRRORS[name].library) is None:
+        if name not in TRACKERS:
+            raise ConfigError(f'trackers: unknown tracker "{name}".{did_you_mean(name, TRACKERS)}')
+        library = TRACKERS[name].library
+        if importlib.util.find_spec(library) is None:
             raise TrackError(
-                f"The tracker {name} needs {MIRRORS[name].library}, which is not installed: "
+                f"trackers: {name} needs {library}, which is not installed: "
                 f'pip install "glasshouse[{name}]".'
             )
 
 
-def make(name: str) -> Mirror:
-    kept = MIRRORS[name]
-    mirror: Mirror = getattr(importlib.import_module(kept.module), kept.name)()
-    return mirror
+def make_tracker(name: str) -> Tracker:
+    spec = TRACKERS[name]
+    tracker: Tracker = getattr(importlib.import_module(spec.module), spec.class_name)()
+    return tracker

@@ -1,7 +1,7 @@
 """TensorBoard: event files in the run directory.
 
-They hold nothing that metrics.jsonl does not, so a run that goes on writes them anew: no step is
-there twice, and none that a kill took away is missing.
+A resumed run writes them again from the start, since metrics.jsonl has everything that they hold.
+So no step is missing or repeated.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config import dump
-from glasshouse.track.base import Ending, Held, Subject
-from glasshouse.track.records import Record
+from glasshouse.config import to_yaml
+from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun
+from glasshouse.track.step_metrics import StepMetrics
 
 
 class TensorBoard:
-    look = ""
+    url = ""
 
-    def start(self, run: Subject) -> Held:
+    def start(self, run: TrackedRun) -> LoggedSteps:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)
         self.writer: Any = SummaryWriter(str(folder))
-        self.look = f"tensorboard --logdir {run.path}"
-        self.writer.add_text("config", f"```yaml\n{dump(run.config)}```", 0)
+        self.url = f"tensorboard --logdir {run.path}"
+        self.writer.add_text("config", f"```yaml\n{to_yaml(run.config)}```", 0)
         return {}
 
-    def log(self, record: Record) -> None:
-        for name, value in record.numbers.items():
-            self.writer.add_scalar(name, value, record.step, record.time)
+    def log(self, metrics: StepMetrics) -> None:
+        for name, value in metrics.values.items():
+            self.writer.add_scalar(name, value, metrics.step, metrics.time)
         self.writer.flush()
 
-    def end(self, numbers: Mapping[str, float], how: Ending) -> None:
-        rows = [f"| {name} | {value:.6g} |" for name, value in numbers.items()]
-        self.writer.add_text("summary", "\n".join([f"{how}\n", "| | |", "|---|---|", *rows]), 0)
+    def finish(self, summary: Mapping[str, float], outcome: RunOutcome) -> None:
+        rows = [f"| {name} | {value:.6g} |" for name, value in summary.items()]
+        self.writer.add_text("summary", "\n".join([f"{outcome}\n", "| | |", "|---|---|", *rows]), 0)
         self.writer.close()
