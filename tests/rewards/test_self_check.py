@@ -1,4 +1,4 @@
-"""Every task proves itself, and the proof can fail."""
+"""Every task passes its self-check, and a broken task fails it."""
 
 import random
 from dataclasses import replace
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from glasshouse.rewards.self_check import validate
-from glasshouse.tasks import TASKS, make
-from glasshouse.tasks.base import finish
+from glasshouse.rewards.self_check import check_task
+from glasshouse.tasks import TASKS, make_task
+from glasshouse.tasks.base import format_completion
 from glasshouse.tasks.sum_digits import SumDigits
 from glasshouse.types import Message, Problem, Style
 
@@ -29,40 +29,44 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), [(n, {}) for n in TASKS] + OTHERS)
-def test_every_task_accepts_its_right_answers_and_refuses_its_wrong_ones(name, options):
-    proof = validate(make(name, options), count=100)
-    assert proof.holds, str(proof)
-    assert (proof.problems, proof.right, proof.wrong) == (100, 300, 200)
+def test_every_task_accepts_its_correct_completions_and_rejects_its_wrong_ones(name, options):
+    report = check_task(make_task(name, options), count=100)
+    assert report.passed, str(report)
+    assert (report.problems, report.correct_completions, report.wrong_completions) == (
+        100,
+        300,
+        200,
+    )
 
 
-def test_the_proof_is_a_function_of_its_seed():
-    task = make("sum_digits")
-    assert validate(task, 20, seed=1) == validate(task, 20, seed=1)
-    assert validate(make("sum_digits", {"high": 12}), 20, seed=1).distinct < 20
+def test_report_is_a_function_of_the_seed():
+    task = make_task("sum_digits")
+    assert check_task(task, 20, seed=1) == check_task(task, 20, seed=1)
+    assert check_task(make_task("sum_digits", {"high": 12}), 20, seed=1).distinct < 20
 
 
-def test_nothing_is_proved_over_no_problems():
-    assert not validate(make("sum_digits"), count=0).holds
+def test_a_check_without_problems_does_not_pass():
+    assert not check_task(make_task("sum_digits"), count=0).passed
 
 
 class WrongGold(SumDigits):
-    def ask(self, numbers: tuple[int, ...]) -> Problem:
-        problem = super().ask(numbers)
+    def make_problem(self, numbers: tuple[int, ...]) -> Problem:
+        problem = super().make_problem(numbers)
         return replace(problem, answer=str(int(problem.answer) + 1))
 
 
-class RightSlip(SumDigits):
+class CorrectInjectedError(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        return super().demonstrate(problem, "steps" if mode == "slip" else mode, rng)
+        return super().demonstrate(problem, "steps" if mode == "injected_error" else mode, rng)
 
 
-class UntaggedSlip(SumDigits):
+class UntaggedInjectedError(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
         text = super().demonstrate(problem, mode, rng)
-        return text.replace("[ANSWER]", "so") if mode == "slip" else text
+        return text.replace("[ANSWER]", "so") if mode == "injected_error" else text
 
 
-class TalkativeDirect(SumDigits):
+class DirectWithSteps(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
         return super().demonstrate(problem, "steps" if mode == "direct" else mode, rng)
 
@@ -74,24 +78,24 @@ class LenientOnly(SumDigits):
         return super().demonstrate(problem, mode, rng)
 
 
-class Doubtful(SumDigits):
+class TwoAnswers(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
         if mode == "direct":
-            return finish([], f"{problem.answer} or 1")
+            return format_completion([], f"{problem.answer} or 1")
         return super().demonstrate(problem, mode, rng)
 
 
 class OneKey(SumDigits):
-    def ask(self, numbers: tuple[int, ...]) -> Problem:
-        return replace(super().ask(numbers), key="same")
+    def make_problem(self, numbers: tuple[int, ...]) -> Problem:
+        return replace(super().make_problem(numbers), key="same")
 
 
-class Moody(SumDigits):
-    moods = 0
+class Unrepeatable(SumDigits):
+    draws = 0
 
     def draw(self, rng: random.Random) -> Problem:
-        self.moods += 1
-        return self.ask((self.moods, 5))
+        self.draws += 1
+        return self.make_problem((self.draws, 5))
 
 
 class PermissiveDirect(SumDigits):
@@ -105,38 +109,38 @@ class NoQuestion(SumDigits):
 
 
 class UnstatedDecimals(SumDigits):
-    def precision(self) -> str:
+    def rounding_instruction(self) -> str:
         return " Round to some decimals."
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("broken", "fault"),
     [
-        (WrongGold, "reading refuses"),
-        (RightSlip, "reading accepts"),
-        (UntaggedSlip, "No answer can be read"),
-        (TalkativeDirect, "Working is shown in"),
-        (LenientOnly, "The strict reading refuses"),
-        (Doubtful, "The strict reading refuses"),
+        (WrongGold, "parser rejects"),
+        (CorrectInjectedError, "parser accepts"),
+        (UntaggedInjectedError, "No answer"),
+        (DirectWithSteps, "Steps are present"),
+        (LenientOnly, "strict parser rejects"),
+        (TwoAnswers, "strict parser rejects"),
         (OneKey, "has two answers"),
-        (Moody, "drew another problem"),
+        (Unrepeatable, "second draw"),
         (PermissiveDirect, "Steps are not forbidden"),
-        (NoQuestion, "does not put the question"),
-        (UnstatedDecimals, "precision is not stated"),
+        (NoQuestion, "lacks the question"),
+        (UnstatedDecimals, "decimals is not stated"),
     ],
 )
-def test_a_broken_task_is_caught_with_a_sentence(broken, says):
-    proof = validate(broken(), count=20)
-    assert not proof.holds
-    assert any(says in fault for fault in proof.faults), str(proof)
+def test_broken_task_fails_with_the_fault(broken, fault):
+    report = check_task(broken(), count=20)
+    assert not report.passed
+    assert any(fault in line for line in report.faults), str(report)
 
 
-def test_a_fault_shows_the_offending_completion():
+def test_fault_shows_the_completion():
     class Broken(SumDigits):
         def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-            return finish([], "12345")
+            return format_completion([], "12345")
 
     assert all(
-        "[ANSWER] 12345" in fault for fault in validate(Broken(), 3).faults if "reading" in fault
+        "[ANSWER] 12345" in fault for fault in check_task(Broken(), 3).faults if "parser" in fault
     )
-    assert "12345" in str(validate(Broken(), 3))
+    assert "12345" in str(check_task(Broken(), 3))
