@@ -1,10 +1,10 @@
-"""Runs one experiment on mock assets: its own train.py, with tests/test_config.yaml laid over.
+"""Tests one experiment on mock assets: its train.py with tests/test_config.yaml over its config.yaml.
 
     python tests/run_test.py example.rl
-    python tests/run_test.py --brief example.rl      # says little unless something fails
+    python tests/run_test.py --brief example.rl      # print output only if something fails
 
-Twice, into two directories: the second run must give the same bits. Then the experiment's own
-test_train.py. Prints what it did; exits 0 if all is well, 2 for an unknown experiment.
+Trains twice, into two directories: both runs must be bitwise equal. Then runs the experiment's
+test_train.py. Exit code 0 if everything passes, 2 for an unknown experiment.
 """
 
 from __future__ import annotations
@@ -25,51 +25,47 @@ TRAINING = ROOT / "training"
 
 def main(argv: list[str]) -> int:
     brief = "--brief" in argv
-    argv = [a for a in argv if a != "--brief"]
-    names = sorted(p.name for p in TRAINING.iterdir() if (p / "train.py").is_file())
-    if len(argv) != 1 or argv[0] not in names:
-        given = f'There is no experiment "{argv[0]}"' if argv else "Name an experiment"
-        print(f"error: {given}; there are: {', '.join(names)}.", file=sys.stderr)
+    names = [argument for argument in argv if argument != "--brief"]
+    known = sorted(path.parent.name for path in TRAINING.glob("*/train.py"))
+    if len(names) != 1 or names[0] not in known:
+        problem = f'There is no experiment "{names[0]}"' if names else "Name an experiment"
+        print(f"error: {problem}; there are: {', '.join(known)}.", file=sys.stderr)
         return 2
-    experiment = TRAINING / argv[0]
+    experiment = TRAINING / names[0]
     with tempfile.TemporaryDirectory(prefix="glasshouse-test-") as scratch:
         runs = [Path(scratch) / name for name in ("first", "second")]
         for run in runs:
-            run_quietly(command(experiment, run), brief)
-        check(runs[0])
-        same(*runs)
+            train(experiment, run, brief)
+        check_run_directory(runs[0])
+        check_equal(*runs)
     print(
-        f"{argv[0]}: trained twice on mock assets, bitwise alike; checkpoint opens in transformers"
+        f"{names[0]}: two runs on mock assets are bitwise equal; checkpoint loads in transformers"
     )
-    own_tests(experiment, brief)
+    run_own_tests(experiment, brief)
     return 0
 
 
-def command(experiment: Path, out: Path) -> list[str]:
-    laid_over = ["--config", str(ROOT / "tests" / "test_config.yaml")]
-    return [sys.executable, str(experiment / "train.py"), *laid_over, f"out={out}"]
+def train(experiment: Path, out: Path, brief: bool) -> None:
+    files = ["--config", str(ROOT / "tests" / "test_config.yaml")]
+    command = [sys.executable, str(experiment / "train.py"), *files, f"out={out}"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=brief, text=True, check=False)
+    if process.returncode:
+        print(process.stdout or "", process.stderr or "", file=sys.stderr)
+        raise SystemExit(process.returncode)
 
 
-def run_quietly(words: list[str], brief: bool) -> None:
-    """Run it from the root; `brief` keeps what it says for the case that it fails."""
-    done = subprocess.run(words, cwd=ROOT, capture_output=brief, text=True, check=False)
-    if done.returncode:
-        print(done.stdout or "", done.stderr or "", file=sys.stderr)
-        raise SystemExit(done.returncode)
-
-
-def own_tests(experiment: Path, brief: bool) -> None:
-    """In this process, which has imported torch already."""
-    said = io.StringIO()
-    with redirect_stdout(said if brief else sys.stdout):
+def run_own_tests(experiment: Path, brief: bool) -> None:
+    """Run test_train.py in this process, which has already imported torch."""
+    output = io.StringIO()
+    with redirect_stdout(output if brief else sys.stdout):
         code = pytest.main(["-q", str(experiment / "test_train.py")])
     if code:
-        print(said.getvalue(), file=sys.stderr)
+        print(output.getvalue(), file=sys.stderr)
         raise SystemExit(int(code))
 
 
-def check(run: Path) -> None:
-    """The run directory holds what it promises."""
+def check_run_directory(run: Path) -> None:
+    """The run directory holds a summary, metrics per step, and a checkpoint that transformers loads."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -82,20 +78,20 @@ def check(run: Path) -> None:
     AutoModelForCausalLM.from_pretrained(summary["checkpoint"])
 
 
-def same(first: Path, second: Path) -> None:
-    """Weights byte for byte; metrics but for their times."""
+def check_equal(first: Path, second: Path) -> None:
+    """The weights are equal byte for byte, and the metrics except for times."""
     weights = [
         next(run.glob("checkpoints/step-*")) / "model.safetensors" for run in (first, second)
     ]
-    assert weights[0].read_bytes() == weights[1].read_bytes(), "two runs gave different weights"
-    rows = [
+    assert weights[0].read_bytes() == weights[1].read_bytes(), "the weights of two runs differ"
+    metrics = [
         [
-            {**json.loads(line), "timing": None, "record_bytes": None}
+            {**json.loads(line), "timing": None, "rollout_log_bytes": None}
             for line in (run / "results" / "metrics.jsonl").read_text().splitlines()
         ]
         for run in (first, second)
     ]
-    assert rows[0] == rows[1], "two runs gave different metrics"
+    assert metrics[0] == metrics[1], "the metrics of two runs differ"
 
 
 if __name__ == "__main__":

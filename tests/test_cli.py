@@ -1,8 +1,10 @@
-"""The command line as people use it: sentences, exit codes, real processes."""
+"""The command line: exit codes, messages, help. In process, except where the process is the claim."""
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,170 +12,229 @@ from pathlib import Path
 import pytest
 
 from glasshouse.cli import main
+from glasshouse.cli.app import GROUPS, make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
+SMALL = [
+    f"model={MOCK}", "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=16",
+]  # fmt: skip
 
 
-def glasshouse(
-    *arguments: str, given: str | None = None, cwd: Path = ROOT
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "glasshouse", *arguments]
+def run_process(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, input=given, cwd=cwd, timeout=120, check=False
+        [sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=False
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "text"),
     [
-        (["train", "learn.lrr=1"], 'Did you mean "learn.learning_rate"?'),
+        (["train", "learn.lrr=1"], '"learn.learning_rate"'),
         (["train", "steps=many"], "steps"),
-        (["train", "--config", "no/such.yaml"], "does not exist"),
+        (["train", "--config", "no/such.yaml"], "no/such.yaml"),
         (["train", "model=no/such/folder"], "no/such/folder"),
-        (["train", "task.name=sum_digit", f"model={MOCK}"], 'Did you mean "sum_digits"?'),
+        (["train", "task.name=sum_digit", f"model={MOCK}"], '"sum_digits"'),
         (["train", "task.options.cuont=3", f"model={MOCK}"], "count"),
         (["train", "data.source=fixed", "data.file=none.jsonl", f"model={MOCK}"], "none.jsonl"),
         (["eval", "no/such/folder"], "no/such/folder"),
-        (["config", "lern"], "learn"),
-        (["figure", ".", "--out", "x.png"], "not a run directory"),
+        (["config", "lern"], '"learn"'),
+        (["tasks", "aritmetic"], '"arithmetic"'),
+        (["figure", ".", "--out", "x.png"], "results/metrics.jsonl"),
         (["pocket", "build", "--recipe", "poket", "--out", "x"], "pocket"),
-        (["pocket", "build", "--out", "docs"], "already holds files"),
+        (["pocket", "build", "--out", "docs"], "docs"),
+        (["rollouts", "no/such/run"], "no/such/run"),
+        (["hosts", "worker", "--address", "tcp://localhost:26600"], "--plain"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_exit_code_2(
+def test_a_user_error_names_its_cause_and_exits_with_2(
     arguments: list[str],
-    word: str,
+    text: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In this process: most of what a process of its own would do is to import torch."""
     monkeypatch.chdir(ROOT)
     assert main(arguments) == 2
-    assert word in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert text in message
 
 
-def test_the_shell_sees_the_sentence_and_the_exit_code() -> None:
-    done = glasshouse("train", "learn.lrr=1")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["trian"], '"train"'),
+        (["data", "genrate"], '"generate"'),
+        (["eval", "pocket", "--style", "direkt"], '"direct"'),
+        (["train", "--no-such-option"], "--no-such-option"),
+        (["train", "steps"], "key=value"),
+        (["figure", "runs/a"], "--out"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert text in capsys.readouterr().err
 
 
-def test_a_placement_that_is_not_installed_is_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["resume", "RUN", "steps=3", "--fork", "NEW", "seed=1"],
+        ["resume", "steps=3", "RUN", "seed=1", "--fork", "NEW"],
+        ["resume", "steps=3", "--fork", "NEW", "seed=1", "RUN"],
+        ["resume", "--quiet", "steps=3", "--fork", "NEW", "RUN", "seed=1"],
+    ],
+)
+def test_overrides_may_be_placed_anywhere(arguments: list[str]) -> None:
+    args = make_parser().parse_args(arguments)
+    assert (args.run_directory, args.fork) == ("RUN", "NEW")
+    assert args.overrides == ["steps=3", "seed=1"]
+
+
+def test_the_value_of_an_option_is_not_an_override() -> None:
+    args = make_parser().parse_args(["train", "--config", "a=b.yaml", "steps=3"])
+    assert (args.config, args.overrides) == (["a=b.yaml"], ["steps=3"])
+
+
+def test_help_lists_every_command_in_groups_and_every_command_has_an_example() -> None:
+    parser = make_parser()
+    description = parser.format_help()
+    for title in GROUPS:
+        assert f"\n{title}:\n" in description
+    (commands,) = [a.choices for a in parser._actions if a.dest == "command"]
+    assert len(commands) == 17
+    for name, command in commands.items():
+        assert f"\n  {name} " in description
+        assert f"  glasshouse {name}" in command.format_help().partition("examples:")[2]
+
+
+def test_the_process_exits_with_2_without_a_traceback() -> None:
+    process = run_process("-m", "glasshouse", "train", "learn.lrr=1")
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: ")
+    assert "Traceback" not in process.stderr
+
+
+def test_help_imports_no_heavy_library() -> None:
     code = (
-        "import sys; sys.modules['monarch'] = None; from glasshouse.cli import main; "
-        f"sys.exit(main(['train', 'backend=monarch', 'model={MOCK}', 'out={tmp_path / 'a'}']))"
+        "import sys, contextlib, io\n"
+        "from glasshouse.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main(['--help'])\n"
+        "print([name for name in ('torch', 'numpy', 'pydantic', 'yaml', 'rich') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert 'pip install "glasshouse[monarch]"' in done.stderr
-    assert not (tmp_path / "a").exists()
+    assert run_process("-c", code).stdout == "[]\n"
 
 
-def test_dry_run_prints_what_was_resolved_and_trains_nothing(tmp_path: Path) -> None:
-    done = glasshouse("train", "--dry-run", "learn.learning_rate=1e-5", f"out={tmp_path / 'x'}")
-    assert done.returncode == 0
-    assert "lr: 1.0e-05" in done.stdout
-    assert not (tmp_path / "x").exists()
+def test_a_backend_that_is_not_installed_is_a_user_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "monarch", None)
+    for name in [name for name in sys.modules if name.startswith("glasshouse.backends.monarch")]:
+        monkeypatch.delitem(sys.modules, name)
+    out = tmp_path / "run"
+    assert main(["train", "backend=monarch", f"model={MOCK}", f"out={out}"]) == 2
+    assert "glasshouse[monarch]" in capsys.readouterr().err
+    assert not out.exists()
 
 
-def test_grade_names_the_rule_that_fired() -> None:
-    done = glasshouse(
-        "grade", "--task", "sum_digits", "--answer", "28", given="so the answer is 28."
-    )
-    assert done.returncode == 0
-    assert "rule phrase" in done.stdout
-    assert "right: 28" in done.stdout
+def test_dry_run_prints_the_configuration_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "--dry-run", "learn.learning_rate=1e-5", f"out={out}"]) == 0
+    assert "learning_rate: 1.0e-05" in capsys.readouterr().out
+    assert not out.exists()
 
 
-def test_tasks_lists_every_task_with_its_size() -> None:
-    done = glasshouse("tasks", "--validate", "5")
-    assert done.returncode == 0
+def test_grade_reads_standard_input_and_names_the_rule(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("so the answer is 28."))
+    assert main(["grade", "--task", "sum_digits", "--answer", "28"]) == 0
+    output = capsys.readouterr().out
+    assert "phrase" in output
+    assert "28" in output
+
+
+def test_tasks_lists_and_validates_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "--validate", "5"]) == 0
+    output = capsys.readouterr().out
     for name in ("sum_digits", "reverse_digits", "arithmetic", "multiplication", "interleave"):
-        assert name in done.stdout
-    assert "81,000 problems" in done.stdout
-    assert "0 faults" in done.stdout
+        assert f"{name}: " in output
+    assert "81,000 problems" in output
+    assert "0 faults" in output
 
 
-def test_tasks_shows_the_prompts_of_one_word_for_word() -> None:
-    done = glasshouse("tasks", "arithmetic")
-    assert done.returncode == 0
-    assert "Do not show steps, working or explanations." in done.stdout
-    assert "task.style=cot" in done.stdout
-    assert "hasty" in done.stdout
-    assert "interleave" not in done.stdout
-    assert (
-        'There is no task "aritmetic". Did you mean "arithmetic"'
-        in glasshouse("tasks", "aritmetic").stderr
-    )
+def test_tasks_prints_the_prompts_of_one_task_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "arithmetic"]) == 0
+    output = capsys.readouterr().out
+    assert "Do not show steps, working or explanations." in output
+    assert "task.style=cot" in output
+    assert "task.style=direct" in output
+    assert "interleave" not in output
 
 
-def test_config_explains_every_key() -> None:
-    done = glasshouse("config")
-    assert done.returncode == 0
-    assert "learn.learning_rate" in done.stdout
-    assert "Learning rate" in done.stdout
+def test_config_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    output = capsys.readouterr().out
+    assert "learn.learning_rate float, default 0.0003" in output
 
 
-def test_eval_of_a_model_folder_reports_intervals_for_programs() -> None:
-    done = glasshouse("eval", MOCK, "--task", "arithmetic", "--json", "evaluate.problems=10")
-    found = json.loads(done.stdout)
-    assert found["problems"] == 10
-    assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
+def test_eval_prints_accuracy_with_its_interval_as_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["eval", MOCK, "--task", "arithmetic", "--json", "evaluate.problems=10"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results["problems"] == 10
+    assert results["accuracy_low"] <= results["accuracy"] <= results["accuracy_high"]
 
 
-def test_a_run_is_quiet_in_a_pipe_but_for_its_result(tmp_path: Path) -> None:
-    done = glasshouse(
-        "train", f"model={MOCK}", "steps=3", "data.groups_per_step=2", "generate.group_size=2",
-        "generate.max_tokens=16",
-        "evaluate.problems=4", "evaluate.samples=0", f"out={tmp_path / 'run'}",
+def test_training_in_a_pipe_prints_only_the_result(tmp_path: Path) -> None:
+    process = run_process(
+        "-m", "glasshouse", "train", *SMALL, "steps=3", "evaluate.problems=4", "evaluate.samples=0",
+        f"out={tmp_path / 'run'}",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert "held-out problems" in done.stdout
-    assert "glasshouse eval" in done.stdout
-    assert done.stdout.count("\n") < 40
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    assert "held-out problems" in process.stdout
+    assert "glasshouse eval" in process.stdout
+    assert process.stdout.count("\n") < 40
 
 
-def test_verbose_shows_a_completion_of_every_step(tmp_path: Path) -> None:
-    done = glasshouse(
-        "train", "--verbose", f"model={MOCK}", "steps=2", "data.groups_per_step=2", "generate.group_size=2",
-        "generate.max_tokens=16", "evaluate.problems=0", f"out={tmp_path / 'run'}",
-    )  # fmt: skip
-    assert "step 1" in done.stdout
-    assert "step 2" in done.stdout
-    assert done.stdout.count("gold") == 2
+def test_verbose_prints_one_completion_per_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*SMALL, "steps=2", "evaluate.problems=0", f"out={tmp_path / 'run'}"]
+    assert main(["train", "--verbose", *overrides]) == 0
+    output = capsys.readouterr().out
+    assert "step 1" in output
+    assert "step 2" in output
+    assert output.count("gold") == 2
 
 
 @pytest.mark.parametrize("script", ["tests/run_test.py", "tools/new_experiment.py"])
-def test_an_unknown_experiment_is_a_sentence(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), "no such"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "example.rl" in done.stderr or "my.rl" in done.stderr
+def test_an_invalid_experiment_name_exits_with_2(script: str) -> None:
+    process = run_process(script, "no such")
+    assert process.returncode == 2
+    assert ".rl" in process.stderr
 
 
-def test_a_new_experiment_passes_its_own_tests_at_once() -> None:
+def test_a_new_experiment_passes_its_own_tests() -> None:
     name = "scratch_for_a_test.rl"
-    target = ROOT / "training" / name
+    experiment = ROOT / "training" / name
     try:
-        made = subprocess.run(
-            [sys.executable, str(ROOT / "tools" / "new_experiment.py"), name], check=False
-        )
-        assert made.returncode == 0
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "run_test.py"), name],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert run_process("tools/new_experiment.py", name).returncode == 0
+        assert not (experiment / "results").exists()
+        for file in experiment.iterdir():
+            assert "example.rl" not in file.read_text()
+        assert "results/" not in (experiment / "README.md").read_text()
+        process = run_process("tests/run_test.py", name)
+        assert process.returncode == 0, process.stdout + process.stderr
     finally:
-        import shutil
-
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(experiment, ignore_errors=True)

@@ -1,23 +1,13 @@
-"""This experiment's own tests: its configuration is valid, and its script trains."""
-
 from pathlib import Path
 
-from glasshouse import config, tasks
-from glasshouse.learn import algorithm
-
-HERE = Path(__file__).parent
+import pytest
+from tests.mock_training import train_one_step
 
 
-def test_the_configuration_describes_a_run() -> None:
-    resolved = config.load([HERE / "config.yaml"])
-    assert resolved.steps > 0
-    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.group_size
-    assert tasks.make(resolved.task.name, resolved.task.options).size() != 0
-
-
-def test_the_test_configuration_lays_over_it() -> None:
-    laid_over = config.load([HERE / "config.yaml", HERE.parents[1] / "tests" / "test_config.yaml"])
-    own = config.load([HERE / "config.yaml"])
-    assert laid_over.model == "models/mock"
-    assert laid_over.task.name == own.task.name
-    assert laid_over.learn.algorithm == own.learn.algorithm
+def test_one_step_is_grpo_on_digit_sums(tmp_path: Path) -> None:
+    summary, rows = train_one_step(Path(__file__).parent, tmp_path / "run")
+    assert summary["algorithm"] == "grpo"
+    assert {row["task"] for row in rows} == {"sum_digits"}
+    assert all(row["reward"] == (1 if row["correct"] else -1) for row in rows)
+    for group in {row["group"] for row in rows}:  # the mean of each group is subtracted
+        assert sum(row["advantage"] for row in rows if row["group"] == group) == pytest.approx(0)

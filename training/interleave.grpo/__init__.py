@@ -1,1 +1,1 @@
-"""An experiment: see README.md."""
+"""See README.md."""

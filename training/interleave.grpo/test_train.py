@@ -1,30 +1,19 @@
-"""This experiment's own tests: its configuration is valid, and its script trains."""
-
 from pathlib import Path
 
-from glasshouse import config, tasks
-from glasshouse.learn import algorithm
+from tests.mock_training import train_one_step
 
-HERE = Path(__file__).parent
+from glasshouse.config import diff_configs, load_config
 
-
-def test_the_configuration_describes_a_run() -> None:
-    resolved = config.load([HERE / "config.yaml"])
-    assert resolved.steps > 0
-    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.group_size
-    assert tasks.make(resolved.task.name, resolved.task.options).size() != 0
+EXPERIMENT = Path(__file__).parent
 
 
-def test_the_test_configuration_lays_over_it() -> None:
-    laid_over = config.load([HERE / "config.yaml", HERE.parents[1] / "tests" / "test_config.yaml"])
-    own = config.load([HERE / "config.yaml"])
-    assert laid_over.model == "models/mock"
-    assert laid_over.task.name == own.task.name
-    assert laid_over.learn.algorithm == own.learn.algorithm
+def test_the_configuration_is_the_positive_controls_except_for_the_task() -> None:
+    """So what was validated there is what runs here."""
+    control = load_config([EXPERIMENT.parent / "positive_control.grpo" / "config.yaml"])
+    assert diff_configs(control, load_config([EXPERIMENT / "config.yaml"])) == ["task.name"]
 
 
-def test_it_is_the_positive_control_but_for_the_task() -> None:
-    """What was validated there is what runs here."""
-    control = config.load([HERE.parent / "positive_control.grpo" / "config.yaml"])
-    here = config.load([HERE / "config.yaml"])
-    assert config.changes(control, here) == ["task.name"]
+def test_one_step_asks_for_interleaved_lists(tmp_path: Path) -> None:
+    summary, rows = train_one_step(EXPERIMENT, tmp_path / "run")
+    assert summary["algorithm"] == "grpo"
+    assert {row["task"] for row in rows} == {"interleave"}

@@ -1,44 +1,35 @@
-"""This experiment's own tests: its configuration is valid, and its script trains."""
-
 from pathlib import Path
 
-from glasshouse import config, tasks
-from glasshouse.learn import algorithm
+from tests.mock_training import train_one_step
 
-HERE = Path(__file__).parent
+from glasshouse import tasks
+from glasshouse.config import load_config
 
-
-def test_the_configuration_describes_a_run() -> None:
-    resolved = config.load([HERE / "config.yaml"])
-    assert resolved.steps > 0
-    assert algorithm(resolved.learn.algorithm).min_group <= resolved.generate.group_size
-    assert tasks.make(resolved.task.name, resolved.task.options).size() != 0
+EXPERIMENT = Path(__file__).parent
 
 
-def test_the_test_configuration_lays_over_it() -> None:
-    laid_over = config.load([HERE / "config.yaml", HERE.parents[1] / "tests" / "test_config.yaml"])
-    own = config.load([HERE / "config.yaml"])
-    assert laid_over.model == "models/mock"
-    assert laid_over.task.name == own.task.name
-    assert laid_over.learn.algorithm == own.learn.algorithm
+def test_one_step_gives_partial_rewards_on_arithmetic(tmp_path: Path) -> None:
+    summary, rows = train_one_step(EXPERIMENT, tmp_path / "run")
+    assert summary["algorithm"] == "grpo"
+    assert {row["task"] for row in rows} == {"arithmetic"}
+    for row in rows:  # 0.8 × (+1 or -1) + 0.2 × closeness in [0, 1]
+        low, high = (1, 1) if row["correct"] else (-0.8, -0.6)
+        assert low - 1e-9 <= row["reward"] <= high + 1e-9
 
 
-def test_the_notebooks_rules_are_its_configuration() -> None:
-    own = config.load([HERE / "config.yaml"])
-    assert (
-        own.checkpoints.every,
-        own.checkpoints.save_above_reward,
-        own.checkpoints.save_best,
-    ) == (20, 0.3, True)
-    assert own.checkpoints.keep == ("first", "previous", "last")
-    assert own.data.source == "fresh"
-    assert own.learn.lr_schedule == "constant"
-    assert own.task.style.value == "direct"
+def test_checkpoints_data_and_schedule_are_as_the_readme_says() -> None:
+    config = load_config([EXPERIMENT / "config.yaml"])
+    checkpoints = config.checkpoints
+    assert (checkpoints.every, checkpoints.save_above_reward) == (20, 0.3)
+    assert checkpoints.save_best
+    assert checkpoints.keep == ("first", "previous", "last")
+    assert config.data.source == "fresh"
+    assert config.learn.lr_schedule == "constant"
 
 
-def test_without_steps_the_prompt_forbids_them() -> None:
-    own = config.load([HERE / "config.yaml"])
-    task = tasks.make(own.task.name, own.task.options)
-    system, question = task.messages(task.example(), own.task.style)
+def test_the_prompt_forbids_steps() -> None:
+    config = load_config([EXPERIMENT / "config.yaml"])
+    task = tasks.make(config.task.name, config.task.options)
+    system, question = task.messages(task.example(), config.task.style)
     assert "Do not show steps" in system["content"]
     assert "no steps" in question["content"]

@@ -1,0 +1,25 @@
+"""One training step of an experiment on mock assets, for its test_train.py."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from glasshouse.config import load_config
+from glasshouse.store.rollout_reader import read
+from glasshouse.train import Trainer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def train_one_step(experiment: Path, out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Train with the experiment's configuration and tests/test_config.yaml over it.
+
+    Returns the summary of the run and the training rows of its rollout log.
+    """
+    files = [experiment / "config.yaml", ROOT / "tests" / "test_config.yaml"]
+    with contextlib.chdir(ROOT):  # the mock assets are named relative to it
+        config = load_config(files, ["steps=1", "evaluate.problems=0", f"out={out}"])
+        summary = Trainer(config).train()
+    return summary, list(read(out / "results" / "rollouts", "train"))
