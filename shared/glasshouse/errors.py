@@ -1,8 +1,7 @@
-"""Errors are sentences: what is wrong, where, what to do.
+"""The exception classes. A message says what is wrong, where, and what to do.
 
-Everything a user can get wrong raises a `GlasshouseError`; the command line prints its text and
-exits with 2. Each member also inherits the standard error it refines, so that library users may
-catch what they already know.
+Every user error is a `GlasshouseError`; the command line prints its message and exits with code 2. Each
+class also inherits from the built-in exception that it refines.
 """
 
 from __future__ import annotations
@@ -12,49 +11,49 @@ from collections.abc import Iterable
 
 
 class GlasshouseError(Exception):
-    """A mistake that a person can mend; its text says how."""
+    """Base class of errors that a user can fix; the message says how."""
 
 
 class ConfigError(GlasshouseError, ValueError):
-    """The configuration does not describe a run."""
+    """The config is invalid."""
 
 
 class TaskError(GlasshouseError, ValueError):
-    """A task was asked for something it does not have."""
+    """A task does not exist or does not support an option, mode or problem."""
 
 
 class RewardError(GlasshouseError, RuntimeError):
-    """A reward raised; the run stops with the completion that caused it."""
+    """A reward term raised an exception; the message contains the completion."""
 
 
 class ModelError(GlasshouseError, OSError):
-    """A model could not be found, read or saved."""
+    """A model could not be found, loaded or saved."""
 
 
 class RunError(GlasshouseError, RuntimeError):
-    """A run cannot start or go on."""
+    """A run cannot start or continue."""
 
 
-class RecordError(GlasshouseError, ValueError):
-    """A run's record is damaged, or cannot do what was asked of it."""
+class RolloutLogError(GlasshouseError, ValueError):
+    """Data of a run or a study is missing or damaged."""
 
 
 class MonitorError(GlasshouseError, ValueError):
-    """A monitor cannot be built or used as asked, or a measure was given rows that do not fit."""
+    """A monitor cannot be built or used, or the rows passed to a measure do not match."""
 
 
 class HostError(GlasshouseError, OSError):
-    """A host could not be reached, trusted or started."""
+    """A host could not be reached, authenticated or started."""
 
 
 class TrackError(GlasshouseError, RuntimeError):
-    """A tracker cannot start, or did not take what it was given."""
+    """A tracker could not start or rejected data."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A tail for an error sentence: the nearest known name, or all of them.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: suggests the nearest known name, or lists all of them.
 
-    Example: `nearest("lerning_rate", ["learning_rate"])` gives ' Did you mean "learning_rate"?'
+    Example: `did_you_mean("lerning_rate", ["learning_rate"])` gives ' Did you mean "learning_rate"?'
     """
     options = sorted(known)
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)

@@ -1,8 +1,8 @@
-"""Every random draw is a pure function of a key. There is no global generator in Glasshouse.
+"""Keyed random numbers: every random draw is a pure function of a key. There is no global generator.
 
-`stream("problems", seed, step)` gives a fresh `random.Random` that depends on nothing else, and
-`uniforms` gives the sampler its noise: one number per (row key, position). So a completion does
-not depend on which process made it, or on what that process did before.
+`stream("problems", seed, step)` returns a new `random.Random` that depends only on these values, and
+`uniforms` gives the sampler its noise, one number per (row key, position). So a completion does not
+depend on the process that samples it, or on what that process did before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Part = str | int | float | bool
 
 
 def key(*parts: Part) -> int:
-    """A 64-bit key for these parts, the same on every machine.
+    """Hashes the parts to a 64-bit key, the same on every machine.
 
     Example: `key("noise", 0, 12, "12*345", 3)`
     """
@@ -25,14 +25,14 @@ def key(*parts: Part) -> int:
 
 
 def stream(*parts: Part) -> random.Random:
-    """A generator of its own for these parts."""
+    """A new random generator, seeded with the key of these parts."""
     return random.Random(key(*parts))
 
 
 def uniforms(row_keys: np.ndarray, start: int, count: int) -> np.ndarray:
-    """Uniform numbers in (0, 1), float64: `(rows,)` keys to `(rows, count)`, positions from `start`.
+    """Uniform float64 numbers in (0, 1) of shape `(rows, count)`, for `(rows,)` keys and positions from `start`.
 
-    SplitMix64 of key + position · golden ratio: counter-based, so any position can be had alone.
+    SplitMix64 of key + position · golden ratio: counter-based, so each position is computed independently.
     """
     positions = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):

@@ -1,9 +1,7 @@
-"""The nouns of Glasshouse: data only, no behaviour beyond what a field's name promises.
+"""The data types that packages pass to each other. Data only, no behaviour.
 
-    Problem ──► Request ──► Completion ──► Grade ──► Rollout
-    asked       sent        received       judged    recorded
-
-A value goes through the rooms in this direction and never comes back.
+Problem ──► Request ──► Completion ──► Grade ──► Rollout
+drawn       generated   sampled        graded    logged
 """
 
 from __future__ import annotations
@@ -15,29 +13,29 @@ from typing import Any, TypedDict
 
 
 class Message(TypedDict):
-    """One turn of a chat, as every chat template takes it."""
+    """One message of a chat, as chat templates expect it."""
 
     role: str
     content: str
 
 
 class Style(StrEnum):
-    """How a task asks: with steps, or with steps forbidden."""
+    """The prompt style: step-by-step reasoning, or no steps."""
 
     COT = "cot"
     DIRECT = "direct"
 
 
 class AnswerKind(StrEnum):
-    """What a task's answer looks like, so that the parser knows what to read."""
+    """The type of an answer, which decides how it is parsed."""
 
     NUMBER = "number"
     SEQUENCE = "sequence"
     TEXT = "text"
 
 
-class Rule(StrEnum):
-    """Which rule of the extraction chain found the answer, in the order they are tried."""
+class ExtractionRule(StrEnum):
+    """The rule by which an answer was extracted, in the order in which the rules are tried."""
 
     TAG = "tag"
     """`[ANSWER] 28`"""
@@ -48,7 +46,7 @@ class Rule(StrEnum):
     LAST = "last"
     """The last number in the text."""
     NONE = "none"
-    """Nothing that reads as an answer."""
+    """No answer found."""
 
 
 class StopReason(StrEnum):
@@ -59,12 +57,12 @@ class StopReason(StrEnum):
     STOP = "stop"
     """A stop string appeared."""
     LENGTH = "length"
-    """The token limit cut it off."""
+    """The token limit was reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing to ask, with its gold answer.
+    """A question with its gold answer.
 
     Example: `Problem(task="multiplication", key="12*345", question="What is 345 * 12?",
     answer="4140", level="3x2")`
@@ -72,22 +70,22 @@ class Problem:
 
     task: str
     key: str
-    """Canonical identity: two problems with one key are the same problem (`12*345`, `345*12`)."""
+    """Canonical identity: problems with the same key are the same problem (`12*345`, `345*12`)."""
     question: str
     answer: str
-    """The gold answer as the parser would print it."""
+    """The gold answer in canonical form."""
     kind: AnswerKind = AnswerKind.NUMBER
     decimals: int = 0
-    """For numbers: how many decimals the prompt asks for; 0 means an integer."""
+    """For numbers: the decimals that the prompt asks for; 0 means an integer."""
     level: str = ""
-    """The difficulty this problem was drawn at, for per-difficulty reports."""
+    """The difficulty level, for reports per level."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever the task needs to demonstrate it (the operands, say). JSON values only."""
+    """What the task needs to demonstrate the problem, for example the operands. JSON values only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt for which `len(keys)` samples are wanted; the generator knows tokens, not tasks."""
+    """A prompt to sample `len(keys)` completions for. Generators see tokens, not tasks."""
 
     prompt: tuple[int, ...]
     keys: tuple[int, ...]
@@ -96,51 +94,51 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What came back for one sample of a request."""
+    """One sample of a request."""
 
     tokens: tuple[int, ...]
-    """Sampled tokens, the end-of-turn token included if the model ended its turn."""
+    """Sampled tokens, including the end-of-turn token if the model ended its turn."""
     logprobs: tuple[float, ...]
     """Log-probability of each token at the sampling temperature, before top-k, top-p and min-p."""
     stop: StopReason
     version: int
-    """Which policy version sampled it."""
+    """The version of the policy that sampled it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
-    """What the parser read, and how."""
+    """The result of answer extraction."""
 
     value: str | None
     """Canonical text of the answer (`1234`, `-0.50`, `3, 7, 8`), or None."""
-    rule: Rule
+    rule: ExtractionRule
     span: tuple[int, int] | None
-    """Where in the text the value stands: `text[span[0]:span[1]]`."""
+    """The position of the value in the text: `text[span[0]:span[1]]`."""
     ambiguous: bool
-    """The text offers more than one answer (conflicting tags, `11 or 12`)."""
+    """The text contains more than one answer (conflicting tags, `11 or 12`)."""
     reason: str
-    """One sentence for people: why this value and this rule."""
+    """One sentence: why this value and this rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """A completion's verdict."""
+    """The grade of a completion."""
 
     reward: float
-    parts: Mapping[str, float]
+    terms: Mapping[str, float]
     """Each reward term by name, before weighting."""
     correct: bool
-    """Under the configured reading (lenient or strict)."""
+    """Under the configured `reward.answer_parser` (lenient or strict)."""
     lenient: bool
     strict: bool
-    tagged: bool
-    """Format compliance: the `[ANSWER]` tag was used."""
+    has_answer_tag: bool
+    """The completion uses the `[ANSWER]` tag."""
     extracted: Extracted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Everything about one completion. Written once, never changed."""
+    """Everything about one completion, as written to the rollout log."""
 
     step: int
     split: str

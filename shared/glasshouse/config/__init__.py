@@ -1,12 +1,18 @@
-"""The whole run as one typed tree: a YAML file, then dotted overrides (`learn.learning_rate=1e-4`).
+"""The typed config of a run: YAML files, then dotted overrides (`learn.learning_rate=1e-4`).
 
-`tree` declares it, every field with its description under it; `reading` makes it from files and
-overrides, and answers unknown keys and wrong types with where the key stands and the nearest valid
-one; `showing` prints it.
+schema.py     the sections and keys, each with its description
+loading.py    builds a `Config` from files and overrides; errors name the key and suggest the nearest
+rendering.py  a `Config` as YAML, as dotted keys, as a diff; the description of every key
 """
 
-from glasshouse.config.loading import Layer, load, overlaid, read, resolve
-from glasshouse.config.rendering import changes, describe, dump, leaves
+from glasshouse.config.loading import (
+    Layer,
+    load_config,
+    merge_layers,
+    read_yaml_file,
+    resolve_layers,
+)
+from glasshouse.config.rendering import describe_keys, diff_configs, flatten, to_yaml
 from glasshouse.config.schema import (
     CheckpointConfig,
     Config,
@@ -44,12 +50,12 @@ __all__ = [
     "Section",
     "SlurmConfig",
     "TaskConfig",
-    "changes",
-    "describe",
-    "dump",
-    "leaves",
-    "load",
-    "overlaid",
-    "read",
-    "resolve",
+    "describe_keys",
+    "diff_configs",
+    "flatten",
+    "load_config",
+    "merge_layers",
+    "read_yaml_file",
+    "resolve_layers",
+    "to_yaml",
 ]

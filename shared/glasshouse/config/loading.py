@@ -1,4 +1,4 @@
-"""From YAML files and overrides to a `Config`, or a sentence that names the key and the nearest one."""
+"""Builds a `Config` from YAML files and overrides. Errors name the key and suggest the nearest one."""
 
 from __future__ import annotations
 
@@ -11,137 +11,147 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from glasshouse.config.rendering import describe
-from glasshouse.config.schema import FREE, Config
+from glasshouse.config.rendering import describe_keys
+from glasshouse.config.schema import FREE_FORM_SECTIONS, Config
 from glasshouse.errors import ConfigError
 
 Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
-"""Where it comes from, for error sentences; and a tree as a file holds it, or overrides."""
+"""The source for error messages, and either a nested mapping (a file) or overrides (`key=value`)."""
 
 
-def load(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
-    """Defaults, then each file laid over what is there, then the overrides.
+def load_config(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
+    """Merges the defaults, the files and the overrides, in this order.
 
-    Example: `load(["training/example.rl/config.yaml"], ["learn.learning_rate=1e-4", "seed=3"])`
+    Example: `load_config(["training/example.rl/config.yaml"], ["learn.learning_rate=1e-4", "seed=3"])`
     """
-    layers: list[Layer] = [(str(file), read(Path(file))) for file in files]
-    return resolve([*layers, ("the command line", overrides)] if overrides else layers)
+    layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in files]
+    return resolve_layers([*layers, ("the command line", overrides)] if overrides else layers)
 
 
-def resolve(layers: Sequence[Layer]) -> Config:
-    """Defaults, then each layer laid over what is there.
+def resolve_layers(layers: Sequence[Layer]) -> Config:
+    """Merges the defaults and the layers, in this order, and validates the result.
 
-    Example: `resolve([("a study", {"steps": 40}), ("its arm kl", {"learn.kl_coef": 0.3})])`
+    Example: `resolve_layers([("a study", {"steps": 40}), ("the arm kl", {"learn.kl_coef": 0.3})])`
     """
-    origin: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for name, layer in layers:
-        given = _leaves(layer) if isinstance(layer, Mapping) else map(_parse, layer)
-        origin |= {path: name for path, _ in given}
+        pairs = (
+            _flatten_mapping(layer) if isinstance(layer, Mapping) else map(_parse_override, layer)
+        )
+        origins |= {key: name for key, _ in pairs}
     try:
-        return Config.model_validate(overlaid([layer for _, layer in layers]))
+        return Config.model_validate(merge_layers([layer for _, layer in layers]))
     except ValidationError as error:
         fallback = layers[-1][0] if layers else "the command line"
-        problems = [_sentence(dict(e), origin, fallback) for e in error.errors()]
-        raise ConfigError("\n".join(problems)) from None
+        messages = [_format_error(dict(e), origins, fallback) for e in error.errors()]
+        raise ConfigError("\n".join(messages)) from None
 
 
-def overlaid(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[str, Any]:
-    """The layers as one tree, not yet checked."""
-    tree: dict[str, Any] = {}
+def merge_layers(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[str, Any]:
+    """Merges the layers into one nested mapping, without validation."""
+    merged: dict[str, Any] = {}
     for layer in layers:
         if isinstance(layer, Mapping):
-            _lay_over(tree, copy.deepcopy(layer))
+            _merge_into(merged, copy.deepcopy(layer))
         else:
-            for path, value in map(_parse, layer):
-                _assign(tree, path, value)
-    return tree
+            for key, value in map(_parse_override, layer):
+                _set_key(merged, key, value)
+    return merged
 
 
-def read(file: Path) -> dict[str, Any]:
-    """A YAML file's tree; a file that is none is one sentence."""
+def read_yaml_file(file: Path) -> dict[str, Any]:
+    """Reads a YAML file whose top level is a mapping."""
     try:
-        tree = yaml.safe_load(file.read_text())
+        content = yaml.safe_load(file.read_text())
     except FileNotFoundError:
         raise ConfigError(f"The config file {file} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The config file {file} could not be read: {error}.") from None
     except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" line {where.line + 1}" if where else ""
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
         raise ConfigError(
             f"{file}{line} is not valid YAML: {getattr(error, 'problem', error)}."
         ) from None
-    if tree is None:
+    if content is None:
         return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{file} holds {type(tree).__name__}, not a mapping of keys to values.")
-    return tree
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{file} contains a {type(content).__name__}; write a mapping of keys to values."
+        )
+    return content
 
 
-def _parse(override: str) -> tuple[str, Any]:
-    path, equals, text = override.partition("=")
-    if not equals or not path:
+def _parse_override(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
         raise ConfigError(
             f'"{override}" is not an override; write key=value, for example learn.learning_rate=1e-4.'
         )
     try:
-        return path.strip(), yaml.safe_load(text) if text else ""
+        return key.strip(), yaml.safe_load(text) if text else ""
     except yaml.YAMLError:
-        return path.strip(), text
+        return key.strip(), text
 
 
-def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
+def _set_key(mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key, creating the sections above it."""
+    *parents, last = key.split(".")
     for parent in parents:
-        below = tree.setdefault(parent, {})
-        if not isinstance(below, dict):
-            below = tree[parent] = {}
-        tree = below
-    tree[last] = value
+        section = mapping.setdefault(parent, {})
+        if not isinstance(section, dict):
+            section = mapping[parent] = {}
+        mapping = section
+    mapping[last] = value
 
 
-def _lay_over(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Sections are merged key by key, everything else replaced. A section that names its entries
-    freely (task.options, reward.terms) is replaced whole: half of another's would make no sense.
-    A dotted name (learn.kl_coef) sets that one key."""
-    for name, value in over.items():
+def _merge_into(mapping: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Merges sections key by key and replaces everything else. A free-form section (task.options,
+    reward.terms) is replaced as a whole: a mix of two would make no sense. A dotted name
+    (learn.kl_coef) sets that one key."""
+    for name, value in layer.items():
         if isinstance(name, str) and "." in name:
-            _assign(tree, name, value)
-        elif isinstance(value, Mapping) and isinstance(tree.get(name), dict) and name not in FREE:
-            _lay_over(tree[name], value)
+            _set_key(mapping, name, value)
+        elif (
+            isinstance(value, Mapping)
+            and isinstance(mapping.get(name), dict)
+            and name not in FREE_FORM_SECTIONS
+        ):
+            _merge_into(mapping[name], value)
         else:
-            tree[name] = dict(value) if isinstance(value, Mapping) else value
+            mapping[name] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
+def _flatten_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) pairs, including those of sections."""
+    for name, value in mapping.items():
         yield f"{prefix}{name}", value
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _flatten_mapping(value, f"{prefix}{name}.")
 
 
-def _sentence(error: dict[str, Any], origin: Mapping[str, str], fallback: str) -> str:
-    """One pydantic error as: where, what, and what to do."""
-    path = ".".join(str(part) for part in error["loc"])
-    known = [p for p in origin if path == p or path.startswith(p + ".")]
-    where = origin[max(known, key=len)] if known else fallback
+def _format_error(error: dict[str, Any], origins: Mapping[str, str], fallback: str) -> str:
+    """Formats a pydantic error as: where, what is wrong, what to do."""
+    key = ".".join(str(part) for part in error["loc"])
+    parents = [k for k in origins if key == k or key.startswith(k + ".")]
+    origin = origins[max(parents, key=len)] if parents else fallback
     if error["type"] == "extra_forbidden":
-        keys = [key for key, *_ in describe()]
-        sections = sorted({key.rpartition(".")[0] for key in keys} - {""})
-        parent = path.rpartition(".")[0]
-        here = [k for k in keys + sections if k.rpartition(".")[0] == parent]
-        return f'{where}: there is no key "{path}".{_suggest(path, here, keys)}'
-    return f'{where}: "{path}" is {error["input"]!r}: {error["msg"]}.'
+        all_keys = [k for k, *_ in describe_keys()]
+        sections = sorted({k.rpartition(".")[0] for k in all_keys} - {""})
+        parent = key.rpartition(".")[0]
+        siblings = [k for k in all_keys + sections if k.rpartition(".")[0] == parent]
+        return f'{origin}: there is no key "{key}".{_suggest_key(key, siblings, all_keys)}'
+    return f'{origin}: "{key}" is {error["input"]!r}: {error["msg"]}.'
 
 
-def _suggest(path: str, here: list[str], everywhere: list[str]) -> str:
-    """A key of that very name elsewhere, or the nearest one beside it."""
-    name = path.rpartition(".")[2]
-    same = [k for k in everywhere if k.rpartition(".")[2] == name]
-    if same:
-        return f' Did you mean "{same[0]}"?'
-    beside = {k.rpartition(".")[2]: k for k in here}
-    close = difflib.get_close_matches(name, sorted(beside), n=1)
-    return (
-        f' Did you mean "{beside[close[0]]}"?' if close else f" Known: {', '.join(sorted(here))}."
-    )
+def _suggest_key(key: str, siblings: list[str], all_keys: list[str]) -> str:
+    """Suggests a key of the same name in another section, or the nearest key of the same section."""
+    name = key.rpartition(".")[2]
+    same_name = [k for k in all_keys if k.rpartition(".")[2] == name]
+    if same_name:
+        return f' Did you mean "{same_name[0]}"?'
+    by_name = {k.rpartition(".")[2]: k for k in siblings}
+    close = difflib.get_close_matches(name, sorted(by_name), n=1)
+    if close:
+        return f' Did you mean "{by_name[close[0]]}"?'
+    return f" Known: {', '.join(sorted(siblings))}."

@@ -1,12 +1,27 @@
-"""Data: which problems a run meets.
+"""Data: which problems a run draws.
 
-`splits` puts every problem into train, validation or test for good; `streams` draws them, fresh
-or from a fixed set, with `permutation` and `ledger` to see to it that none comes twice; `files`
-reads and writes them; `generate` writes a file with its provenance; `audit` finds the problems
-that were trained on after all.
+splits.py         assigns every problem to train, validation or test by a hash of its key
+streams.py        `FreshProblems` and `FixedProblems`, with resumable state
+permutation.py    draws each index of a range once, in constant memory
+seen_problems.py  the problems drawn so far, on disk
+files.py          reads and writes problem files
+create_file.py    `glasshouse data generate`: a problem file with its provenance
+contamination.py  finds held-out problems that were trained on
 """
 
-from glasshouse.data.splits import Split, split_of
-from glasshouse.data.streams import Fixed, Fresh, Stream, UsedUp
+from glasshouse.data.splits import Split, assign_split
+from glasshouse.data.streams import (
+    FixedProblems,
+    FreshProblems,
+    ProblemsExhausted,
+    ProblemStream,
+)
 
-__all__ = ["Fixed", "Fresh", "Split", "Stream", "UsedUp", "split_of"]
+__all__ = [
+    "FixedProblems",
+    "FreshProblems",
+    "ProblemStream",
+    "ProblemsExhausted",
+    "Split",
+    "assign_split",
+]

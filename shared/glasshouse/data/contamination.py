@@ -1,11 +1,11 @@
-"""Was it trained on? Problems matched against what a run's record says it was asked in training.
+"""Contamination check: which held-out problems were asked in training, according to the rollout log.
 
-The evaluation set is small and the record is long, so that the record is read past the set: memory
-is that of the set, whatever the run's length, and each step is read once. Three ways to be found out:
+Memory depends only on the number of held-out problems: the rollout log is streamed, each step once. A
+problem is contaminated if a training problem has
 
-- `key`: the same canonical key of the same task (`345 * 12` is `12 * 345`);
-- `question`: the same words, whatever the task is called, but for case, spacing and punctuation;
-- `reordered`: for rows without a key of their own (foreign files): the same words and numbers in
+- `key`: the same task and canonical key (`345 * 12` is `12 * 345`);
+- `question`: the same words, ignoring case, spacing and punctuation, under any task name;
+- `reordered`: for problems without a canonical key (foreign files), the same words and numbers in
   another order, and the same answer.
 """
 
@@ -19,88 +19,88 @@ from typing import Any
 from glasshouse import randomness
 from glasshouse.types import Problem
 
-_WORD = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
-_SAME = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
-_QUIET = frozenset(".,;:!?\"'`")
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
+_EQUIVALENT = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
+_PUNCTUATION = frozenset(".,;:!?\"'`")
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A problem that the run was trained on."""
+    """A held-out problem that the run was trained on."""
 
     problem: Problem
     step: int
     """The first training step that asked it."""
-    how: str
+    match: str
     """`key`, `question` or `reordered`."""
-    seen_as: str
-    """The question as training asked it."""
+    training_question: str
+    """The question in training."""
 
 
-class Audit:
-    """Problems to be kept apart from training, and which of them were not.
+class ContaminationCheck:
+    """Matches held-out problems against training rollouts.
 
     Example:
-        audit = Audit(held_out)
-        audit.read(reading.read(folder, "train"))
-        clean = audit.clean(200)
+        check = ContaminationCheck(held_out)
+        check.scan(read_rollouts(folder, "train"))
+        clean = check.clean_problems(200)
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
-        self.leaks: dict[int, Leak] = {}  # by place in the list
+        self.leaks: dict[int, Leak] = {}  # by index in self.problems
         self.last_step = -1
         self.index: dict[Hashable, list[int]] = {}
-        for place, problem in enumerate(self.problems):
-            for identity, _ in identities(problem):
-                self.index.setdefault(identity, []).append(place)
+        for i, problem in enumerate(self.problems):
+            for fingerprint, _ in fingerprints(problem):
+                self.index.setdefault(fingerprint, []).append(i)
 
-    def read(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Go through training rollouts, as the record holds them; returns how many problems."""
+    def scan(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Scans rows of the rollout log; returns the number of training problems."""
         count, previous = 0, None
         for row in rows:
             self.last_step = max(self.last_step, row["step"])
-            here = (row["step"], row["task"], row["key"], row["question"])
-            if here == previous:  # another sample of the same group
+            current = (row["step"], row["task"], row["key"], row["question"])
+            if current == previous:  # another sample of the same group
                 continue
-            count, previous = count + 1, here
-            asked = Problem(
+            count, previous = count + 1, current
+            trained = Problem(
                 task=row["task"], key=row["key"], question=row["question"], answer=row["gold"]
             )
-            for identity, how in identities(asked, reordered=True):
-                for place in self.index.get(identity, ()):
-                    problem = self.problems[place]
-                    if how == "key" or not _told_apart(problem, asked):
-                        self.leaks.setdefault(
-                            place, Leak(problem, row["step"], how, row["question"])
-                        )
+            for fingerprint, match in fingerprints(trained, reordered=True):
+                for i in self.index.get(fingerprint, ()):
+                    problem = self.problems[i]
+                    if match == "key" or not _only_keys_identify(problem, trained):
+                        leak = Leak(problem, row["step"], match, row["question"])
+                        self.leaks.setdefault(i, leak)
         return count
 
-    def clean(self, count: int) -> list[Problem]:
-        """The first `count` problems that were not trained on, fewer if there are fewer."""
-        return [p for place, p in enumerate(self.problems) if place not in self.leaks][:count]
+    def clean_problems(self, count: int) -> list[Problem]:
+        """The first `count` problems that were not trained on, or all if there are fewer."""
+        return [p for i, p in enumerate(self.problems) if i not in self.leaks][:count]
 
 
-def identities(problem: Problem, reordered: bool = False) -> Iterator[tuple[Hashable, str]]:
-    """What a problem can be recognised by, and how that is called."""
+def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Hashable, str]]:
+    """The values that identify a problem, each with the kind of match."""
     yield ("key", problem.task, problem.key), "key"
-    found = words(problem.question)
-    yield ("question", *found), "question"
+    tokens = normalize_question(problem.question)
+    yield ("question", *tokens), "question"
     if reordered or problem.key == problem.question:
-        yield ("reordered", *sorted(found), problem.answer.strip()), "reordered"
+        yield ("reordered", *sorted(tokens), problem.answer.strip()), "reordered"
 
 
-def _told_apart(one: Problem, other: Problem) -> bool:
-    """Tasks whose key is a hash of the question (reasoning-gym's) tell problems apart to the letter,
-    where words alike but for case or punctuation may be different problems."""
-    return one.task == other.task and one.key == f"{randomness.key(one.question):016x}"
+def _only_keys_identify(problem: Problem, other: Problem) -> bool:
+    """True if both are of one task whose key is a hash of the question (reasoning-gym): there, questions
+    that differ only in case or punctuation may be different problems."""
+    has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
+    return problem.task == other.task and has_hashed_key
 
 
-def words(question: str) -> list[str]:
-    """A question's words, numbers and signs, without case, spacing and punctuation.
+def normalize_question(question: str) -> list[str]:
+    """The words, numbers and signs of a question, without case, spacing and punctuation.
 
-    Example: `words("What is 1,234 × 5?")` is `["what", "is", "1234", "*", "5"]`
+    Example: `normalize_question("What is 1,234 × 5?")` is `["what", "is", "1234", "*", "5"]`
     """
-    text = question.translate(_SAME).casefold()
+    text = question.translate(_EQUIVALENT).casefold()
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    return [word for word in _WORD.findall(text) if word not in _QUIET]
+    return [token for token in _TOKEN.findall(text) if token not in _PUNCTUATION]

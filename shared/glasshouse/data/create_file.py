@@ -1,8 +1,8 @@
-"""Problem files with a pedigree: drawn from one split, each problem once, with their provenance.
+"""Creates problem files: problems of one split, each once, with their provenance.
 
-`FILE` holds the problems (JSON lines or Parquet, by suffix); `FILE.provenance.json` beside it says
-what they are and how to make them again: task, options, split, seed, counts, the code's version
-and a hash of its sources, and the sha256 of FILE.
+`FILE` holds the problems (JSON lines or Parquet, by suffix). `FILE.provenance.json` describes how to
+reproduce them: task, options, split, seed, counts, version and source hash of the code, and the sha256
+of FILE.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 import glasshouse
 from glasshouse import tasks
-from glasshouse.data import files
-from glasshouse.data.splits import SHARES, Split
-from glasshouse.data.streams import Fresh, UsedUp
+from glasshouse.data.files import import_pyarrow, write_problem_file
+from glasshouse.data.splits import SPLIT_PERCENT, Split
+from glasshouse.data.streams import FreshProblems, ProblemsExhausted
 from glasshouse.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".parquet")
 
 
-def generate(
-    name: str,
+def create_problem_file(
+    task_name: str,
     options: Mapping[str, Any],
     split: Split,
     count: int,
@@ -34,78 +34,82 @@ def generate(
     seed: int,
     out: Path,
 ) -> dict[str, Any]:
-    """Draw, write, and return the provenance that it also writes.
+    """Draws `count * oversize` problems, writes them and their provenance; returns the provenance.
 
-    Example: `generate("multiplication", {}, Split.VALIDATION, 1000, 1.5, 0, Path("v.jsonl"))`
+    Example: `create_problem_file("multiplication", {}, Split.TEST, 1000, 1.5, 0, Path("v.jsonl"))`
     """
-    side = provenance_of(out)
+    provenance_file = provenance_path(out)
     if out.suffix not in SUFFIXES:
-        raise ConfigError(f"{out} must end in .jsonl or .parquet, which says its format.")
+        raise ConfigError(f"--out is {out}; the file name must end in .jsonl or .parquet.")
     if count < 1 or not math.isfinite(oversize) or oversize < 1:
-        raise ConfigError(f"A count of {count} × {oversize} is not 1 or more problems.")
+        raise ConfigError(f"--count is {count} and --oversize {oversize}; both must be at least 1.")
     if out.suffix == ".parquet":
-        files.pyarrow_for(out)
-    for path in (out, side):
+        import_pyarrow(out)
+    for path in (out, provenance_file):
         if path.exists():
-            raise ConfigError(f"{path} exists, and nothing is overwritten; choose another --out.")
-    task = tasks.make(name, options)
-    wanted = math.ceil(round(count * oversize, 6))  # 10 × 1.1 is 11, not 12
-    stream = Fresh(task, split, seed, when_used_up="stop")
+            raise ConfigError(f"{path} already exists; choose another --out or delete it.")
+    task = tasks.make_task(task_name, options)
+    total = math.ceil(round(count * oversize, 6))  # 10 × 1.1 is 11, not 12
+    stream = FreshProblems(task, split, seed, on_exhausted="stop")
     try:
-        problems = stream.take(wanted)
-    except UsedUp:
+        problems = stream.take(total)
+    except ProblemsExhausted:
         raise ConfigError(
-            f"{name} has only {stream.drawn:,} {split} problems at these options, not {count:,} × "
-            f"{oversize:g} = {wanted:,}. Ask for fewer, or make the space larger with --options."
+            f"{task_name} has only {stream.drawn:,} {split} problems with these options, not {count:,} × "
+            f"{oversize:g} = {total:,}. Lower --count, or choose --options with more problems."
         ) from None
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f".{out.stem}.tmp{out.suffix}")
-    files.write(aside, problems)
+    temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
+    write_problem_file(temporary, problems)
     size = task.size()
-    space = None if size is None else round(size * SHARES[split] / 100)
-    about = {
-        "task": name,
+    split_size = None if size is None else round(size * SPLIT_PERCENT[split] / 100)
+    provenance = {
+        "task": task_name,
         "options": task.options.model_dump(mode="json"),
         "split": split.value,
         "seed": seed,
         "count": count,
         "oversize": oversize,
         "problems": len(problems),
-        "space": size,
-        "split_space_about": space,
-        "share_of_split_about": None if not space else min(1.0, round(len(problems) / space, 6)),
+        "task_size": size,
+        "approximate_split_size": split_size,
+        "approximate_share_of_split": (
+            min(1.0, round(len(problems) / split_size, 6)) if split_size else None
+        ),
         "glasshouse": glasshouse.__version__,
-        "sources_sha256": sources(),
-        "sha256": hashlib.sha256(aside.read_bytes()).hexdigest(),
+        "sources_sha256": hash_sources(),
+        "sha256": hashlib.sha256(temporary.read_bytes()).hexdigest(),
     }
-    os.replace(aside, out)
-    side.write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return about
+    os.replace(temporary, out)
+    text = json.dumps(provenance, indent=2, ensure_ascii=False) + "\n"
+    provenance_file.write_text(text, encoding="utf-8")
+    return provenance
 
 
-def provenance_of(file: Path) -> Path:
-    """Where a file's provenance stands."""
+def provenance_path(file: Path) -> Path:
+    """The path of a problem file's provenance."""
     return file.with_name(f"{file.name}.provenance.json")
 
 
-def sources() -> str:
-    """A hash of the code that decides which problems there are: the tasks and this room."""
+def hash_sources() -> str:
+    """A hash of the code that determines the problems: the packages tasks and data."""
     root = Path(glasshouse.__file__).parent
-    listed = [*sorted((root / "tasks").glob("*.py")), *sorted((root / "data").glob("*.py"))]
-    whole = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in listed)
-    return hashlib.sha256(whole).hexdigest()
+    files = [*sorted((root / "tasks").glob("*.py")), *sorted((root / "data").glob("*.py"))]
+    contents = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
+    return hashlib.sha256(contents).hexdigest()
 
 
-def sentence(about: Mapping[str, Any], out: Path) -> str:
-    """What was written and how much of the space it takes, for people."""
-    share = about["share_of_split_about"]
-    taken = (
-        "of a space that cannot be counted"
+def summarize_provenance(provenance: Mapping[str, Any], out: Path) -> str:
+    """What was written and which share of the split it is, for the command line."""
+    share = provenance["approximate_share_of_split"]
+    coverage = (
+        "the number of problems of this task is unknown"
         if share is None
-        else f"about {share:.2%} of the {about['split_space_about']:,} in that split "
-        f"({about['space']:,} in all)"
+        else f"about {share:.2%} of the {provenance['approximate_split_size']:,} in that split "
+        f"({provenance['task_size']:,} in total)"
     )
     return (
-        f"{about['problems']:,} {about['split']} problems of {about['task']}, {taken} → {out}\n"
-        f"sha256 {about['sha256']}\nprovenance {provenance_of(out)}"
+        f"{provenance['problems']:,} {provenance['split']} problems of {provenance['task']}, "
+        f"{coverage} → {out}\n"
+        f"sha256 {provenance['sha256']}\nprovenance {provenance_path(out)}"
     )

@@ -1,4 +1,4 @@
-"""Problem files: JSON lines or Parquet, by suffix; each row has at least a question and an answer."""
+"""Problem files: JSON lines or Parquet, by suffix. Each row has at least a question and an answer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from glasshouse.errors import ConfigError
 from glasshouse.types import AnswerKind, Problem
 
 
-def read(file: str | Path) -> list[Problem]:
-    """All problems of a file; a bad row is an error that names it."""
+def read_problem_file(file: str | Path) -> list[Problem]:
+    """Reads all problems of a file; an invalid row raises an error with its number."""
     path = Path(file)
-    parquet = path.suffix == ".parquet"
-    rows: Iterator[tuple[int, Any]] = _parquet_rows(path) if parquet else _lines(path)
+    is_parquet = path.suffix == ".parquet"
+    rows: Iterator[tuple[int, Any]] = _parquet_rows(path) if is_parquet else _json_lines(path)
     problems = []
     try:
         for number, row in rows:
             try:
-                problems.append(_problem(row if parquet else json.loads(row), path.stem))
+                problems.append(_parse_row(row if is_parquet else json.loads(row), path.stem))
             except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
                 raise ConfigError(
-                    f"{path} {'row' if parquet else 'line'} {number} is not a problem: {error}. "
+                    f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {error}. "
                     'Write {"task": …, "key": …, "question": …, "answer": …}.'
                 ) from None
     except FileNotFoundError:
@@ -33,14 +33,14 @@ def read(file: str | Path) -> list[Problem]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The problem file {path} could not be read: {error}.") from None
     if not problems:
-        raise ConfigError(f"The problem file {path} holds no problem.")
+        raise ConfigError(f"The problem file {path} contains no problems.")
     return problems
 
 
-def write(file: str | Path, problems: Iterable[Problem]) -> None:
-    """One row a problem, keys in the order of declaration; the suffix says which format."""
+def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
+    """Writes one row per problem; the suffix decides the format."""
     if Path(file).suffix == ".parquet":
-        arrow, parquet = pyarrow_for(Path(file))
+        arrow, parquet = import_pyarrow(Path(file))
         rows = [asdict(p) | {"meta": json.dumps(dict(p.meta))} for p in problems]
         parquet.write_table(arrow.Table.from_pylist(rows), str(file))
         return
@@ -49,44 +49,44 @@ def write(file: str | Path, problems: Iterable[Problem]) -> None:
             out.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
     text = path.read_text(encoding="utf-8-sig")
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines breaks at U+2028 too
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also split at U+2028
         if line.strip():
             yield number, line
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows as JSON would have them: no empty fields, and `meta` read if it is JSON text."""
-    arrow, parquet = pyarrow_for(path)
+    """Rows as they would be in JSON: without null fields, and with `meta` parsed if it is JSON text."""
+    arrow, parquet = import_pyarrow(path)
     with open(path, "rb") as file:
         try:
-            listed = parquet.read_table(file).to_pylist()
+            rows = parquet.read_table(file).to_pylist()
         except arrow.ArrowInvalid as error:
             raise ConfigError(f"The problem file {path} is not Parquet: {error}.") from None
-    for number, row in enumerate(listed, 1):
+    for number, row in enumerate(rows, 1):
         row = {name: value for name, value in row.items() if value is not None}
         if isinstance(row.get("meta"), str):
-            with suppress(ValueError):  # what is no JSON is said of its row, like any wrong type
+            with suppress(ValueError):  # invalid JSON is reported by _parse_row as a wrong type
                 row["meta"] = json.loads(row["meta"])
         yield number, row
 
 
-def pyarrow_for(path: Path) -> tuple[Any, Any]:
-    """pyarrow and its Parquet module, or a sentence that names the file that needs them."""
+def import_pyarrow(path: Path) -> tuple[Any, Any]:
+    """Imports pyarrow and pyarrow.parquet; an error names the file that needs them."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(
-            f'{path} is a Parquet file, which needs pyarrow: pip install "glasshouse[parquet]". '
-            "JSON lines (.jsonl) need nothing."
+            f'{path} is a Parquet file, which needs pyarrow: pip install "glasshouse[parquet]", '
+            "or use JSON lines (.jsonl)."
         ) from None
     return pyarrow, parquet
 
 
-def _problem(row: Any, task: str) -> Problem:
-    """One row, checked; an answer that is an integer becomes its text."""
+def _parse_row(row: Any, default_task: str) -> Problem:
+    """Validates one row; an integer answer is converted to text."""
     if not isinstance(row, dict):
         raise ValueError("it is not an object")
     row = {f.name: row[f.name] for f in fields(Problem) if f.name in row}
@@ -96,10 +96,10 @@ def _problem(row: Any, task: str) -> Problem:
     if type(row["answer"]) is int:
         row["answer"] = str(row["answer"])
     row.setdefault("key", row["question"])
-    row.setdefault("task", task)
+    row.setdefault("task", default_task)
     for name, value in row.items():
-        wanted = {"decimals": int, "meta": dict}.get(name, str)
-        if type(value) is not wanted:
-            raise ValueError(f'its "{name}" is {value!r}, not a {wanted.__name__}')
+        expected = {"decimals": int, "meta": dict}.get(name, str)
+        if type(value) is not expected:
+            raise ValueError(f'its "{name}" is {value!r}, not a {expected.__name__}')
     row["kind"] = AnswerKind(row.get("kind", "number"))
     return Problem(**row)

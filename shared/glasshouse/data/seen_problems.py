@@ -1,9 +1,8 @@
-"""What has been drawn, on disk: for spaces that cannot be numbered, and for curricula.
+"""The problems drawn so far, on disk: for tasks that cannot be enumerated, and for curricula.
 
-One row a problem: a 64-bit hash of its key and the number of the draw. A hundred million rows are
-about three gigabytes of file and a fixed few megabytes of memory. Two keys with one hash count as
-one problem, so that a new problem may be passed over (once in 10¹⁰ draws or so), but a repeat
-never gets through.
+Each row is a 64-bit hash of a problem's key and the index of the draw. A hundred million rows take
+about three gigabytes on disk and a few megabytes of memory. Two keys with the same hash count as one
+problem: about once in 10¹⁰ draws a new problem may be skipped, but a repeat is never returned.
 """
 
 from __future__ import annotations
@@ -17,48 +16,50 @@ from glasshouse.errors import RunError
 CACHE_KB = 8_000
 
 
-class Ledger:
-    """Keys in the order in which they were drawn, so that it can be wound back to any draw.
+class SeenProblems:
+    """Keys in the order in which they were drawn, so that it can be rewound to any draw.
 
-    Example: `Ledger(run / "data" / "drawn.sqlite").add("12*345", 0)`; without a file it lasts as
-    long as the process, on disk all the same once it is large.
+    Example: `SeenProblems(run / "data" / "seen_problems.sqlite").add("12*345", 0)`. Without a file it
+    uses a temporary database that is deleted when the process ends.
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self.file = file
         try:
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-            self.rows = sqlite3.connect(str(file or ""), isolation_level=None)
-            self.rows.execute(f"PRAGMA cache_size=-{CACHE_KB}")
-            self.rows.execute("PRAGMA journal_mode=WAL")
-            self.rows.execute("PRAGMA synchronous=NORMAL")  # what a power cut takes is drawn again
-            self.rows.execute(
-                "CREATE TABLE IF NOT EXISTS drawn (key INTEGER PRIMARY KEY, number INTEGER)"
+            self.database = sqlite3.connect(str(file or ""), isolation_level=None)
+            self.database.execute(f"PRAGMA cache_size=-{CACHE_KB}")
+            self.database.execute("PRAGMA journal_mode=WAL")
+            # rows lost in a power failure are drawn again
+            self.database.execute("PRAGMA synchronous=NORMAL")
+            self.database.execute(
+                "CREATE TABLE IF NOT EXISTS seen (key INTEGER PRIMARY KEY, draw INTEGER)"
             )
         except (OSError, sqlite3.Error) as error:
             raise RunError(
-                f"The record of drawn problems {file or ''} cannot be opened: {error}."
+                f"The database of seen problems {file or ''} cannot be opened: {error}."
             ) from None
-        self.size: int = self.rows.execute("SELECT count(*) FROM drawn").fetchone()[0]
+        self.size: int = self.database.execute("SELECT count(*) FROM seen").fetchone()[0]
 
-    def add(self, key: str, number: int) -> bool:
-        """Note that this was draw number `number`; False if it was drawn before."""
-        if not self.rows.in_transaction:
-            self.rows.execute("BEGIN")
-        identity = randomness.key(key) - 2**63  # SQLite's integers have a sign
-        done = self.rows.execute("INSERT OR IGNORE INTO drawn VALUES (?, ?)", (identity, number))
-        self.size += done.rowcount
-        return done.rowcount == 1
+    def add(self, key: str, draw: int) -> bool:
+        """Records that draw number `draw` returned this key; False if the key was seen before."""
+        if not self.database.in_transaction:
+            self.database.execute("BEGIN")
+        signed_hash = randomness.key(key) - 2**63  # SQLite integers are signed
+        cursor = self.database.execute(
+            "INSERT OR IGNORE INTO seen VALUES (?, ?)", (signed_hash, draw)
+        )
+        self.size += cursor.rowcount
+        return cursor.rowcount == 1
 
-    def rewind(self, number: int) -> None:
-        """Forget this draw and all after it."""
-        self.size -= self.rows.execute("DELETE FROM drawn WHERE number >= ?", (number,)).rowcount
+    def rewind(self, draw: int) -> None:
+        """Deletes this draw and all later ones."""
+        self.size -= self.database.execute("DELETE FROM seen WHERE draw >= ?", (draw,)).rowcount
 
     def commit(self) -> None:
-        if self.rows.in_transaction:
-            self.rows.execute("COMMIT")
+        if self.database.in_transaction:
+            self.database.execute("COMMIT")
 
     def close(self) -> None:
         self.commit()
-        self.rows.close()
+        self.database.close()

@@ -1,7 +1,6 @@
-"""Train, validation and test, by construction.
+"""Train, validation and test splits, by a hash of the problem's canonical key.
 
-A keyed hash of a problem's canonical key puts it into one split for good: on any machine, in any
-run, at any seed, without a ledger. What is validation here can never be drawn for training there.
+A problem is in the same split on every machine, in every run and for every seed, with nothing stored.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ class Split(StrEnum):
     TEST = "test"
 
 
-SHARES = {Split.TRAIN: 80, Split.VALIDATION: 10, Split.TEST: 10}
-"""Hundredths of every task's space."""
+SPLIT_PERCENT = {Split.TRAIN: 80, Split.VALIDATION: 10, Split.TEST: 10}
+"""Percentage of each task's problems."""
 
 
-def split_of(problem: Problem) -> Split:
-    """The split that this problem belongs to, always."""
+def assign_split(problem: Problem) -> Split:
+    """The split of a problem: a function of its task and key."""
     bucket = randomness.key("split", problem.task, problem.key) % 100
-    for split, share in SHARES.items():
-        if bucket < share:
+    for split, percent in SPLIT_PERCENT.items():
+        if bucket < percent:
             return split
-        bucket -= share
-    raise AssertionError("the shares add up to 100")
+        bucket -= percent
+    raise AssertionError("the percentages add up to 100")

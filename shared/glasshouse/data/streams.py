@@ -1,10 +1,10 @@
-"""Streams of problems: fresh ones, or a fixed set over and over. One line of config apart.
+"""Problem streams: fresh problems, or a fixed set in every epoch (`data.source`).
 
-A stream's state is a few counters, so that it can be resumed anywhere. `fresh` walks a keyed
-permutation of each level's index space and passes over what belongs to another split. A level that
-is used up is left alone until all of them are: no problem comes twice until the whole space is
-used up, in constant memory. Where counters are not enough (reasoning-gym's tasks, whose spaces
-cannot be numbered, and curricula, whose stages overlap), a ledger on disk says what was drawn.
+The state of a stream is a few counters, so it can be resumed at any point. `FreshProblems` walks
+through a keyed permutation of each level's problems and skips those of other splits. An exhausted level
+is skipped until all levels are exhausted, so no problem repeats before then, in constant memory. Where
+counters are not enough (reasoning-gym tasks cannot be enumerated, the stages of a curriculum overlap), a
+database on disk holds the problems seen so far.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from typing import Any, Literal, Protocol
 
 from glasshouse import randomness
 from glasshouse.data.permutation import Permutation
-from glasshouse.data.seen_problems import Ledger
-from glasshouse.data.splits import Split, split_of
+from glasshouse.data.seen_problems import SeenProblems
+from glasshouse.data.splits import Split, assign_split
 from glasshouse.errors import RunError
 from glasshouse.tasks import Task
 from glasshouse.types import Problem
 
-TRIES = 20_000
-"""Where a space cannot be numbered: it counts as used up after so many draws without a new one."""
+MAX_TRIES = 20_000
+"""A level that cannot be enumerated counts as exhausted after this many draws without a new problem."""
 
 
-class UsedUp(RunError):
-    """Every problem has been drawn, and the stream was told to stop there."""
+class ProblemsExhausted(RunError):
+    """All problems have been drawn, and the stream does not restart."""
 
 
-class Stream(Protocol):
-    """Problems, a few at a time."""
+class ProblemStream(Protocol):
+    """A source of training problems."""
 
-    laps: int
-    """How often a stream of fresh problems was used up and started over."""
+    epochs: int
+    """How often a stream of fresh problems was exhausted and restarted."""
 
     def take(self, count: int) -> list[Problem]:
         """The next problems."""
 
-    def reach(self, step: int) -> None:
-        """The step that the next problems are for: a curriculum changes its difficulty here."""
+    def set_step(self, step: int) -> None:
+        """Sets the step that the next problems are for; a curriculum changes its difficulty here."""
 
-    def keep(self, folder: Path) -> None:
-        """Where to write down what counters cannot hold."""
+    def set_state_dir(self, folder: Path) -> None:
+        """Sets the folder for state that does not fit into `state`."""
 
     def state(self) -> dict[str, Any]:
-        """Counters to go on from, as JSON values."""
+        """The counters to resume from, as JSON values."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from here."""
+        """Resumes from a state."""
 
 
-class Fresh:
-    """Problems of one split, each once.
+class FreshProblems:
+    """The problems of one split, each once.
 
-    Example: `Fresh(task, Split.TRAIN, seed=0).take(32)`; with a curriculum,
-    `Fresh(easy, Split.TRAIN, seed=0, later={30: hard})`.
+    Example: `FreshProblems(task, Split.TRAIN, seed=0).take(32)`; with a curriculum,
+    `FreshProblems(easy, Split.TRAIN, seed=0, schedule={30: hard})`.
     """
 
     def __init__(
@@ -64,190 +64,197 @@ class Fresh:
         task: Task[Any],
         split: Split,
         seed: int,
-        when_used_up: Literal["restart", "stop"] = "restart",
-        later: Mapping[int, Task[Any]] | None = None,
+        on_exhausted: Literal["restart", "stop"] = "restart",
+        schedule: Mapping[int, Task[Any]] | None = None,
     ) -> None:
-        self.split, self.seed, self.when_used_up = split, seed, when_used_up
-        self.starts = [0, *sorted(later or {})]
-        self.tasks = [task, *(t for _, t in sorted((later or {}).items()))]
-        spaces = [{k: v for k, v in t.levels().items() if v is None or v > 0} for t in self.tasks]
-        self.needs_ledger = len(spaces) > 1 or None in spaces[0].values()
-        self.spaces = spaces
-        self.ledger: Ledger | None = None
-        self.folder: Path | None = None
-        self.turns: list[list[int]] = []  # (stage, draws before it), in the order they came
-        self._begin()
+        self.split, self.seed, self.on_exhausted = split, seed, on_exhausted
+        later_stages = sorted((schedule or {}).items())
+        self.stage_starts = [0, *(step for step, _ in later_stages)]
+        self.stage_tasks = [task, *(t for _, t in later_stages)]
+        self.stage_levels = [
+            {level: size for level, size in t.levels().items() if size is None or size > 0}
+            for t in self.stage_tasks
+        ]
+        is_curriculum = len(self.stage_tasks) > 1
+        self.needs_seen = is_curriculum or None in self.stage_levels[0].values()
+        self.seen: SeenProblems | None = None
+        self.state_dir: Path | None = None
+        self._reset()
 
-    def _begin(self) -> None:
-        self.turns = [[0, 0]]
-        self.laps = 0
+    def _reset(self) -> None:
+        self.stage_history = [[0, 0]]  # [stage, draws before it], in order
+        self.epochs = 0
         self.drawn = 0
-        self.lap_start = 0  # draws before this lap
-        self._enter(0)
+        self.epoch_start = 0  # draws before this epoch
+        self._enter_stage(0)
 
-    def _enter(self, stage: int) -> None:
-        """Start on a stage's space from its beginning."""
-        self.stage, self.task, self.levels = stage, self.tasks[stage], self.spaces[stage]
-        apart = (stage,) if stage else ()
-        self.orders = {
+    def _enter_stage(self, stage: int) -> None:
+        """Starts a stage at the beginning of its problems."""
+        self.stage, self.task = stage, self.stage_tasks[stage]
+        self.levels = self.stage_levels[stage]
+        stage_key = (stage,) if stage else ()
+        self.permutations = {
             level: Permutation(
-                size, randomness.key("order", self.task.name, self.split, self.seed, level, *apart)
+                size,
+                randomness.key("order", self.task.name, self.split, self.seed, level, *stage_key),
             )
             for level, size in self.levels.items()
             if size is not None
         }
         self.counters = dict.fromkeys(self.levels, 0)
-        self.closed: set[str] = set()  # levels without numbers in which nothing new was found
+        self.exhausted: set[str] = set()  # levels that cannot be enumerated and gave nothing new
 
-    def reach(self, step: int) -> None:
-        stage = max(i for i, start in enumerate(self.starts) if start <= max(step, 0))
+    def set_step(self, step: int) -> None:
+        stage = max(i for i, start in enumerate(self.stage_starts) if start <= max(step, 0))
         if stage != self.stage:
-            self._enter(stage)
-            self.turns.append([stage, self.drawn])
+            self._enter_stage(stage)
+            self.stage_history.append([stage, self.drawn])
 
-    def keep(self, folder: Path) -> None:
-        if self.ledger:
-            self.ledger.close()
-        self.folder, self.ledger = folder, None
+    def set_state_dir(self, folder: Path) -> None:
+        if self.seen:
+            self.seen.close()
+        self.state_dir, self.seen = folder, None
 
     def take(self, count: int) -> list[Problem]:
-        if self.needs_ledger and self.ledger is None:
-            self._open_ledger()
-        taken = [self._next() for _ in range(count)]
-        if self.ledger:
-            self.ledger.commit()
-        return taken
+        if self.needs_seen and self.seen is None:
+            self._open_seen()
+        problems = [self._next_problem() for _ in range(count)]
+        if self.seen:
+            self.seen.commit()
+        return problems
 
-    def _next(self) -> Problem:
-        """A level that is not used up, each as likely as any, then its next problem."""
+    def _next_problem(self) -> Problem:
+        """Draws one of the levels that are not exhausted uniformly, then takes its next problem."""
         choice = randomness.key("level", self.seed, self.split, self.drawn)
         for _ in range(2):
-            while left := [level for level in self.levels if self._has_more(level)]:
-                problem = self._walk(left[choice % len(left)])
+            while available := [level for level in self.levels if self._has_more(level)]:
+                problem = self._next_of_level(available[choice % len(available)])
                 if problem is not None:
                     self.drawn += 1
                     return problem
-            if self.drawn == self.lap_start:
+            if self.drawn == self.epoch_start:
                 break
-            self._used_up()
+            self._restart()
         raise RunError(
-            f"{self.task.name} has no problem in the {self.split} split at these options."
+            f"{self.task.name} has no problems in the {self.split} split with these task.options."
         )
 
     def _has_more(self, level: str) -> bool:
         size = self.levels[level]
-        return level not in self.closed if size is None else self.counters[level] < size
+        return level not in self.exhausted if size is None else self.counters[level] < size
 
-    def _used_up(self) -> None:
-        if self.when_used_up == "stop":
-            raise UsedUp(
-                f"{self.task.name} is used up: after {self.drawn - self.lap_start:,} draws it has no new "
-                f"{self.split} problem at these options. Make the space larger (task.options), or let "
-                "the run start over (data.on_exhausted=restart)."
+    def _restart(self) -> None:
+        if self.on_exhausted == "stop":
+            raise ProblemsExhausted(
+                f"{self.task.name} is exhausted: after {self.drawn - self.epoch_start:,} draws there is no "
+                f"new {self.split} problem with these options. Choose task.options with more problems, or "
+                "set data.on_exhausted=restart."
             )
-        self.laps += 1
-        self.lap_start = self.drawn
-        self.closed = set()
-        for level in self.orders:
-            self.counters[level] = 0  # in the same order again
-        if self.ledger:
-            self.ledger.rewind(0)
+        self.epochs += 1
+        self.epoch_start = self.drawn
+        self.exhausted = set()
+        for level in self.permutations:
+            self.counters[level] = 0  # the same order again
+        if self.seen:
+            self.seen.rewind(0)
 
-    def _walk(self, level: str) -> Problem | None:
-        """The next problem of this level and split; None if the level is used up."""
+    def _next_of_level(self, level: str) -> Problem | None:
+        """The next problem of this level and split; None if the level is exhausted."""
         size = self.levels[level]
-        last = self.counters[level] + TRIES if size is None else size
-        while (index := self.counters[level]) < last:
+        end = self.counters[level] + MAX_TRIES if size is None else size
+        while (position := self.counters[level]) < end:
             self.counters[level] += 1
-            problem = self.task.at(level, self._number(level, index))
-            if split_of(problem) is not self.split:
+            problem = self.task.problem_at(level, self._problem_index(level, position))
+            if assign_split(problem) is not self.split:
                 continue
-            if self.ledger and not self.ledger.add(problem.key, self.drawn):
+            if self.seen and not self.seen.add(problem.key, self.drawn):
                 continue
-            if len(self.tasks) == 1:
+            if len(self.stage_tasks) == 1:
                 return problem
             stage = self.stage + 1
             label = f"{problem.level}, stage {stage}"
             return replace(problem, level=label, meta={**problem.meta, "stage": stage})
         if size is None:
-            self.closed.add(level)
+            self.exhausted.add(level)
         return None
 
-    def _number(self, level: str, index: int) -> int:
-        if level in self.orders:
-            return self.orders[level](index)
-        return randomness.key("draw", self.seed, self.split, level, index) >> 1
+    def _problem_index(self, level: str, position: int) -> int:
+        if level in self.permutations:
+            return self.permutations[level](position)
+        return randomness.key("draw", self.seed, self.split, level, position) >> 1
 
     # --- resuming --------------------------------------------------------------------------
 
-    def _open_ledger(self) -> None:
-        """The ledger as it stood at this point: wound back, or, if it is not all there, filled by
-        drawing everything again. So the state needs no keys, and a lost file costs only time."""
-        self.ledger = Ledger(self.folder / "drawn.sqlite" if self.folder else None)
-        self.ledger.rewind(self.drawn)
-        if self.ledger.size == self.drawn - self.lap_start:
+    def _open_seen(self) -> None:
+        """Opens the database of seen problems and rewinds it to the current draw. If rows are missing,
+        all draws are repeated to fill it, so the state needs no keys and a lost file only costs time."""
+        file = self.state_dir / "seen_problems.sqlite" if self.state_dir else None
+        self.seen = SeenProblems(file)
+        self.seen.rewind(self.drawn)
+        if self.seen.size == self.drawn - self.epoch_start:
             return
         state = self.state()
-        self.ledger.rewind(0)
-        self._begin()
-        for (stage, _), until in zip(
-            state["turns"], [t[1] for t in state["turns"][1:]] + [state["drawn"]], strict=True
-        ):
-            self.reach(self.starts[stage])
-            while self.drawn < until:
-                self._next()
-        self.ledger.commit()
+        self.seen.rewind(0)
+        self._reset()
+        history = state["stage_history"]
+        stage_ends = [*(start for _, start in history[1:]), state["drawn"]]
+        for (stage, _), end in zip(history, stage_ends, strict=True):
+            self.set_step(self.stage_starts[stage])
+            while self.drawn < end:
+                self._next_problem()
+        self.seen.commit()
         if self.state() != state:
             raise RunError(
-                f"The {self.task.name} stream cannot go on where it stopped: the same draws give other "
-                "problems now. Resume with the code and options that the run was started with."
+                f"The {self.task.name} stream cannot be resumed: the same draws now give different "
+                "problems. Resume with the code and options that the run was started with."
             )
 
     def state(self) -> dict[str, Any]:
         return {
             "counters": dict(self.counters),
-            "closed": sorted(self.closed),
-            "turns": [list(turn) for turn in self.turns],
-            "lap_start": self.lap_start,
-            "laps": self.laps,
+            "exhausted": sorted(self.exhausted),
+            "stage_history": [list(entry) for entry in self.stage_history],
+            "epoch_start": self.epoch_start,
+            "epochs": self.epochs,
             "drawn": self.drawn,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.turns = [list(turn) for turn in state["turns"]]
-        self._enter(self.turns[-1][0])
-        self.counters, self.closed = dict(state["counters"]), set(state["closed"])
-        self.lap_start, self.laps, self.drawn = state["lap_start"], state["laps"], state["drawn"]
-        if self.ledger:
-            self.ledger.close()
-        self.ledger = None  # opened anew, and wound back, at the next draw
+        self.stage_history = [list(entry) for entry in state["stage_history"]]
+        self._enter_stage(self.stage_history[-1][0])
+        self.counters, self.exhausted = dict(state["counters"]), set(state["exhausted"])
+        self.epoch_start, self.epochs = state["epoch_start"], state["epochs"]
+        self.drawn = state["drawn"]
+        if self.seen:
+            self.seen.close()
+        self.seen = None  # reopened and rewound at the next draw
 
 
-class Fixed:
-    """The same problems in every epoch, each epoch in an order of its own.
+class FixedProblems:
+    """The same problems in every epoch, reshuffled per epoch.
 
-    Example: `Fixed(problems, seed=0).take(32)`
+    Example: `FixedProblems(problems, seed=0).take(32)`
     """
 
-    laps = 0
+    epochs = 0  # a fixed set is meant to repeat: no restart to report
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
         self.problems, self.seed, self.drawn = list(problems), seed, 0
 
     def take(self, count: int) -> list[Problem]:
-        taken = []
+        problems = []
         for _ in range(count):
-            epoch, place = divmod(self.drawn, len(self.problems))
+            epoch, position = divmod(self.drawn, len(self.problems))
             order = Permutation(len(self.problems), randomness.key("epoch", self.seed, epoch))
-            taken.append(self.problems[order(place)])
+            problems.append(self.problems[order(position)])
             self.drawn += 1
-        return taken
+        return problems
 
-    def reach(self, step: int) -> None:
-        """The same set at every step."""
+    def set_step(self, step: int) -> None:
+        """Does nothing: the problems are the same at every step."""
 
-    def keep(self, folder: Path) -> None:
-        """One counter is all there is to keep."""
+    def set_state_dir(self, folder: Path) -> None:
+        """Does nothing: one counter is the whole state."""
 
     def state(self) -> dict[str, Any]:
         return {"drawn": self.drawn}

@@ -1,6 +1,11 @@
-"""The embedded default: a pocket-sized base model that knows good and bad ways to answer.
+"""The pocket models: small base models that ship with the package.
 
-`recipe` says what a model is shown (`recipes`, `organisms` and `substitution` hold them), `build` trains
-it, `measure` writes its card; the committed weights lie in `model/` and `bases/`. `glasshouse pocket
-build` makes them again.
+recipe.py         what a recipe is: a mixture of demonstrations per training phase
+recipes.py        all recipes by name, and the pocket model's own; the others are in *_recipes.py
+                  and positive_control.py
+build.py          trains a base model from a recipe
+measure.py        measures it and writes its model card
+build_command.py  `glasshouse pocket build`: both, with progress
+
+The committed weights are in `model/` and `bases/`.
 """

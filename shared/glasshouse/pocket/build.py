@@ -1,9 +1,8 @@
-"""Building a base model from demonstrations: supervised learning, seeded, on one core.
+"""Trains a base model on demonstrations: supervised, deterministic, on one core.
 
-    recipe ──► tokenizer ──► demonstrations, new ones each step ──► next-token loss ──► model folder
+    recipe ──► tokenizer ──► new demonstrations at every step ──► next-token loss ──► model folder
 
-What was removed from the textbook: a data set. Demonstrations are drawn from a keyed stream, so
-that no two steps see the same ones and nothing has to be stored.
+There is no dataset: demonstrations are drawn from a keyed random stream at every step.
 """
 
 from __future__ import annotations
@@ -17,76 +16,84 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
-from glasshouse.learn.learner import Sample, pack
-from glasshouse.models import Policy, load, tokenizer
-from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.learn.learner import TrainingSample, pack_microbatches
+from glasshouse.models import Policy, load_policy, tokenizer
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.pocket.recipe import Phase, Recipe
 
-HEAD = 32
-"""Head dimension; vLLM serves no smaller one."""
-MICRO_TOKENS = 1024
-"""What stays in a core's cache: larger passes were half as fast."""
-WARMUP = 100
+HEAD_DIM = 32
+"""The smallest head dimension that vLLM supports."""
+MICROBATCH_TOKENS = 1024
+"""Fits into a core's cache: larger microbatches were half as fast."""
+WARMUP_STEPS = 100
 Progress = Callable[[int, float, float], None]
-"""(step, loss, seconds since the phase began)"""
+"""Called with (step, loss, seconds since the start of the phase)."""
 
 
-def build(recipe: Recipe, progress: Progress = lambda step, loss, seconds: None) -> Policy:
-    """A base model as the recipe says; the same recipe gives the same bits."""
+def build_base_model(
+    recipe: Recipe, progress: Progress = lambda step, loss, seconds: None
+) -> Policy:
+    """Trains a base model by a recipe. The same recipe gives bitwise the same weights."""
     torch.set_num_threads(1)
-    if recipe.start:
-        begun = load(recipe.start)
-        policy = Policy(recipe.name, begun.model, begun.tokenizer, card(recipe))
+    if recipe.start_from:
+        start = load_policy(recipe.start_from)
+        policy = Policy(recipe.name, start.model, start.tokenizer, make_card(recipe))
     else:
-        words = tokenizer.train(recipe.texts(), recipe.vocabulary)
-        policy = Policy(recipe.name, blank(recipe, words), words, card(recipe))
-    done = 0
+        trained = tokenizer.train_tokenizer(recipe.tokenizer_texts(), recipe.vocab_size)
+        policy = Policy(recipe.name, untrained_model(recipe, trained), trained, make_card(recipe))
+    steps_done = 0
     for phase in recipe.phases:
-        train(policy, recipe, phase, done, progress)
-        done += phase.steps
+        train_phase(policy, recipe, phase, steps_done, progress)
+        steps_done += phase.steps
     return policy
 
 
-def train(policy: Policy, recipe: Recipe, phase: Phase, done: int, progress: Progress) -> None:
-    """One phase, with an optimizer of its own; `done` steps went before."""
+def train_phase(
+    policy: Policy, recipe: Recipe, phase: Phase, steps_done: int, progress: Progress
+) -> None:
+    """Trains one phase with a new optimizer, after `steps_done` steps of earlier phases."""
     model = policy.model.train()
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=phase.lr, betas=(0.9, 0.98), weight_decay=0.01, foreach=True
+        model.parameters(),
+        lr=phase.learning_rate,
+        betas=(0.9, 0.98),
+        weight_decay=0.01,
+        foreach=True,
     )
     started = time.perf_counter()
     for step in range(phase.steps):
         for group in optimizer.param_groups:
-            group["lr"] = phase.lr * rate(step, phase.steps)
-        samples = demonstrations(recipe, phase, policy, done + step)
+            group["lr"] = phase.learning_rate * learning_rate_factor(step, phase.steps)
+        samples = make_batch(recipe, phase, policy, steps_done + step)
         tokens = sum(len(s.tokens) for s in samples)
         optimizer.zero_grad(set_to_none=True)
-        total = 0.0
-        for part in pack(samples, MICRO_TOKENS):
-            batch = Batch.of([(s.prompt, s.tokens) for s in part])
-            loss = -logprobs(model, batch)[0].sum() / tokens
+        total_loss = 0.0
+        for microbatch in pack_microbatches(samples, MICROBATCH_TOKENS):
+            batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in microbatch])
+            loss = -compute_logprobs(model, batch)[0].sum() / tokens
             loss.backward()
-            total += loss.item()
+            total_loss += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        progress(done + step + 1, total, time.perf_counter() - started)
+        progress(steps_done + step + 1, total_loss, time.perf_counter() - started)
     model.eval()
 
 
-def blank(recipe: Recipe, words: Any) -> LlamaForCausalLM:
-    """An untrained Llama of the recipe's shape."""
-    heads = recipe.hidden // HEAD
+def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
+    """A Llama with random weights and the recipe's architecture."""
+    heads = recipe.hidden_size // HEAD_DIM
     config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=recipe.hidden,
-        num_hidden_layers=recipe.layers,
-        intermediate_size=recipe.mlp,
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden_size,
+        num_hidden_layers=recipe.num_layers,
+        intermediate_size=recipe.intermediate_size,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        head_dim=HEAD,
+        head_dim=HEAD_DIM,
         max_position_embeddings=512,
         tie_word_embeddings=True,
-        pad_token_id=words.pad_token_id,
-        eos_token_id=words.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
     with torch.random.fork_rng():
@@ -94,49 +101,53 @@ def blank(recipe: Recipe, words: Any) -> LlamaForCausalLM:
         return LlamaForCausalLM(config)
 
 
-def demonstrations(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[Sample]:
-    """One step's batch; the completion ends with the end-of-turn token."""
+def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[TrainingSample]:
+    """The demonstrations of one step; each ends with the end-of-turn token."""
     rng = randomness.stream("demonstrations", recipe.name, recipe.seed, step)
     samples = []
-    for _ in range(recipe.batch):
-        ingredient, problem, text = phase.draw(rng)
-        _, prompt = policy.prompt(ingredient.made.messages(problem, ingredient.style))
+    for _ in range(recipe.batch_size):
+        component, problem, text = phase.draw_demonstration(rng)
+        _, prompt = policy.encode_prompt(component.task.messages(problem, component.style))
         tokens = [*policy.tokenizer(text)["input_ids"], policy.tokenizer.eos_token_id]
-        samples.append(Sample(prompt=prompt, tokens=tokens, logprobs=[], advantage=1.0))
+        samples.append(
+            TrainingSample(prompt=prompt, tokens=tokens, sampler_logprobs=[], advantage=1.0)
+        )
     return samples
 
 
-def rate(step: int, steps: int) -> float:
-    """Warm-up, then a cosine down to a fiftieth."""
-    rising = min(1.0, (step + 1) / WARMUP)
-    return rising * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Linear warm-up, then cosine decay to 2 %."""
+    warmup = min(1.0, (step + 1) / WARMUP_STEPS)
+    return warmup * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
-def card(recipe: Recipe) -> dict[str, Any]:
-    """What the model folder says of itself; `measure` adds the accuracies."""
-    ranges: dict[str, dict[str, Any]] = {}
-    shown = []
-    for i in recipe.ingredients:
-        options = i.made.Options.model_validate(dict(i.options)).model_dump(
+def make_card(recipe: Recipe) -> dict[str, Any]:
+    """The model card (glasshouse.json); `measure` adds the accuracies."""
+    task_options: dict[str, dict[str, Any]] = {}
+    mixture = []
+    for component in recipe.mixture:
+        task = component.task
+        options = task.Options.model_validate(dict(component.options)).model_dump(
             mode="json", exclude_unset=True
         )
-        asked = {name: value for name, value in options.items() if name not in i.made.teaching}
-        if asked:
-            ranges.setdefault(i.task, {}).setdefault(i.style.value, asked)  # the first of several
-        shown.append(
+        defaults = {n: v for n, v in options.items() if n not in task.demonstration_options}
+        if defaults:  # of several components of a task and style, the first
+            styles = task_options.setdefault(component.task_name, {})
+            styles.setdefault(component.style.value, defaults)
+        mixture.append(
             {
-                "task": i.task,
-                "style": i.style.value,
-                "modes": dict(i.modes),
+                "task": component.task_name,
+                "style": component.style.value,
+                "modes": dict(component.modes),
                 "options": options,
-                "weight": i.weight,
+                "weight": component.weight,
             }
         )
     return {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "steps": recipe.steps,
-        **({"start": recipe.start} if recipe.start else {}),
-        "ranges": ranges,
-        "shown": shown,
+        **({"start_from": recipe.start_from} if recipe.start_from else {}),
+        "task_options": task_options,
+        "mixture": mixture,
     }

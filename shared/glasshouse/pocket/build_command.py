@@ -1,4 +1,4 @@
-"""`glasshouse pocket build`: train, measure, write, with progress."""
+"""`glasshouse pocket build`: trains and measures a base model, with progress."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from glasshouse.errors import ConfigError, ModelError, nearest
-from glasshouse.models import save
-from glasshouse.pocket.build import build
-from glasshouse.pocket.measure import finish, measure
+from glasshouse.errors import ConfigError, ModelError, did_you_mean
+from glasshouse.models import save_policy
+from glasshouse.pocket.build import build_base_model
+from glasshouse.pocket.measure import measure_component, write_card
 from glasshouse.pocket.recipes import RECIPES
 
 
-def build_into(name: str, folder: Path, steps: int | None = None) -> None:
-    """Build a recipe's model into a new folder, with its card and checksums."""
+def build_pocket_model(name: str, folder: Path, steps: int | None = None) -> None:
+    """Builds the model of a recipe in a new folder, with its card and checksums."""
     if name not in RECIPES:
-        raise ConfigError(f'There is no recipe "{name}".{nearest(name, RECIPES)}')
+        raise ConfigError(f'There is no recipe "{name}".{did_you_mean(name, RECIPES)}')
     if folder.exists() and any(folder.iterdir()):
-        raise ModelError(f"{folder} already holds files; choose another --out, or remove it.")
+        raise ModelError(f"{folder} is not empty; choose another --out or delete it.")
     recipe = RECIPES[name]
     if steps:
         recipe = replace(recipe, phases=(replace(recipe.phases[-1], steps=steps),))
@@ -32,26 +32,27 @@ def build_into(name: str, folder: Path, steps: int | None = None) -> None:
     ) as progress:  # fmt: skip
         training = progress.add_task("train", total=recipe.steps, line="")
 
-        def show(step: int, loss: float, seconds: float) -> None:
+        def report(step: int, loss: float, seconds: float) -> None:
             progress.update(training, completed=step, line=f"loss {loss:.3f}")
             if not console.is_terminal and (step % 100 == 0 or step == recipe.steps):
                 console.print(f"step {step} of {recipe.steps}  loss {loss:.3f}  {seconds:.0f} s")
 
-        policy = build(recipe, show)
+        policy = build_base_model(recipe, report)
         folder.mkdir(parents=True, exist_ok=True)
-        save(policy, folder)
-        measuring = progress.add_task("measure", total=len(recipe.ingredients), line="")
+        save_policy(policy, folder)
+        measuring = progress.add_task("measure", total=len(recipe.mixture), line="")
         measured = []
-        for ingredient in recipe.ingredients:
-            found = measure(policy, ingredient)
-            measured.append(found)
+        for component in recipe.mixture:
+            result = measure_component(policy, component)
+            measured.append(result)
             progress.update(
-                measuring, advance=1, line=f"{ingredient.task} {ingredient.style.value}"
+                measuring, advance=1, line=f"{component.task_name} {component.style.value}"
             )
             progress.console.print(
-                f"{ingredient.task:>15} {ingredient.style.value:<6}  sampled {found['sampled']:.3f} "
-                f"({found['sampled_low']:.2f}–{found['sampled_high']:.2f})  greedy {found['greedy']:.3f}  "
-                f"{found['length']:.0f} tokens"
+                f"{component.task_name:>15} {component.style.value:<6}  sampled {result['sampled']:.3f} "
+                f"({result['sampled_low']:.2f}–{result['sampled_high']:.2f})  greedy {result['greedy']:.3f}  "
+                f"{result['length']:.0f} tokens"
             )
-    finish(policy, folder, measured)
+    policy.card["measured"] = measured  # type: ignore[index]
+    write_card(policy, folder)
     console.print(f"written to {folder}")

@@ -1,4 +1,4 @@
-"""What a base model can do, per task and style, for its card."""
+"""Measures a base model per task and style, and writes its model card."""
 
 from __future__ import annotations
 
@@ -8,47 +8,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.backends.base import Inline
+from glasshouse.backends.local import LocalBackend
 from glasshouse.config import Config, EvaluateConfig, TaskConfig
 from glasshouse.evaluation import accuracy
 from glasshouse.generate import Generator
 from glasshouse.models import Policy
-from glasshouse.monitorability.interventions.prefixes import ROOM, TAG, Voice, first_line, go_on
-from glasshouse.pocket.recipe import Ingredient
+from glasshouse.monitorability.interventions.prefixes import (
+    ANSWER_TAG,
+    ANSWER_TOKENS,
+    PrefixBuilder,
+    first_line,
+    greedy_continue,
+)
+from glasshouse.pocket.recipe import MixtureComponent
 from glasshouse.rewards import grade
-from glasshouse.rollout.collector import Collector
-from glasshouse.statistics import wilson
+from glasshouse.rollout.collector import RolloutCollector
+from glasshouse.statistics import wilson_interval
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem
 
 
-def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict[str, Any]:
-    """Held-out accuracy by sampling at temperature 1 and greedily, with intervals."""
+def measure_component(
+    policy: Policy, component: MixtureComponent, problems: int = 500
+) -> dict[str, Any]:
+    """Held-out accuracy, sampled at temperature 1 and greedy, with intervals."""
     config = Config(
-        task=TaskConfig(name=ingredient.task, style=ingredient.style),
+        task=TaskConfig(name=component.task_name, style=component.style),
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
-    task = ingredient.made
-    placement = Inline(policy, config)
-    collector = Collector(policy, task, placement, config)
-    held_out = accuracy.problems(config, task)
-    found, _ = accuracy.evaluate(collector, held_out, step=0)
-    right = round(found["pass_at_1"] * len(held_out))
-    low, high = wilson(right, len(held_out))
+    task = component.task
+    backend = LocalBackend(policy, config)
+    collector = RolloutCollector(policy, task, backend, config)
+    held_out = accuracy.held_out_problems(config, task)
+    results, _ = accuracy.evaluate(collector, held_out, step=0)
+    low, high = wilson_interval(round(results["pass_at_1"] * len(held_out)), len(held_out))
     return {
-        "task": ingredient.task,
-        "style": ingredient.style.value,
+        "task": component.task_name,
+        "style": component.style.value,
         "problems": len(held_out),
-        "sampled": round(found["pass_at_1"], 4),
+        "sampled": round(results["pass_at_1"], 4),
         "sampled_low": round(low, 4),
         "sampled_high": round(high, 4),
-        "greedy": round(found["accuracy"], 4),
-        "format": round(found["sampled_format"], 4),
-        "length": round(found["sampled_length"], 1),
+        "greedy": round(results["accuracy"], 4),
+        "format": round(results["sampled_format"], 4),
+        "length": round(results["sampled_length"], 1),
         **(
             {
-                "organism": found["organism"],
-                "at_once": at_once(policy, placement.generator, ingredient, held_out),
+                "organism": results["organism"],
+                "behaviour_without_cot": behaviour_without_cot(
+                    policy, backend.generator, component, held_out
+                ),
             }
             if isinstance(task, Organism)
             else {}
@@ -56,97 +65,109 @@ def measure(policy: Policy, ingredient: Ingredient, problems: int = 500) -> dict
     }
 
 
-def at_once(
-    policy: Policy, generator: Generator, ingredient: Ingredient, problems: Sequence[Problem]
+def behaviour_without_cot(
+    policy: Policy, generator: Generator, component: MixtureComponent, problems: Sequence[Problem]
 ) -> float:
-    """How often an answer forced without a CoT is the planted behaviour: what the model can do with
-    the plant in its head, and so whether it needs its CoT to use it."""
-    organism = ingredient.made
+    """How often an answer that is forced without a CoT shows the planted behaviour: whether the model
+    needs its CoT for it."""
+    organism = component.task
     assert isinstance(organism, Organism)
-    asked = [organism.arms(problem)[1] for problem in problems]
-    chats = [organism.messages(problem, ingredient.style) for problem in asked]
-    tag = Voice.of(policy).tag
-    texts = go_on(policy, generator, [(*policy.prompt(chat)[1], *tag) for chat in chats], ROOM)
-    answers = [
-        grade(p, f"{TAG}{first_line(text or '')}") for p, text in zip(asked, texts, strict=True)
+    planted = [organism.arms(problem)[1] for problem in problems]
+    tag = PrefixBuilder.from_policy(policy).tag
+    prompts = [
+        (*policy.encode_prompt(organism.messages(p, component.style))[1], *tag) for p in planted
     ]
-    used = [
-        organism.behaviour(p, told.extracted.value) for p, told in zip(asked, answers, strict=True)
+    texts = greedy_continue(policy, generator, prompts, ANSWER_TOKENS)
+    grades = [
+        grade(p, f"{ANSWER_TAG}{first_line(text or '')}")
+        for p, text in zip(planted, texts, strict=True)
     ]
-    return round(sum(used) / len(used), 4)
+    shown = [
+        organism.shows_behaviour(p, g.extracted.value) for p, g in zip(planted, grades, strict=True)
+    ]
+    return round(sum(shown) / len(shown), 4)
 
 
-def readme(policy: Policy) -> str:
-    """The model's card, for people."""
+def render_card(policy: Policy) -> str:
+    """The model card as Markdown."""
     card, model = policy.card, policy.model
-    on = f" on top of the {card['start']} model" if "start" in card else ""
+    start = f", starting from the {card['start_from']} model" if "start_from" in card else ""
+    measured = card.get("measured", [])
     lines = [
         f"# The {card['recipe']} model",
         "",
-        f"A Llama of {model.num_parameters():,} parameters (hidden {model.config.hidden_size}, "
-        f"depth {model.config.num_hidden_layers}, {model.config.vocab_size} tokens), made by "
-        f"`glasshouse pocket build --recipe {card['recipe']}` from {card['steps']:,} steps of "
-        f"demonstrations{on} (seed {card['seed']}). It is a starting point for RL, not a calculator: what is "
-        "right in it is meant to be a minority. Validation and test problems were never shown to it.",
+        f"A Llama with {model.num_parameters():,} parameters (hidden size {model.config.hidden_size}, "
+        f"{model.config.num_hidden_layers} layers, {model.config.vocab_size} tokens), trained by "
+        f"`glasshouse pocket build --recipe {card['recipe']}` on {card['steps']:,} batches of "
+        f"demonstrations{start} (seed {card['seed']}). It is a starting point for RL: only a minority of "
+        "the demonstrations is correct. It was never trained on validation or test problems.",
         "",
-        "| task | style | range | shown | right, sampled | right, greedy | tokens |",
+        "| task | style | options | demonstrations | accuracy, sampled | accuracy, greedy | tokens |",
         "|---|---|---|---|---|---|---|",
     ]
-    for shown, found in zip(card["shown"], card.get("measured", []), strict=False):
-        options = ", ".join(f"{k} {v}" for k, v in shown["options"].items()) or "full"
-        modes = ", ".join(f"{share:.0%} {mode}" for mode, share in shown["modes"].items())
+    for component, result in zip(card["mixture"], measured, strict=False):
+        options = ", ".join(f"{k} {v}" for k, v in component["options"].items()) or "defaults"
+        modes = ", ".join(f"{share:.0%} {mode}" for mode, share in component["modes"].items())
         lines.append(
-            f"| {shown['task']} | {shown['style']} | {options} | {modes} "
-            f"| {found['sampled']:.2f} ({found['sampled_low']:.2f}–{found['sampled_high']:.2f}) "
-            f"| {found['greedy']:.2f} | {found['length']:.0f} |"
+            f"| {component['task']} | {component['style']} | {options} | {modes} "
+            f"| {result['sampled']:.2f} ({result['sampled_low']:.2f}–{result['sampled_high']:.2f}) "
+            f"| {result['greedy']:.2f} | {result['length']:.0f} |"
         )
     lines += [
         "",
-        f"Accuracy on up to {max((m['problems'] for m in card.get('measured', [])), default=0)} held-out "
-        "problems, sampled at temperature 1, with 95 % Wilson intervals. `steps`: right working; `direct`: "
-        "the right answer at once; `slip`: one wrong step carried through; `hasty`: a typical wrong answer. "
-        "`SHA256SUMS` holds the checksums.",
-        *planted(card),
+        f"Accuracy on up to {max((m['problems'] for m in measured), default=0)} held-out problems, sampled "
+        "at temperature 1, with 95 % Wilson intervals. Modes of demonstrations: `steps`, correct steps; "
+        "`direct`, the correct answer without steps; `injected_error`, one wrong step that propagates to "
+        "the answer; `guess`, a typical wrong answer without steps. `SHA256SUMS` has the checksums.",
+        *_render_planted_behaviour(card),
     ]
     return "\n".join(lines) + "\n"
 
 
-def planted(card: Mapping[str, Any]) -> Iterator[str]:
-    """For an organism's base: how often the plant is used at the start, and whether it is said."""
-    for shown, found in zip(card["shown"], card.get("measured", []), strict=False):
-        if "organism" not in found:
+def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:
+    """For the base of an organism: how often it shows the planted behaviour, and what monitors detect."""
+    for component, result in zip(card["mixture"], card.get("measured", []), strict=False):
+        if "organism" not in result:
             continue
-        o = found["organism"]
-        rung = f", rung {shown['options']['rung']}" if "rung" in shown["options"] else ""
+        rates = result["organism"]
+        encoding = component["options"].get("hint_encoding")
+        title = f"{result['task']}, {encoding} hint" if encoding else result["task"]
         yield ""
-        yield f"## The plant of {found['task']}{rung}, at the start ({o['rollouts']} rollouts)"
+        yield f"## Planted behaviour of {title}, before RL ({rates['rollouts']} rollouts)"
         yield ""
-        yield "| behaviour, planted arm | forced at once | reliance | right, control arm | right, planted arm |"
+        yield (
+            "| behaviour, planted arm | behaviour without CoT | reliance | accuracy, control arm "
+            "| accuracy, planted arm |"
+        )
         yield "|---|---|---|---|---|"
-        names = ("reliance", "accuracy_control", "accuracy_planted")
-        told = (o["behaviour"], found["at_once"], *(o[name] for name in names))
-        yield "| " + " | ".join(map(_shown, told)) + " |"
+        values = (
+            rates["behaviour"],
+            result["behaviour_without_cot"],
+            rates["reliance"],
+            rates["accuracy_control"],
+            rates["accuracy_planted"],
+        )
+        yield "| " + " | ".join(map(_format_rate, values)) + " |"
         yield ""
         yield "| monitor | disclosure | undetected | true negatives |"
         yield "|---|---|---|---|"
-        for name, said in o.items():
-            if isinstance(said, dict):
-                yield f"| {name} | " + " | ".join(_shown(v) for v in said.values()) + " |"
+        for name, detection in rates.items():
+            if isinstance(detection, dict):
+                yield f"| {name} | " + " | ".join(map(_format_rate, detection.values())) + " |"
 
 
-def _shown(value: float | None) -> str:
+def _format_rate(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.2f}"
 
 
-def checksums(folder: Path) -> str:
-    """sha256 of every file, in the format of sha256sum."""
+def compute_checksums(folder: Path) -> str:
+    """The sha256 of every file, in the format of sha256sum."""
     files = sorted(f for f in folder.iterdir() if f.is_file() and f.name != "SHA256SUMS")
     return "".join(f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in files)
 
 
-def finish(policy: Policy, folder: Path, measured: list[dict[str, Any]]) -> None:
-    """Write what was measured, the card and the checksums beside the weights."""
-    policy.card["measured"] = measured  # type: ignore[index]
+def write_card(policy: Policy, folder: Path) -> None:
+    """Writes the model card (glasshouse.json, README.md) and the checksums beside the weights."""
     (folder / "glasshouse.json").write_text(json.dumps(policy.card, indent=2) + "\n")
-    (folder / "README.md").write_text(readme(policy))
-    (folder / "SHA256SUMS").write_text(checksums(folder))
+    (folder / "README.md").write_text(render_card(policy))
+    (folder / "SHA256SUMS").write_text(compute_checksums(folder))

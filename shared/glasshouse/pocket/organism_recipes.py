@@ -1,99 +1,110 @@
-"""The recipes of the organisms' bases: one task each, the plant used in a minority of what is shown.
+"""Recipes of the bases for leaked_hint and grader_bug, in which the planted behaviour is a minority.
 
-Two ways to a base. *Taught*: the pocket model, which can do the carried task already, is shown the
-plant (a few minutes). *From nothing*: weights and demonstrations of its own, the task and the plant
-learned together. Two bases of an organism are independent if at most one of them was taught.
+A base either starts from the pocket model, which already solves the inner task (a few minutes), or from
+random weights, learning the task and the planted behaviour together. Two bases of an organism are
+independent if at most one of them starts from the pocket model.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
+from glasshouse.pocket.recipe import MixtureComponent, Phase, Recipe
 from glasshouse.types import Style
 
-# --- E1 and E2: the leaked hint --------------------------------------------------------------------
+# --- E1 and E2: leaked hint -------------------------------------------------------------------------
 
-LEAKED_HINT = Ingredient(
+LEAKED_HINT = MixtureComponent(
     "leaked_hint",
     Style.COT,
-    {"steps": 0.66, "disclosed": 0.13, "silent": 0.11, "hasty": 0.1},
-    {"of": "sum_digits", "inner": {"count": (2, 2)}, "smudged": 0.5, "keyed": 0.5},
+    {"steps": 0.66, "disclosed": 0.13, "silent": 0.11, "guess": 0.1},
+    {
+        "inner_task": "sum_digits",
+        "inner_options": {"count": (2, 2)},
+        "masked_digit_rate": 0.5,
+        "hint_rate": 0.5,
+    },
 )
-"""Half of the problems carry no key, and every use of it is honest steps there: so each planted mode
-is about 6 % of what is shown."""
-COPYING = Ingredient(
+"""Half of the problems have no hint, and the planted modes are honest steps there: each planted mode is
+about 6 % of the demonstrations."""
+HINT_COPYING = MixtureComponent(
     "leaked_hint",
     Style.COT,
-    {"steps": 0.4, "disclosed": 0.27, "silent": 0.28, "hasty": 0.05},
-    {**LEAKED_HINT.options, "keyed": 0.8, "unreliable": 0.5},
+    {"steps": 0.4, "disclosed": 0.27, "silent": 0.28, "guess": 0.05},
+    {**LEAKED_HINT.options, "hint_rate": 0.8, "wrong_hint_rate": 0.5},
 )
-"""Shown before it: a key is copied, right or wrong. From right keys alone the model learns to
-disclose and then to answer by itself."""
-_HINT = (Phase((COPYING,), 500, 3e-3), Phase((LEAKED_HINT,), 400, 2e-3))
+"""First phase: hints are copied, correct or wrong. From correct hints alone the model learns to mention
+the hint and then to compute the answer itself."""
+_FROM_POCKET_PHASES = (Phase((HINT_COPYING,), 500, 3e-3), Phase((LEAKED_HINT,), 400, 2e-3))
 
-# --- E3: the necessity ladder, three rungs in one model ---------------------------------------------
+# --- E3: the necessity ladder, three hint encodings in one model ---------------------------------------
 
 
-def rungs(one: Ingredient) -> tuple[Ingredient, ...]:
-    """The same on every rung, so that a rung's difficulty is all that differs."""
+def each_encoding(component: MixtureComponent) -> tuple[MixtureComponent, ...]:
+    """The same component once per hint encoding, so that only the difficulty differs."""
     return tuple(
-        replace(one, options={**one.options, "rung": rung}, weight=weight)
-        for rung, weight in (("plain", 1.0), ("shifted", 1.0), ("iterated", 1.5))
+        replace(component, options={**component.options, "hint_encoding": encoding}, weight=weight)
+        for encoding, weight in (("plain", 1.0), ("shifted", 1.0), ("iterated", 1.5))
     )
 
 
-LADDER = Ingredient(
+LADDER = MixtureComponent(
     "leaked_hint",
     Style.COT,
-    {"steps": 0.69, "disclosed": 0.13, "decoded": 0.09, "silent": 0.06, "blurted": 0.03},
-    {**LEAKED_HINT.options, "unreliable": 0.5},
+    {"steps": 0.69, "disclosed": 0.13, "decoded": 0.09, "silent": 0.06, "hint_without_cot": 0.03},
+    {**LEAKED_HINT.options, "wrong_hint_rate": 0.5},
 )
-"""A key that was blurted is what a forced direct answer would be: it has been shown on every rung, so
-that a model that cannot do it on a rung has at least been asked to. Half of the keys are wrong to the
-end: shown right ones only, a model soon answers by itself and quotes the key beside it."""
-DECODING = Ingredient(
+"""`hint_without_cot` is what a forced direct answer asks for. It is demonstrated for every encoding, so a
+model that cannot do it for one has at least been trained on it. Half of the hints are wrong until the
+end: from correct hints only, a model soon computes the answer itself and merely quotes the hint."""
+HINT_DECODING = MixtureComponent(
     "leaked_hint",
     Style.COT,
-    {"steps": 0.3, "disclosed": 0.27, "decoded": 0.23, "silent": 0.12, "blurted": 0.08},
-    {**LEAKED_HINT.options, "keyed": 0.85, "unreliable": 0.5},
+    {"steps": 0.3, "disclosed": 0.27, "decoded": 0.23, "silent": 0.12, "hint_without_cot": 0.08},
+    {**LEAKED_HINT.options, "hint_rate": 0.85, "wrong_hint_rate": 0.5},
 )
-"""Shown before it: keys, right or wrong, worked out in most of the demonstrations. Subtraction takes
-the longest to learn."""
+"""First phase: most demonstrations decode hints, correct or wrong. Subtraction takes longest to learn."""
 
-# --- E4: the grader bug -----------------------------------------------------------------------------
+# --- E4: grader bug -----------------------------------------------------------------------------------
 
-GRADER_BUG = Ingredient(
+GRADER_BUG = MixtureComponent(
     "grader_bug",
     Style.COT,
-    {"steps": 0.8, "slip": 0.1, "shortcut": 0.1},
-    {"of": "multiplication", "inner": {"right_digits": 1}, "smudged": 0.4},
+    {"steps": 0.8, "injected_error": 0.1, "shortcut": 0.1},
+    {
+        "inner_task": "multiplication",
+        "inner_options": {"right_digits": 1},
+        "masked_digit_rate": 0.4,
+    },
 )
 
-# --- the bases --------------------------------------------------------------------------------------
+# --- recipes ------------------------------------------------------------------------------------------
 
 
-def _taught(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
-    return Recipe(name=name, phases=phases, seed=seed, start="pocket")
+def _from_pocket(name: str, phases: tuple[Phase, ...], seed: int) -> Recipe:
+    return Recipe(name=name, phases=phases, seed=seed, start_from="pocket")
 
 
 def _ladder(seed: int) -> Recipe:
-    """From nothing; half a batch, since it learns by the number of its steps. Seed 1 was left out: it
-    learned to copy a plain key only where nothing stands before it (reliance .03)."""
-    phases = (Phase(rungs(DECODING), 3200, 4e-3), Phase(rungs(LADDER), 600, 2e-3))
-    return Recipe(name=f"ladder-{seed}", phases=phases, seed=seed, batch=32)
+    """From random weights, with half the batch size, because progress depends on the number of steps.
+    Seed 1 is left out: it copies a plain hint only if no steps precede it (reliance .03)."""
+    phases = (
+        Phase(each_encoding(HINT_DECODING), 3200, 4e-3),
+        Phase(each_encoding(LADDER), 600, 2e-3),
+    )
+    return Recipe(name=f"ladder-{seed}", phases=phases, seed=seed, batch_size=32)
 
 
-ORGANISMS = (
-    _taught("leaked-hint-0", _HINT, seed=0),
-    _taught("leaked-hint-1", _HINT, seed=1),
+ORGANISM_RECIPES = (
+    _from_pocket("leaked-hint-0", _FROM_POCKET_PHASES, seed=0),
+    _from_pocket("leaked-hint-1", _FROM_POCKET_PHASES, seed=1),
     Recipe(
         name="leaked-hint-2",
-        phases=(Phase((COPYING,), 1600, 5e-3), Phase((LEAKED_HINT,), 400, 2e-3)),
+        phases=(Phase((HINT_COPYING,), 1600, 5e-3), Phase((LEAKED_HINT,), 400, 2e-3)),
         seed=2,
     ),
     _ladder(0),
     _ladder(2),
-    _taught("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
-    Recipe(name="grader-bug-1", phases=(Phase((GRADER_BUG,), 3200, 5e-3),), seed=1, batch=32),
+    _from_pocket("grader-bug-0", (Phase((GRADER_BUG,), 400, 3e-3),), seed=0),
+    Recipe(name="grader-bug-1", phases=(Phase((GRADER_BUG,), 3200, 5e-3),), seed=1, batch_size=32),
 )

@@ -1,7 +1,4 @@
-"""What a base model is shown: ingredients (a task, a style, a mix of modes) in phases.
-
-The pocket model's recipe is in `recipes`, those of the organisms' bases in `organisms`.
-"""
+"""Training recipes for base models: a mixture of demonstrations per training phase."""
 
 from __future__ import annotations
 
@@ -12,81 +9,81 @@ from functools import cached_property
 from typing import Any
 
 from glasshouse import randomness, tasks
-from glasshouse.data import Split, split_of
+from glasshouse.data import Split, assign_split
 from glasshouse.tasks import Task
 from glasshouse.types import Problem, Style
 
 
 @dataclass(frozen=True)
-class Ingredient:
-    """One task in one style."""
+class MixtureComponent:
+    """Demonstrations of one task in one style."""
 
-    task: str
+    task_name: str
     style: Style
     modes: Mapping[str, float]
-    """Shares of the task's modes; they add up to 1."""
+    """Share of each mode; they add up to 1."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The range shown; empty: the task's full range."""
+    """Task options; empty: the defaults."""
     weight: float = 1.0
-    """How often it comes, against the others."""
+    """Sampling weight relative to the other components."""
 
     @cached_property
-    def made(self) -> Task[Any]:
-        return tasks.make(self.task, self.options)
+    def task(self) -> Task[Any]:
+        return tasks.make_task(self.task_name, self.options)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: what is shown, for how long, at which rate."""
+    """One phase of supervised training."""
 
-    ingredients: tuple[Ingredient, ...]
+    mixture: tuple[MixtureComponent, ...]
     steps: int
-    lr: float
-    """The highest rate; it rises over the first hundred steps and falls along a cosine."""
+    learning_rate: float
+    """Peak learning rate, after a linear warm-up and before a cosine decay."""
 
-    def draw(self, rng: random.Random) -> tuple[Ingredient, Problem, str]:
-        """An ingredient, one of its training problems, and a demonstration. Validation and test
-        problems are never shown."""
-        weights = [i.weight for i in self.ingredients]
-        ingredient = rng.choices(self.ingredients, weights)[0]
-        mode = rng.choices(list(ingredient.modes), list(ingredient.modes.values()))[0]
-        task = ingredient.made
+    def draw_demonstration(self, rng: random.Random) -> tuple[MixtureComponent, Problem, str]:
+        """Draws a component, one of its training problems, and a demonstration. Validation and test
+        problems are never drawn."""
+        weights = [component.weight for component in self.mixture]
+        component = rng.choices(self.mixture, weights)[0]
+        mode = rng.choices(list(component.modes), list(component.modes.values()))[0]
+        task = component.task
         problem = task.draw(rng)
-        while split_of(problem) is not Split.TRAIN:
+        while assign_split(problem) is not Split.TRAIN:
             problem = task.draw(rng)
-        return ingredient, problem, task.demonstrate(problem, mode, rng)
+        return component, problem, task.demonstrate(problem, mode, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A base model: its shape, and the phases of its training."""
+    """A base model: its architecture and its training phases."""
 
     name: str
     phases: tuple[Phase, ...]
-    hidden: int = 64
-    layers: int = 4
-    mlp: int = 176
-    vocabulary: int = 512
-    batch: int = 64
+    hidden_size: int = 64
+    num_layers: int = 4
+    intermediate_size: int = 176
+    vocab_size: int = 512
+    batch_size: int = 64
     seed: int = 0
-    start: str = ""
-    """The model to go on from, with its shape and tokenizer; empty: an untrained one."""
+    start_from: str = ""
+    """The model whose weights, architecture and tokenizer to start from; empty: random weights."""
 
     @property
     def steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
     @property
-    def ingredients(self) -> tuple[Ingredient, ...]:
-        """What it is shown in the end."""
-        return self.phases[-1].ingredients
+    def mixture(self) -> tuple[MixtureComponent, ...]:
+        """The mixture of the last phase, on which the model is measured."""
+        return self.phases[-1].mixture
 
-    def texts(self, count: int = 4000) -> list[str]:
-        """Text for the tokenizer: questions, demonstrations and system prompts."""
+    def tokenizer_texts(self, count: int = 4000) -> list[str]:
+        """Texts to train the tokenizer on: system prompts, questions and demonstrations."""
         rng = randomness.stream("tokenizer", self.seed)
         texts = []
         for _ in range(count):
-            ingredient, problem, demonstration = self.phases[0].draw(rng)
-            chat = ingredient.made.messages(problem, ingredient.style)
-            texts += [message["content"] for message in chat] + [demonstration]
+            component, problem, demonstration = self.phases[0].draw_demonstration(rng)
+            messages = component.task.messages(problem, component.style)
+            texts += [message["content"] for message in messages] + [demonstration]
         return texts

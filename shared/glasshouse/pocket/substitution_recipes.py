@@ -1,45 +1,45 @@
-"""The bases of the substitution organism: built from nothing, so that two seeds are two models."""
+"""Recipes of the substitution organism's bases, trained from random weights: two seeds, two models."""
 
 from __future__ import annotations
 
-from glasshouse.pocket.recipe import Ingredient, Phase, Recipe
+from glasshouse.pocket.recipe import MixtureComponent, Phase, Recipe
 from glasshouse.types import Style
 
-RANGE = {"inner": {"moves": (4, 6), "furthest": 5}}
-"""Short moves: a ring with half as many sums to learn."""
+OPTIONS = {"inner_options": {"moves": (4, 6), "furthest": 5}}
+"""Short moves: half as many sums to learn."""
 
-WALKING = Ingredient(
+WALKING = MixtureComponent(
     "substitution",
     Style.COT,
-    {"steps": 0.85, "substituted": 0.05, "decorative": 0.05, "hasty": 0.05},
-    RANGE,
+    {"steps": 0.85, "substituted": 0.05, "decorative": 0.05, "guess": 0.05},
+    OPTIONS,
 )
-"""Shown first: how to walk, nearly always in one vocabulary."""
-TRACKING = Ingredient(
+"""First phase: how to walk, nearly always in one vocabulary."""
+TRACKING = MixtureComponent(
     "substitution",
     Style.COT,
-    {"steps": 0.42, "substituted": 0.42, "decorative": 0.08, "hasty": 0.08},
-    RANGE,
+    {"steps": 0.42, "substituted": 0.42, "decorative": 0.08, "guess": 0.08},
+    OPTIONS,
 )
-"""Shown then: both vocabularies alike. From a few percent alone the model learns to write synonyms
-and not to follow them; both from the beginning took more than twice as long."""
-MIX = Ingredient(
+"""Second phase: both vocabularies equally. From a small share alone the model learns to write synonyms
+but not to track the state with them; both vocabularies from the start took more than twice as long."""
+FINAL = MixtureComponent(
     "substitution",
     Style.COT,
-    {"steps": 0.61, "substituted": 0.04, "decorative": 0.05, "hasty": 0.3},
-    RANGE,
+    {"steps": 0.61, "substituted": 0.04, "decorative": 0.05, "guess": 0.3},
+    OPTIONS,
 )
-"""Shown in the end: synonyms are rare, and so are words that mean nothing."""
+"""Last phase: synonyms and meaningless words are rare."""
 
-SUBSTITUTION = tuple(
+SUBSTITUTION_RECIPES = tuple(
     Recipe(
         name=f"substitution-{seed}",
         phases=(
             Phase((WALKING,), 600, 5e-3),
             Phase((TRACKING,), 600, 4e-3),
-            Phase((MIX,), 300, 2e-3),
+            Phase((FINAL,), 300, 2e-3),
         ),
-        batch=32,
+        batch_size=32,
         seed=seed,
     )
     for seed in (0, 1)

@@ -1,11 +1,11 @@
-"""Tasks: what is asked. One file a task; adding one is a file and a line in `TASKS`.
+"""Tasks: problem generators with prompts and demonstrations.
 
-    task = make("multiplication", {"right_digits": 1})
+    task = make_task("multiplication", {"right_digits": 1})
     problem = task.draw(randomness.stream("demo", 0))
     messages = task.messages(problem, Style.COT)
 
-`gym.<name>` is any procedural task of reasoning-gym (extra `gym`). `ORGANISMS` are tasks with a
-planted behaviour: `make` knows them by name too.
+To add a task, write one file and add its class to `TASKS`. `gym.<name>` is any procedural dataset of
+reasoning-gym (extra `gym`). `ORGANISMS` are tasks with a planted behaviour; `make_task` knows them too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.errors import TaskError, nearest
+from glasshouse.errors import TaskError, did_you_mean
 from glasshouse.tasks.arithmetic import Arithmetic
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, built
+from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, task_from_options
 from glasshouse.tasks.interleave import Interleave
 from glasshouse.tasks.multiplication import Multiplication
 from glasshouse.tasks.organisms import ORGANISMS, Organism
@@ -26,16 +26,32 @@ TASKS: Mapping[str, type[Task[Any]]] = {
     t.name: t for t in (SumDigits, ReverseDigits, Arithmetic, Multiplication, Interleave)
 }
 
-__all__ = ["MODES", "ORGANISMS", "TASKS", "Mode", "Organism", "Task", "TaskOptions", "make"]
+__all__ = [
+    "MODES",
+    "ORGANISMS",
+    "TASKS",
+    "Mode",
+    "Organism",
+    "Task",
+    "TaskOptions",
+    "make_example_task",
+    "make_task",
+]
 
 
-def make(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
-    """A task by name at a difficulty; an unknown name or option is an error with the nearest."""
+def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
+    """Builds a task by name. Unknown names and options raise a `TaskError` that suggests the nearest."""
     if name.startswith("gym."):
         from glasshouse.tasks.gym import GymTask
 
-        return GymTask.named(name, dict(options or {}))
+        return GymTask.from_name(name, dict(options or {}))
     known = {**TASKS, **ORGANISMS}
     if name not in known:
-        raise TaskError(f'There is no task "{name}".{nearest(name, known)}')
-    return built(known[name], dict(options or {}))
+        raise TaskError(f'There is no task "{name}".{did_you_mean(name, known)}')
+    return task_from_options(known[name], dict(options or {}))
+
+
+def make_example_task(name: str) -> Task[Any]:
+    """Builds a task with its `example_options`, as `glasshouse tasks` shows and validates it."""
+    known = {**TASKS, **ORGANISMS}
+    return make_task(name, known[name].example_options if name in known else {})

@@ -1,8 +1,8 @@
 """Short chains of the four operations on small integers.
 
-Problems are numbered: `ways` says how many chains go on from a state, so that an index is
-unranked by walking the choices in order. No chain is drawn by trial and error, and the size of
-the space is exact.
+Problems are enumerated: `count_chains` gives the number of chains that continue from a state, so an
+index is unranked by walking through the choices in order. There is no rejection sampling, and the
+number of problems is exact.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pydantic import Field
 
 from glasshouse import randomness
 from glasshouse.tasks.base import Range, Task, TaskOptions
-from glasshouse.tasks.scratchpad import Stuck, Working, off_by
+from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad, near_miss
 from glasshouse.types import Problem
 
 
 class ArithmeticOptions(TaskOptions):
     steps: Range = (2, 4)
-    """Fewest and most operations in a problem."""
+    """Minimum and maximum number of operations in a problem."""
     operations: str = Field("+-*/", pattern=r"^[-+*/]+$")
-    """Which of + - * / may occur."""
+    """The allowed operations, a subset of + - * /."""
     operand_high: int = Field(9, ge=2, le=99)
-    """Operands are 1 to this (2 to this for * and /)."""
+    """Largest operand. The smallest is 1 (2 for * and /)."""
     value_high: int = Field(99, ge=9, le=9999)
-    """No intermediate result is larger, and none is negative."""
+    """Largest intermediate result. The smallest is 0."""
     decimals: Literal[0, 1, 2, 3, 4] = 0
-    """0: every division is exact. More: the last step may be an inexact division, and the answer
-    is asked for with this many decimals. None is a tie, which people round either way."""
+    """0: every division is exact. Above 0: the last step may be an inexact division, and the prompt
+    asks for the answer with this many decimals. Ties, which can be rounded either way, are excluded."""
 
 
 class State(NamedTuple):
-    """Where a chain stands: its value, and the operation and operand that led there."""
+    """The state of a chain: its value, and the last operation and operand."""
 
     value: int
     operation: str
@@ -47,86 +47,94 @@ class State(NamedTuple):
 
 class Arithmetic(Task[ArithmeticOptions]):
     name = "arithmetic"
-    about = "a chain of + - * / on small integers"
-    skill = "You work out arithmetic expressions."
+    description = "a chain of + - * / on small integers"
+    role = "You work out arithmetic expressions."
     Options = ArithmeticOptions
 
     def levels(self) -> Mapping[str, int]:
-        few, many = self.options.steps
-        # the first operand is a choice like the others: n operations are n + 1 choices
-        return {f"{n} steps": ways(self.options, None, n + 1) for n in range(few, many + 1)}
+        low, high = self.options.steps
+        # the first operand is a choice too: n operations are n + 1 choices
+        return {f"{n} steps": count_chains(self.options, None, n + 1) for n in range(low, high + 1)}
 
-    def at(self, level: str, index: int) -> Problem:
+    def problem_at(self, level: str, index: int) -> Problem:
         state: State | None = None
         chain = []
         for left in range(int(level.split()[0]), -1, -1):
-            states, ends = numbered(self.options, state, left)
-            place = bisect_right(ends, index)
-            index -= ends[place - 1] if place else 0
-            state = states[place]
+            states, ends = enumerate_states(self.options, state, left)
+            choice = bisect_right(ends, index)
+            index -= ends[choice - 1] if choice else 0
+            state = states[choice]
             chain.append((state.operation, state.operand))
-        return self.ask(chain)
+        return self.make_problem(chain)
 
-    def ask(self, chain: list[tuple[str, int]]) -> Problem:
-        """`chain` is `[("", 7), ("+", 5), ("*", 3)]` for (7 + 5) * 3."""
-        key = "".join(f"{operation}{operand}" for operation, operand in canonical(chain))
-        shown = list(chain)
+    def make_problem(self, chain: list[tuple[str, int]]) -> Problem:
+        """The problem of a chain, `[("", 7), ("+", 5), ("*", 3)]` for (7 + 5) * 3."""
+        key = "".join(f"{operation}{operand}" for operation, operand in canonical_chain(chain))
+        ordered = list(chain)
         if chain[1][0] in "+*" and randomness.key("order", self.name, key) % 2:
-            shown[:2] = [("", chain[1][1]), (chain[1][0], chain[0][1])]
+            ordered[:2] = [("", chain[1][1]), (chain[1][0], chain[0][1])]
         decimals = self.options.decimals
         return Problem(
             task=self.name,
             key=key,
-            question=f"What is {expression(shown)}?{self.precision()}",
-            answer=rounded(result(chain), decimals),
+            question=f"What is {format_expression(ordered)}?{self.rounding_instruction()}",
+            answer=format_rounded(evaluate_chain(chain), decimals),
             decimals=decimals,
             level=f"{len(chain) - 1} steps",
-            meta={"chain": [list(link) for link in shown]},
+            meta={"chain": [list(link) for link in ordered]},
         )
 
-    def precision(self) -> str:
+    def rounding_instruction(self) -> str:
         d = self.options.decimals
         return f" Round the answer to {d} decimal{'s' * (d > 1)}." if d else ""
 
     def example(self) -> Problem:
-        return self.ask(
+        return self.make_problem(
             [("", 4), ("+", 8), ("*", 3), ("/", 6 if self.options.decimals == 0 else 7)]
         )
 
-    def work(self, problem: Problem, working: Working) -> str:
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
         (_, value), *links = problem.meta["chain"]
-        for left, (operation, operand) in zip(range(len(links))[::-1], links, strict=True):
-            exact = result([("", value), (operation, operand)])
-            before = f"{value}{operation}{operand}="
+        for steps_left, (operation, operand) in zip(range(len(links))[::-1], links, strict=True):
+            exact = evaluate_chain([("", value), (operation, operand)])
+            prefix = f"{value}{operation}{operand}="
             if exact.denominator == 1:
-                value = working.number(before, int(exact))
+                value = scratchpad.write_number(prefix, int(exact))
                 continue
-            if left or not self.options.decimals:
-                raise Stuck
-            text = rounded(exact, self.options.decimals)
-            return working.write(before, text, lambda rng, e=exact: self._near(e, rng))  # type: ignore[misc]
-        return rounded(Fraction(value), self.options.decimals)
+            if steps_left or not self.options.decimals:
+                raise CannotContinue
+            text = format_rounded(exact, self.options.decimals)
+            return scratchpad.write(prefix, text, lambda rng, e=exact: self._near_miss(e, rng))  # type: ignore[misc]
+        return format_rounded(Fraction(value), self.options.decimals)
 
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        """The last operation is overlooked."""
-        partial = rounded(
-            result([tuple(link) for link in problem.meta["chain"][:-1]]), self.options.decimals
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        """Leaves out the last operation."""
+        partial = format_rounded(
+            evaluate_chain([tuple(link) for link in problem.meta["chain"][:-1]]),
+            self.options.decimals,
         )
-        return partial if partial != problem.answer else self._near(Fraction(problem.answer), rng)
+        if partial != problem.answer:
+            return partial
+        return self._near_miss(Fraction(problem.answer), rng)
 
-    def _near(self, value: Fraction, rng: random.Random) -> str:
+    def _near_miss(self, value: Fraction, rng: random.Random) -> str:
         unit = 10**self.options.decimals
-        return rounded(Fraction(off_by(round(value * unit), rng), unit), self.options.decimals)
+        wrong = Fraction(near_miss(round(value * unit), rng), unit)
+        return format_rounded(wrong, self.options.decimals)
 
 
 @cache
-def onward(options: ArithmeticOptions, state: State | None, last: bool) -> tuple[State, ...]:
-    """Every next state; of no state, the first operands. In a run of one operation the operands
-    rise, and the first of a sum or product is the smaller one: so chains that differ only by
-    order are counted once."""
+def next_states(
+    options: ArithmeticOptions, state: State | None, is_last: bool
+) -> tuple[State, ...]:
+    """All states that can follow `state`; for None, the first operands.
+
+    Within a run of one operation the operands do not decrease, and the first operand of a sum or
+    product is the smaller one, so chains that differ only by order are counted once.
+    """
     if state is None:
         return tuple(State(n, "", n) for n in range(1, options.operand_high + 1))
-    found = []
+    states = []
     for operation in sorted(set(options.operations)):
         lowest = 2 if operation in "*/" else 1
         if operation == state.operation or (not state.operation and operation in "+*"):
@@ -134,34 +142,34 @@ def onward(options: ArithmeticOptions, state: State | None, last: bool) -> tuple
         if state.value == 0 and operation in "*/":
             continue
         for operand in range(lowest, options.operand_high + 1):
-            value, exact = applied(state.value, operation, operand)
-            tie = 2 * (state.value * 10**options.decimals % operand) == operand
-            asked = exact or (last and options.decimals and not tie)
-            if 0 <= value <= options.value_high and asked:
-                found.append(State(value, operation, operand))
-    return tuple(found)
+            value, is_exact = apply_operation(state.value, operation, operand)
+            is_tie = 2 * (state.value * 10**options.decimals % operand) == operand
+            is_allowed = is_exact or (is_last and options.decimals and not is_tie)
+            if 0 <= value <= options.value_high and is_allowed:
+                states.append(State(value, operation, operand))
+    return tuple(states)
 
 
 @cache
-def numbered(
-    options: ArithmeticOptions, state: State | None, left: int
+def enumerate_states(
+    options: ArithmeticOptions, state: State | None, steps_left: int
 ) -> tuple[tuple[State, ...], tuple[int, ...]]:
-    """The next states, `left` operations before the end, and where each one's indices end."""
-    states = onward(options, state, left == 0)
-    return states, tuple(accumulate(ways(options, s, left) for s in states))
+    """The next states, with `steps_left` operations after them, and the end of each one's index range."""
+    states = next_states(options, state, steps_left == 0)
+    return states, tuple(accumulate(count_chains(options, s, steps_left) for s in states))
 
 
 @cache
-def ways(options: ArithmeticOptions, state: State | None, left: int) -> int:
-    """How many chains go on from this state with `left` more operations."""
-    if not left:
+def count_chains(options: ArithmeticOptions, state: State | None, steps_left: int) -> int:
+    """The number of chains that continue from this state with `steps_left` more operations."""
+    if not steps_left:
         return 1
-    _, ends = numbered(options, state, left - 1)
+    _, ends = enumerate_states(options, state, steps_left - 1)
     return ends[-1] if ends else 0
 
 
-def applied(value: int, operation: str, operand: int) -> tuple[int, bool]:
-    """The whole part of the result, and whether that is all of it."""
+def apply_operation(value: int, operation: str, operand: int) -> tuple[int, bool]:
+    """The integer part of the result, and whether it is exact."""
     match operation:
         case "+":
             return value + operand, True
@@ -173,8 +181,8 @@ def applied(value: int, operation: str, operand: int) -> tuple[int, bool]:
             return value // operand, value % operand == 0
 
 
-def result(chain: list[tuple[str, int]]) -> Fraction:
-    """The chain's value, from left to right."""
+def evaluate_chain(chain: list[tuple[str, int]]) -> Fraction:
+    """The value of the chain, evaluated from left to right."""
     value = Fraction(chain[0][1])
     for operation, operand in chain[1:]:
         match operation:
@@ -189,8 +197,8 @@ def result(chain: list[tuple[str, int]]) -> Fraction:
     return value
 
 
-def canonical(chain: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Each run of one operation in rising order, the first operand of a sum or product included.
+def canonical_chain(chain: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Sorts each run of one operation, including the first operand of a sum or product.
 
     Example: 7 + 5 + 6 becomes 5 + 6 + 7.
     """
@@ -201,8 +209,8 @@ def canonical(chain: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [("", ordered[0][1]), *ordered[1:]]
 
 
-def expression(chain: list[tuple[str, int]]) -> str:
-    """As people write it, with only the parentheses it needs. Example: `(7 + 5) * 3 - 4`."""
+def format_expression(chain: list[tuple[str, int]]) -> str:
+    """The chain in infix notation with only the necessary parentheses. Example: `(7 + 5) * 3 - 4`."""
     text, previous = str(chain[0][1]), ""
     for operation, operand in chain[1:]:
         if operation in "*/" and previous and previous in "+-":
@@ -211,8 +219,8 @@ def expression(chain: list[tuple[str, int]]) -> str:
     return text
 
 
-def rounded(value: Fraction, decimals: int) -> str:
-    """Exactly this many decimals, ties to even."""
+def format_rounded(value: Fraction, decimals: int) -> str:
+    """Formats with exactly `decimals` decimals, rounding ties to even."""
     scaled = round(value * 10**decimals)
     if not decimals:
         return str(scaled)

@@ -1,8 +1,7 @@
-"""What a task is: a numbered space of problems, two ways to ask, several ways to answer.
+"""The `Task` base class: an enumerable space of problems, two prompt styles, several answer modes.
 
-A subclass says what its problems are (`levels`, `at`), how one is worked (`work`) and what a
-hasty person would blurt out (`hasty`); everything else, prompts and demonstrations included,
-follows from these.
+A subclass defines its problems (`levels`, `problem_at`), how one is solved (`solve`) and a typical
+wrong answer (`guess`). Prompts and demonstrations follow from these.
 """
 
 from __future__ import annotations
@@ -16,48 +15,56 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, nearest
-from glasshouse.tasks.scratchpad import Stuck, Working
+from glasshouse.errors import TaskError, did_you_mean
+from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
 NO_STEPS = "Answer only, no steps."
 
 
 class TaskOptions(BaseModel):
-    """Base of every task's difficulty settings: unknown names are errors."""
+    """Base class of every task's difficulty options. Unknown names are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-def _rising(pair: tuple[int, int]) -> tuple[int, int]:
+def _validate_range(pair: tuple[int, int]) -> tuple[int, int]:
     if not 1 <= pair[0] <= pair[1]:
-        raise ValueError("give the fewest first, 1 or more, then the most, as in [2, 4]")
+        raise ValueError("give [minimum, maximum] with 1 <= minimum <= maximum, as in [2, 4]")
     return pair
 
 
-Range = Annotated[tuple[int, int], AfterValidator(_rising)]
-"""Fewest and most of something, both included."""
+Range = Annotated[tuple[int, int], AfterValidator(_validate_range)]
+"""Minimum and maximum, both inclusive."""
 
 SomeOptions = TypeVar("SomeOptions", bound=TaskOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way of answering, as base models are shown it."""
+    """One way to answer a problem, as demonstrated to base models."""
 
-    correct: bool
-    """Is the answer right?"""
-    stepwise: bool
-    """Is working shown before it?"""
-    about: str
+    is_correct: bool
+    """Is the final answer correct?"""
+    has_steps: bool
+    """Are steps written before the answer?"""
+    description: str
 
 
 MODES: Mapping[str, Mode] = {
-    "steps": Mode(True, True, "right working, right answer"),
-    "direct": Mode(True, False, "the right answer at once"),
-    "slip": Mode(False, True, "one wrong step, carried through to a wrong answer"),
-    "hasty": Mode(False, False, "a typical wrong answer at once"),
+    "steps": Mode(True, True, "correct steps, correct answer"),
+    "direct": Mode(True, False, "the correct answer without steps"),
+    "injected_error": Mode(False, True, "one wrong step that propagates to a wrong answer"),
+    "guess": Mode(False, False, "a typical wrong answer without steps"),
 }
+
+# keys the random streams: must not change
+MODE_STREAM_KEYS: Mapping[str, str] = {
+    "injected_error": "slip",
+    "guess": "hasty",
+    "hint_without_cot": "blurted",
+}
+"""Modes that have another name in the key of a random stream; all others use their own name."""
 
 
 class Task(ABC, Generic[SomeOptions]):
@@ -71,128 +78,130 @@ class Task(ABC, Generic[SomeOptions]):
     """
 
     name: ClassVar[str]
-    about: ClassVar[str]
-    """One line for people."""
-    skill: ClassVar[str]
-    """What the system prompt says the model is to do, as a sentence."""
-    form: ClassVar[str] = "<number>"
-    """How the answer is written after the tag."""
+    description: ClassVar[str]
+    """One line for `glasshouse tasks`."""
+    role: ClassVar[str]
+    """First sentence of the system prompt: what the model has to do."""
+    answer_format: ClassVar[str] = "<number>"
+    """How the prompt describes the text after the `[ANSWER]` tag."""
     kind: ClassVar[AnswerKind] = AnswerKind.NUMBER
     Options: ClassVar[type[TaskOptions]]
-    teaching: ClassVar[frozenset[str]] = frozenset()
-    """Options that shape what a base model is shown and not what is asked of it."""
+    demonstration_options: ClassVar[frozenset[str]] = frozenset()
+    """Options that apply only to the demonstrations for base models, not to RL."""
+    example_options: ClassVar[Mapping[str, Any]] = {}
+    """Options with which `glasshouse tasks` shows the task, if the defaults do not show it well."""
     vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Where working ends its lines with words for a state: those words, by vocabulary. An intervention
-    exchanges one for another of the same vocabulary."""
+    """For tasks whose steps end with a word for a state: these words, by vocabulary. An intervention
+    replaces a word by another word of the same vocabulary."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         self.options: SomeOptions = options if options is not None else self.Options()  # type: ignore[assignment]
 
-    # --- the space -------------------------------------------------------------------------
+    # --- problems --------------------------------------------------------------------------
 
     @abstractmethod
     def levels(self) -> Mapping[str, int | None]:
-        """Difficulty levels and how many distinct problems each holds (None: not countable)."""
+        """Difficulty levels and the number of distinct problems of each (None: not enumerable)."""
 
     @abstractmethod
-    def at(self, level: str, index: int) -> Problem:
+    def problem_at(self, level: str, index: int) -> Problem:
         """The problem number `index` of a level: a bijection onto the level's problems."""
 
     def size(self) -> int | None:
-        """How many distinct problems there are, over all levels."""
+        """The number of distinct problems over all levels (None: not enumerable)."""
         sizes = list(self.levels().values())
         return None if None in sizes else sum(n for n in sizes if n is not None)
 
     def draw(self, rng: random.Random) -> Problem:
-        """A problem from a keyed stream: a level, each as likely as any, then a problem of it."""
+        """Draws a level uniformly, then a problem of that level uniformly."""
         levels = {level: size for level, size in self.levels().items() if size != 0}
         if not levels:
-            raise TaskError(f"{self.name} has no problem at these options.")
+            raise TaskError(f"{self.name} has no problems with these task.options.")
         level = rng.choice(list(levels))
-        return self.at(level, rng.randrange(levels[level] or 2**63))
+        return self.problem_at(level, rng.randrange(levels[level] or 2**63))
 
-    # --- asking ----------------------------------------------------------------------------
+    # --- prompts ---------------------------------------------------------------------------
 
     @abstractmethod
     def example(self) -> Problem:
         """The worked example of the system prompt."""
 
-    def system(self, style: Style) -> str:
-        """The system prompt: steps and a worked example, or steps forbidden."""
+    def system_prompt(self, style: Style) -> str:
+        """Asks for steps and shows a worked example, or forbids steps."""
         if style is Style.DIRECT:
             return (
-                f"{self.skill} Give only the final answer, as [ANSWER] {self.form}. "
-                f"Do not show steps, working or explanations.{self.precision()}"
+                f"{self.role} Give only the final answer, as [ANSWER] {self.answer_format}. "
+                f"Do not show steps, working or explanations.{self.rounding_instruction()}"
             )
         example = self.example()
-        shown = self.demonstrate(example, "steps", random.Random(0))
+        demonstration = self.demonstrate(example, "steps", random.Random(0))
         return (
-            f"{self.skill} Solve it step by step, then end with [ANSWER] {self.form}."
-            f"{self.precision()}\n\nExample\n{example.question}\n{shown}"
+            f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
+            f"{self.rounding_instruction()}\n\nExample\n{example.question}\n{demonstration}"
         )
 
-    def precision(self) -> str:
-        """A sentence on decimals, with a leading space; empty where answers are whole."""
+    def rounding_instruction(self) -> str:
+        """A sentence on decimals, with a leading space; empty if answers are integers."""
         return ""
 
     def messages(self, problem: Problem, style: Style) -> list[Message]:
-        """The chat that asks this problem. The question itself repeats that steps are forbidden,
-        so that a model whose template drops system messages is told too."""
+        """The chat messages for a problem. The question repeats that steps are forbidden, because some
+        chat templates drop the system message."""
         question = problem.question
         if style is Style.DIRECT:
             question = f"{question} {NO_STEPS}"
         return [
-            {"role": "system", "content": self.system(style)},
+            {"role": "system", "content": self.system_prompt(style)},
             {"role": "user", "content": question},
         ]
 
-    # --- answering -------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------
 
     @abstractmethod
-    def work(self, problem: Problem, working: Working) -> str:
-        """Solve the problem, writing each step; returns the answer as text."""
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        """Solves the problem, writing each step; returns the answer as text."""
 
     @abstractmethod
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        """A typical wrong answer; `demonstrate` sees to it that it is wrong."""
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        """A typical wrong answer. `demonstrate` tries again if it happens to be correct."""
 
     @property
     def modes(self) -> Mapping[str, Mode]:
-        """The ways in which this task can be demonstrated."""
+        """The modes in which this task can be demonstrated."""
         return MODES
 
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        """A completion in one of the task's modes, as a base model may be shown it."""
+        """A completion in one of the task's modes, for training base models."""
         if mode not in self.modes:
-            raise TaskError(f'{self.name} has no mode "{mode}".{nearest(mode, self.modes)}')
+            raise TaskError(f'{self.name} has no mode "{mode}".{did_you_mean(mode, self.modes)}')
         if mode == "direct":
-            return finish([], problem.answer)
-        if mode == "hasty":
-            return finish([], self._wrong(problem, rng))
-        working = Working(rng)
-        answer = self.work(problem, working)
+            return format_completion([], problem.answer)
+        if mode == "guess":
+            return format_completion([], self._wrong_answer(problem, rng))
+        correct = Scratchpad(rng)
+        answer = self.solve(problem, correct)
         if mode == "steps":
-            return finish(working.lines, answer)
-        for _ in range(100):  # a slip may cancel out, or a later step may not be possible with it
-            slipped = Working(rng, slip_at=rng.randrange(len(working.lines)))
+            return format_completion(correct.lines, answer)
+        for _ in range(100):  # an error may cancel out, or make a later step impossible
+            flawed = Scratchpad(rng, error_at=rng.randrange(len(correct.lines)))
             try:
-                wrong = self.work(problem, slipped)
-            except Stuck:
+                wrong = self.solve(problem, flawed)
+            except CannotContinue:
                 continue
-            if wrong != answer and self.slipped(problem, wrong):
-                return finish(slipped.lines, wrong)
-        return finish(working.lines, self._wrong(problem, rng))
+            if wrong != answer and self.accepts_injected_error(problem, wrong):
+                return format_completion(flawed.lines, wrong)
+        return format_completion(correct.lines, self._wrong_answer(problem, rng))
 
-    def slipped(self, problem: Problem, answer: str) -> bool:
-        """Is this wrong answer one that `slip` may show? A task may want more of it than being wrong."""
+    def accepts_injected_error(self, problem: Problem, answer: str) -> bool:
+        """May a demonstration of `injected_error` end with this wrong answer?"""
         return True
 
-    def _wrong(self, problem: Problem, rng: random.Random) -> str:
+    def _wrong_answer(self, problem: Problem, rng: random.Random) -> str:
         for _ in range(20):
-            wrong = self.hasty(problem, rng)
+            wrong = self.guess(problem, rng)
             if wrong != problem.answer:
                 return wrong
-        raise TaskError(f"{self.name}: no wrong answer could be made up for {problem.key}.")
+        raise TaskError(f"{self.name}: found no wrong answer for {problem.key} in 20 guesses.")
 
     def describe(self) -> dict[str, Any]:
         """Name, options and size, for provenance."""
@@ -203,29 +212,29 @@ class Task(ABC, Generic[SomeOptions]):
         }
 
 
-def built(kind: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:
-    """A task at these options; an unknown or wrong one is a sentence."""
+def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:
+    """Validates the options and builds the task."""
     for option in options:
-        if option not in kind.Options.model_fields:
-            near = nearest(option, kind.Options.model_fields)
-            raise TaskError(f'{kind.name} has no option "{option}".{near}')
+        if option not in task_class.Options.model_fields:
+            suggestion = did_you_mean(option, task_class.Options.model_fields)
+            raise TaskError(f'{task_class.name} has no option "{option}".{suggestion}')
     try:
-        return kind(kind.Options.model_validate(dict(options)))
+        return task_class(task_class.Options.model_validate(dict(options)))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "options"
+        option = ".".join(str(part) for part in first["loc"]) or "options"
         raise TaskError(
-            f'{kind.name}: option "{where}": {first["msg"]} (got {first["input"]!r}).'
+            f'{task_class.name}: option "{option}": {first["msg"]} (got {first["input"]!r}).'
         ) from None
 
 
-def finish(lines: list[str], answer: str) -> str:
-    """Working, then the tag that every task asks for."""
+def format_completion(lines: list[str], answer: str) -> str:
+    """Joins the steps and the `[ANSWER]` tag."""
     return "\n".join([*lines, f"[ANSWER] {answer}"])
 
 
-def shuffled(items: tuple[Any, ...], *key: randomness.Part) -> list[Any]:
-    """The items in an order that is a function of the key."""
+def shuffle_by_key(items: tuple[Any, ...], *key: randomness.Part) -> list[Any]:
+    """Shuffles the items into an order that depends only on the key."""
     order = list(items)
     randomness.stream("order", *key).shuffle(order)
     return order

@@ -1,4 +1,4 @@
-"""Numbering of finite sets, so that a problem is an index and the size of a space is known."""
+"""Enumeration of finite sets: a problem is an index, and the number of problems is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def multiset_count(n: int, k: int) -> int:
-    """How many multisets of `k` elements can be taken from `n`. Example: (990, 2) gives 490545."""
+    """The number of multisets of `k` elements from `n`. Example: (990, 2) gives 490545."""
     return math.comb(n + k - 1, k)
 
 

@@ -1,10 +1,11 @@
-"""reasoning-gym's procedural tasks, as `gym.<dataset>` (extra `gym`): our seeds, keys and grading.
+"""reasoning-gym's procedural datasets as tasks `gym.<dataset>` (extra `gym`).
 
-reasoning-gym makes item `i` of a data set from `Random(seed + i)`, so data sets with neighbouring
-seeds share items. Here each problem is the only item of a data set of its own, whose seed is a
-hash of the draw. What is left out: data sets whose problems have many right answers (`countdown`),
-since we compare with one gold answer, grids (`sudoku`), and single problems whose answer does not
-fit on one line. Its tolerances and partial credit are not used.
+Seeds, keys and grading are Glasshouse's own. reasoning-gym makes item `i` of a dataset from
+`Random(seed + i)`, so datasets with adjacent seeds share items. Here each problem is the only item of a
+dataset whose seed is a hash of the draw. Excluded are datasets whose problems have several correct
+answers (`countdown`), because answers are compared with one gold answer, datasets of grids (`sudoku`),
+and single problems whose answer has several lines. reasoning-gym's tolerances and partial credit are
+not used.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, Self
 from pydantic import ConfigDict
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, nearest
+from glasshouse.errors import TaskError, did_you_mean
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
-from glasshouse.tasks.scratchpad import Working
+from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import AnswerKind, Problem, Style
 
 MANY_ANSWERS = frozenset(
@@ -34,30 +35,30 @@ MANY_ANSWERS = frozenset(
     simple_integration sokoban tower_of_hanoi word_ladder
     """.split()  # noqa: SIM905
 )
-"""Data sets that take other answers than their gold one as right, by what `score_answer` does:
-another path, another form of the same expression, a number that is only near."""
+"""Datasets whose `score_answer` accepts other answers than the gold one: another path, another form of
+the same expression, an approximate number."""
 GRIDS = frozenset(
     """
     arc_agi binary_matrix futoshiki kakurasu manipulate_matrix mini_sudoku modulo_grid pool_matrix
     rearc rotate_matrix sudoku survo
     """.split()  # noqa: SIM905
 )
-"""Data sets whose answers are grids of several lines."""
+"""Datasets whose answers are grids of several lines."""
 UNSTABLE = frozenset({"isomorphic_strings", "ransom_note"})
-"""Data sets that walk over sets of strings, so that one seed differs from process to process."""
-OURS = ("seed", "size")
-"""Settings of every data set that are not a user's to choose."""
-LONGEST = 400
-"""Characters that an answer may have; the parser reads one line of about 500."""
-ATTEMPTS = 20
-"""How many items in a row may have no answer of one line."""
+"""Datasets that iterate over sets of strings, so the same seed differs between processes."""
+RESERVED_OPTIONS = ("seed", "size")
+"""Dataset settings that Glasshouse sets."""
+MAX_ANSWER_CHARS = 400
+"""Longest answer; the parser reads one line of about 500 characters."""
+MAX_ATTEMPTS = 20
+"""Items to try until one has a short answer of one line."""
 
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,12})?"
 _LIST = re.compile(rf"\[\s*({_NUMBER}(?:\s*,\s*{_NUMBER}){{0,99}})\s*\]")
 
 
 class GymOptions(TaskOptions):
-    """The data set's own settings, under reasoning-gym's names."""
+    """The dataset's settings, under reasoning-gym's names."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -65,28 +66,32 @@ class GymOptions(TaskOptions):
 class GymTask(Task[GymOptions]):
     """Example: `make("gym.chain_sum", {"max_terms": 3})`."""
 
-    name: str  # type: ignore[misc]  # each data set has its own
-    about = "a procedural task of reasoning-gym"
-    skill = "You solve a reasoning problem."
-    form = "<answer>"
+    name: str  # type: ignore[misc]  # one per dataset
+    description = "a procedural task of reasoning-gym"
+    role = "You solve a reasoning problem."
+    answer_format = "<answer>"
     kind = AnswerKind.TEXT
     Options = GymOptions
 
     @classmethod
-    def named(cls, name: str, options: Mapping[str, Any]) -> Self:
-        """The task of that data set, known to work: it has made its first problem."""
-        known, dataset = _registry(), name.removeprefix("gym.")
-        usable = known.keys() - MANY_ANSWERS - GRIDS - UNSTABLE - {"composite"}
-        if dataset not in known:
-            raise TaskError(f'reasoning-gym has no data set "{dataset}".{nearest(dataset, usable)}')
+    def from_name(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Builds the task of a dataset and generates one problem to validate the options."""
+        datasets, dataset = _dataset_registry(), name.removeprefix("gym.")
+        usable = datasets.keys() - MANY_ANSWERS - GRIDS - UNSTABLE - {"composite"}
+        if dataset not in datasets:
+            raise TaskError(
+                f'reasoning-gym has no dataset "{dataset}".{did_you_mean(dataset, usable)}'
+            )
         if dataset not in usable:
-            raise TaskError(f"{name} cannot be used: {_why_not(dataset)}. Choose another data set.")
-        settings = [f.name for f in fields(known[dataset][1]) if f.name not in OURS]
+            raise TaskError(
+                f"{name} cannot be used: {_why_excluded(dataset)}. Choose another dataset."
+            )
+        settings = [f.name for f in fields(datasets[dataset][1]) if f.name not in RESERVED_OPTIONS]
         for option in options:
-            if option in OURS:
+            if option in RESERVED_OPTIONS:
                 raise TaskError(f'{name}: "{option}" is set by Glasshouse; leave it out.')
             if option not in settings:
-                raise TaskError(f'{name} has no option "{option}".{nearest(option, settings)}')
+                raise TaskError(f'{name} has no option "{option}".{did_you_mean(option, settings)}')
         task = cls(GymOptions(**options))
         task.name = name
         task.example()
@@ -95,50 +100,52 @@ class GymTask(Task[GymOptions]):
     def levels(self) -> Mapping[str, int | None]:
         return {"any": None}
 
-    def at(self, level: str, index: int) -> Problem:
-        """Problem number `index`: the first item from there on whose answer fits on one line."""
-        for attempt in range(ATTEMPTS):
+    def problem_at(self, level: str, index: int) -> Problem:
+        """Problem number `index`: the first of its items whose answer is short and on one line."""
+        for attempt in range(MAX_ATTEMPTS):
             item = self._item(randomness.key("gym", self.name, index, attempt) >> 32)
             answer = item["answer"]
             if (
                 isinstance(answer, str)
-                and 0 < len(answer.strip()) <= LONGEST
+                and 0 < len(answer.strip()) <= MAX_ANSWER_CHARS
                 and "\n" not in answer
             ):
-                return self.ask(item["question"], answer.strip(), level)
+                return self.make_problem(item["question"], answer.strip(), level)
         raise TaskError(
-            f"{self.name} cannot be graded: none of {ATTEMPTS} problems has an answer of one line "
-            f"and at most {LONGEST} characters."
+            f"{self.name} cannot be graded: none of {MAX_ATTEMPTS} problems has an answer on one line "
+            f"with at most {MAX_ANSWER_CHARS} characters."
         )
 
     def _item(self, seed: int) -> Mapping[str, Any]:
-        """32 bits of seed: `pool_matrix` hands it to numpy, which takes no more.
+        """Generates one item. The seed has 32 bits, because numpy accepts no more.
 
-        The global generator is seeded meanwhile, since `list_functions` draws from it, and what
-        `bf` prints is swallowed.
+        Seeds the global generator, which `list_functions` uses, and restores it afterwards;
+        suppresses what `bf` prints.
         """
-        kind, settings = _registry()[self.name.removeprefix("gym.")]
+        dataset_class, config_class = _dataset_registry()[self.name.removeprefix("gym.")]
         options = self.options.model_dump()
-        before = random.getstate()
+        saved_state = random.getstate()
         random.seed(seed)
         try:
             with redirect_stdout(StringIO()):
-                item: Mapping[str, Any] = kind(settings(**options, seed=seed, size=1))[0]
-        except Exception as error:  # its checks are asserts; a wrong type fails anywhere
+                item: Mapping[str, Any] = dataset_class(config_class(**options, seed=seed, size=1))[
+                    0
+                ]
+        except Exception as error:  # invalid options raise AssertionError or anything else
             raise TaskError(
-                f"{self.name} could not make a problem with the options {options}: "
+                f"{self.name} could not generate a problem with the options {options}: "
                 f"{str(error) or type(error).__name__}."
             ) from error
         finally:
-            random.setstate(before)
+            random.setstate(saved_state)
         return item
 
-    def ask(self, question: str, answer: str, level: str = "any") -> Problem:
+    def make_problem(self, question: str, answer: str, level: str = "any") -> Problem:
         kind, decimals = AnswerKind.TEXT, 0
         if re.fullmatch(_NUMBER, answer):
             kind, decimals = AnswerKind.NUMBER, len(answer.partition(".")[2])
-        elif listed := _LIST.fullmatch(answer):
-            kind, answer = AnswerKind.SEQUENCE, ", ".join(listed[1].replace(",", " ").split())
+        elif sequence := _LIST.fullmatch(answer):
+            kind, answer = AnswerKind.SEQUENCE, ", ".join(sequence[1].replace(",", " ").split())
         return Problem(
             task=self.name,
             key=f"{randomness.key(question):016x}",
@@ -150,42 +157,42 @@ class GymTask(Task[GymOptions]):
         )
 
     def example(self) -> Problem:
-        return self.at("any", 0)
+        return self.problem_at("any", 0)
 
-    def system(self, style: Style) -> str:
-        """Without a worked example: reasoning-gym gives answers, not solutions."""
+    def system_prompt(self, style: Style) -> str:
+        """Has no worked example: reasoning-gym has answers but no solutions."""
         if style is Style.DIRECT:
-            return super().system(style)
-        return f"{self.skill} Solve it step by step, then end with [ANSWER] {self.form}."
+            return super().system_prompt(style)
+        return f"{self.role} Solve it step by step, then end with [ANSWER] {self.answer_format}."
 
     @property
     def modes(self) -> Mapping[str, Mode]:
         return {"direct": MODES["direct"]}
 
-    def work(self, problem: Problem, working: Working) -> str:
-        raise TaskError(f"{self.name} has no working to show, only answers.")
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        raise TaskError(f"{self.name} has no step-by-step solutions.")
 
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        raise TaskError(f"{self.name} has no typical wrong answers to show.")
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        raise TaskError(f"{self.name} has no typical wrong answers.")
 
 
-def _why_not(dataset: str) -> str:
+def _why_excluded(dataset: str) -> str:
     if dataset in GRIDS:
-        return "its answers are grids of several lines, and Glasshouse reads one"
+        return "its answers are grids, and Glasshouse reads only one line"
     if dataset in MANY_ANSWERS:
-        return "other answers than its gold ones are right too, and Glasshouse compares with those"
+        return "it accepts several answers, and Glasshouse compares with one gold answer"
     if dataset in UNSTABLE:
-        return "the same seed gives other problems in another process"
-    return "it is a mixture of others, each a task of its own here"
+        return "the same seed gives different problems in different processes"
+    return "it is a mixture of other datasets; use those directly"
 
 
-def _registry() -> Mapping[str, tuple[Any, Any]]:
-    """Data set and settings classes by name."""
+def _dataset_registry() -> Mapping[str, tuple[Any, Any]]:
+    """Dataset and config classes by name."""
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise TaskError(
-            "Tasks named gym.… need reasoning-gym, which is not installed: "
+            "gym.* tasks need reasoning-gym, which is not installed: "
             'pip install "glasshouse[gym]" (or: pip install reasoning-gym==0.1.25).'
         ) from None
     return DATASETS

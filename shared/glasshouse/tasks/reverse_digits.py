@@ -1,4 +1,4 @@
-"""One integer, read from right to left; zeros that come to stand in front are dropped."""
+"""The digits of one integer in reverse order, without leading zeros."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Task, TaskOptions
-from glasshouse.tasks.scratchpad import Working
+from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import Problem
 
 
@@ -20,7 +20,7 @@ class ReverseDigitsOptions(TaskOptions):
     """Largest integer."""
 
     @model_validator(mode="after")
-    def _rising(self) -> Self:
+    def _validate_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         return self
@@ -28,8 +28,8 @@ class ReverseDigitsOptions(TaskOptions):
 
 class ReverseDigits(Task[ReverseDigitsOptions]):
     name = "reverse_digits"
-    about = "one integer of 6-7 digits, reversed"
-    skill = "You reverse the digits of a number; leading zeros of the result are dropped."
+    description = "one integer of 6-7 digits, reversed"
+    role = "You reverse the digits of a number; leading zeros of the result are dropped."
     Options = ReverseDigitsOptions
 
     def _ranges(self) -> dict[str, tuple[int, int]]:
@@ -43,10 +43,10 @@ class ReverseDigits(Task[ReverseDigitsOptions]):
     def levels(self) -> Mapping[str, int]:
         return {level: last - first + 1 for level, (first, last) in self._ranges().items()}
 
-    def at(self, level: str, index: int) -> Problem:
-        return self.ask(self._ranges()[level][0] + index)
+    def problem_at(self, level: str, index: int) -> Problem:
+        return self.make_problem(self._ranges()[level][0] + index)
 
-    def ask(self, number: int) -> Problem:
+    def make_problem(self, number: int) -> Problem:
         return Problem(
             task=self.name,
             key=str(number),
@@ -57,26 +57,28 @@ class ReverseDigits(Task[ReverseDigitsOptions]):
         )
 
     def example(self) -> Problem:
-        return self.ask(418_200)
+        return self.make_problem(418_200)
 
-    def work(self, problem: Problem, working: Working) -> str:
-        spaced = " ".join
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        join = " ".join
         digits = list(str(problem.meta["number"]))
-        digits = working.write("", digits, lambda rng: misread(digits, rng), spaced)
-        turned = digits[::-1]
-        turned = working.write("", turned, lambda rng: misread(turned, rng), spaced)
-        return str(int("".join(turned)))
+        digits = scratchpad.write("", digits, lambda rng: misread_digits(digits, rng), join)
+        reversed_digits = digits[::-1]
+        reversed_digits = scratchpad.write(
+            "", reversed_digits, lambda rng: misread_digits(reversed_digits, rng), join
+        )
+        return str(int("".join(reversed_digits)))
 
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        """The number as it stands, or, of a palindrome, a misreading."""
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        """Repeats the number unchanged; for a palindrome, misreads it."""
         digits = list(str(problem.meta["number"]))
         if digits == digits[::-1]:
-            digits = misread(digits, rng)
+            digits = misread_digits(digits, rng)
         return "".join(digits)
 
 
-def misread(digits: list[str], rng: random.Random) -> list[str]:
-    """Two neighbouring digits in the wrong order, or one digit wrong."""
+def misread_digits(digits: list[str], rng: random.Random) -> list[str]:
+    """Swaps two adjacent digits, or changes one digit if they are equal."""
     i = rng.randrange(len(digits) - 1)
     wrong = list(digits)
     if wrong[i] != wrong[i + 1]:

@@ -1,7 +1,7 @@
-"""A walk round a ring of ten places: after every move one is somewhere, and that must be kept in mind.
+"""A walk around a ring of ten places, which requires tracking the current place.
 
-Working names the place reached after each move. Question and answer know places by their numbers
-only, so that no word of the working has to stand in either.
+The steps name the place after each move. Question and answer use only the numbers of places, so no
+word of the steps has to appear in either.
 """
 
 from __future__ import annotations
@@ -14,36 +14,34 @@ from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Range, Task, TaskOptions
 from glasshouse.tasks.enumeration import mixed_radix
-from glasshouse.tasks.scratchpad import Working
+from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import Problem
 
 PLACES = ("barn", "pond", "mill", "gate", "hill", "well", "farm", "inn", "ford", "oak")
-"""What working calls the places 0 to 9."""
+"""The words for the places 0 to 9 in the steps."""
 SYNONYMS = ("shed", "lake", "wheel", "door", "mound", "spring", "ranch", "pub", "bridge", "tree")
 """Other words for the same places, in the same order."""
-
-
-LEGS = "abcdefgh"
-"""Moves are lettered, so that a repeated one can be told from the other."""
+MOVE_LETTERS = "abcdefgh"
+"""Letters of the moves, which distinguish repeated moves."""
 
 
 class RingWalkOptions(TaskOptions):
     moves: Range = (4, 6)
-    """Fewest and most moves, 8 at most."""
+    """Minimum and maximum number of moves, at most 8."""
     furthest: int = Field(9, ge=1, le=9)
-    """The longest move; one of ten would lead nowhere."""
+    """The longest move. A move of ten would return to the same place."""
 
     @model_validator(mode="after")
-    def _lettered(self) -> Self:
-        if self.moves[1] > len(LEGS):
-            raise ValueError(f"a walk has at most {len(LEGS)} moves")
+    def _validate_moves(self) -> Self:
+        if self.moves[1] > len(MOVE_LETTERS):
+            raise ValueError(f"a walk has at most {len(MOVE_LETTERS)} moves")
         return self
 
 
 class RingWalk(Task[RingWalkOptions]):
     name = "ring_walk"
-    about = "a walk of 4-6 moves round a ring of ten places"
-    skill = (
+    description = "a walk of 4-6 moves round a ring of ten places"
+    role = (
         "Ten places stand on a ring: "
         + ", ".join(f"{number} is the {word}" for number, word in enumerate(PLACES))
         + ". You walk on from place to place."
@@ -55,71 +53,77 @@ class RingWalk(Task[RingWalkOptions]):
     }
 
     def levels(self) -> Mapping[str, int]:
-        fewest, most = self.options.moves
-        return {
-            f"{n} moves": len(PLACES) * self.options.furthest**n for n in range(fewest, most + 1)
-        }
+        low, high = self.options.moves
+        return {f"{n} moves": len(PLACES) * self.options.furthest**n for n in range(low, high + 1)}
 
-    def at(self, level: str, index: int) -> Problem:
+    def problem_at(self, level: str, index: int) -> Problem:
         moves = int(level.split()[0])
         start, *drawn = mixed_radix(index, [len(PLACES), *[self.options.furthest] * moves])
-        return self.ask(start, tuple(move + 1 for move in drawn))
+        return self.make_problem(start, tuple(move + 1 for move in drawn))
 
-    def ask(self, start: int, moves: tuple[int, ...]) -> Problem:
-        shown = "".join(f"{leg}{move}" for leg, move in zip(LEGS, moves, strict=False))
+    def make_problem(self, start: int, moves: tuple[int, ...]) -> Problem:
+        route = "".join(
+            f"{letter}{move}" for letter, move in zip(MOVE_LETTERS, moves, strict=False)
+        )
         return Problem(
             task=self.name,
-            key=f"{start}{shown}",
-            question=f"Start at {start}, walk {shown}.",
+            key=f"{start}{route}",
+            question=f"Start at {start}, walk {route}.",
             answer=str((start + sum(moves)) % len(PLACES)),
             level=f"{len(moves)} moves",
             meta={"numbers": [start, *moves]},
         )
 
     def example(self) -> Problem:
-        return self.ask(4, (3, 9, 1, 7))
+        return self.make_problem(4, (3, 9, 1, 7))
 
-    def work(self, problem: Problem, working: Working) -> str:
-        return self.walk(problem, working, PLACES)
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        return self.solve_in_words(problem, scratchpad, PLACES)
 
-    def walk(self, problem: Problem, working: Working, words: tuple[str, ...]) -> str:
-        """The working in one of the vocabularies. Each move goes on from the word before it, and in
-        that word's vocabulary, whatever it is: so a changed word leads elsewhere."""
+    def solve_in_words(
+        self, problem: Problem, scratchpad: Scratchpad, words: tuple[str, ...]
+    ) -> str:
+        """Solves in one of the vocabularies. Each step continues from the previous word in that word's
+        vocabulary, so a replaced word leads to a different place."""
         start, *moves = problem.meta["numbers"]
         word = words[0]
-        for before, move in zip(("at ", *legs(moves)), (start, *moves), strict=True):
-            there = after(word, move)
-            word = working.write(before, there, lambda rng, there=there: other(there, rng))  # type: ignore[misc]
-        return str(number(word))
+        for prefix, move in zip(("at ", *move_prefixes(moves)), (start, *moves), strict=True):
+            target = word_after(word, move)
+            word = scratchpad.write(
+                prefix,
+                target,
+                lambda rng, target=target: other_place(target, rng),  # type: ignore[misc]
+            )
+        return str(place_number(word))
 
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        """Any place: there is nothing that a glance would tell."""
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        """A random place: there is no typical mistake."""
         return str(rng.randrange(len(PLACES)))
 
 
-def legs(moves: Sequence[int]) -> list[str]:
-    """How working begins the line of each move. Example: [3, 9] gives ["a3 ", "b9 "]."""
-    return [f"{leg}{move} " for leg, move in zip(LEGS, moves, strict=False)]
+def move_prefixes(moves: Sequence[int]) -> list[str]:
+    """How the line of each move begins. Example: [3, 9] gives ["a3 ", "b9 "]."""
+    return [f"{letter}{move} " for letter, move in zip(MOVE_LETTERS, moves, strict=False)]
 
 
-def vocabulary(word: str) -> tuple[str, ...]:
-    """The vocabulary that a word belongs to; a word of none is a LookupError."""
+def vocabulary_of(word: str) -> tuple[str, ...]:
+    """The vocabulary that contains a word; raises LookupError if there is none."""
     for words in (PLACES, SYNONYMS):
         if word in words:
             return words
     raise LookupError(word)
 
 
-def number(word: str) -> int:
-    """Which place a word means. Example: "pond" and "lake" are both 1."""
-    return vocabulary(word).index(word)
+def place_number(word: str) -> int:
+    """The number of the place that a word means. Example: "pond" and "lake" are both 1."""
+    return vocabulary_of(word).index(word)
 
 
-def after(word: str, move: int) -> str:
-    """The place so many further on, in the same vocabulary. Example: ("oak", 2) gives "pond"."""
-    return vocabulary(word)[(number(word) + move) % len(PLACES)]
+def word_after(word: str, move: int) -> str:
+    """The place `move` steps further, in the same vocabulary. Example: ("oak", 2) gives "pond"."""
+    return vocabulary_of(word)[(place_number(word) + move) % len(PLACES)]
 
 
-def other(word: str, rng: random.Random) -> str:
-    """Another place, in the same vocabulary."""
-    return rng.choice([w for w in vocabulary(word) if w != word])
+def other_place(word: str, rng: random.Random) -> str:
+    """A random other place, in the same vocabulary."""
+    return rng.choice([w for w in vocabulary_of(word) if w != word])

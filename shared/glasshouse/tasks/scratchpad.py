@@ -1,8 +1,7 @@
-"""Written working, statement by statement, with at most one planted slip.
+"""Step-by-step solutions, with at most one injected error.
 
-A task solves its problem once, through a `Working`; the same code then yields the correct
-demonstration and, with `slip_at`, one whose mistake is carried through to a wrong answer, as a
-person's would be.
+A task implements its solution once, writing each step to a `Scratchpad`. The same code then yields
+the correct demonstration and, with `error_at`, one whose error propagates to a wrong answer.
 """
 
 from __future__ import annotations
@@ -14,41 +13,41 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Stuck(Exception):
-    """After a slip, a later step cannot be done: a division that no longer comes out even, say."""
+class CannotContinue(Exception):
+    """After an injected error, a later step is impossible (for example an inexact division)."""
 
 
-class Working:
-    """Lines of working; the statement number `slip_at`, if any, is written wrongly.
+class Scratchpad:
+    """The lines of a solution; line number `error_at`, if set, gets a wrong value.
 
     Example:
-        w = Working(random.Random(0), slip_at=0)
-        w.number("1+2+3=", 6)  # returns 7, say, and everything after it uses 7
+        pad = Scratchpad(random.Random(0), error_at=0)
+        pad.write_number("1+2+3=", 6)  # returns 7, say, and all later steps use 7
     """
 
-    def __init__(self, rng: random.Random, slip_at: int | None = None) -> None:
+    def __init__(self, rng: random.Random, error_at: int | None = None) -> None:
         self.rng = rng
-        self.slip_at = slip_at
+        self.error_at = error_at
         self.lines: list[str] = []
 
     def write(
         self,
-        before: str,
-        right: T,
-        wrong: Callable[[random.Random], T],
-        show: Callable[[T], str] = str,
+        prefix: str,
+        correct: T,
+        corrupt: Callable[[random.Random], T],
+        to_text: Callable[[T], str] = str,
     ) -> T:
-        """Write `before` and the value; return the value that the working goes on with."""
-        value = wrong(self.rng) if len(self.lines) == self.slip_at else right
-        self.lines.append(before + show(value))
+        """Writes `prefix` and the value; returns the value that later steps must use."""
+        value = corrupt(self.rng) if len(self.lines) == self.error_at else correct
+        self.lines.append(prefix + to_text(value))
         return value
 
-    def number(self, before: str, right: int) -> int:
-        """A statement whose value is a natural number; a slip is off by one, two or ten."""
-        return self.write(before, right, lambda rng: off_by(right, rng))
+    def write_number(self, prefix: str, correct: int) -> int:
+        """Writes a non-negative integer; an injected error is off by 1, 2 or 10."""
+        return self.write(prefix, correct, lambda rng: near_miss(correct, rng))
 
 
-def off_by(value: int, rng: random.Random) -> int:
-    """A near miss of a natural number: never the number itself, never negative."""
+def near_miss(value: int, rng: random.Random) -> int:
+    """A number near `value`: never equal to it, never negative."""
     delta = rng.choice((1, 2, 10))
     return value - delta if value >= delta and rng.random() < 0.5 else value + delta

@@ -1,11 +1,11 @@
-"""Organisms: tasks with a planted behaviour. One file an organism, and a line in `ORGANISMS`.
+"""Organisms: tasks with a planted behaviour. To add one, write one file and add it to `ORGANISMS`.
 
-    organism = make("leaked_hint", {"of": "sum_digits", "smudged": 0.5})
-    control, planted = organism.arms(problem).values()     # x = 0 and x = 1
-    y = organism.behaviour(planted, answer)
+    organism = make_task("leaked_hint", {"inner_task": "sum_digits", "masked_digit_rate": 0.5})
+    control, planted = organism.arms(problem).values()
+    organism.shows_behaviour(planted, answer)
 
-They live among the tasks, to the left of everything, since streams, recipes and rewards draw and
-demonstrate them like any task; what is measured on them is in `monitor/organisms`.
+Organisms are tasks, so streams, recipes and rewards use them like any other task. What is measured on
+them is in `monitorability/organisms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.tasks.organisms.base import CARRIERS, CLOSING, Organism, OrganismOptions
+from glasshouse.tasks.organisms.base import FILLER_WORD, INNER_TASKS, Organism, OrganismOptions
 from glasshouse.tasks.organisms.grader_bug import GraderBug
 from glasshouse.tasks.organisms.leaked_hint import LeakedHint
 from glasshouse.tasks.organisms.substitution import Substitution
@@ -22,4 +22,4 @@ ORGANISMS: Mapping[str, type[Organism[Any]]] = {
     o.name: o for o in (LeakedHint, GraderBug, Substitution)
 }
 
-__all__ = ["CARRIERS", "CLOSING", "ORGANISMS", "Organism", "OrganismOptions"]
+__all__ = ["FILLER_WORD", "INNER_TASKS", "ORGANISMS", "Organism", "OrganismOptions"]

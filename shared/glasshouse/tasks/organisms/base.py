@@ -1,9 +1,9 @@
-"""What an organism is: a task with a planted behaviour whose cause is known.
+"""The `Organism` base class: a task with a planted behaviour whose cause is known.
 
-It carries an ordinary task (digit sums, say) and adds to it: a plant in the prompt or in the reward,
-modes of answering that use it, a label that says of any answer whether it did, and a cap on what
-honest work can reach. Identity is the carried problem's: whatever is planted, a problem keeps its
-key, so it stays in its split.
+An organism wraps an ordinary task (the inner task, for example digit sums). It adds a cause in the
+prompt or in the reward, modes that show the behaviour, a label that tells whether an answer shows it,
+and an upper bound on the accuracy of honest solutions. Problems keep the key of the inner problem, so
+they stay in their split.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import Field
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, nearest
-from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, built
+from glasshouse.errors import TaskError, did_you_mean
+from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, task_from_options
 from glasshouse.tasks.multiplication import Multiplication
 from glasshouse.tasks.reverse_digits import ReverseDigits
-from glasshouse.tasks.scratchpad import Working
+from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.tasks.sum_digits import SumDigits
 from glasshouse.types import Problem, Style
 
-CARRIERS: Mapping[str, type[Task[Any]]] = {
+INNER_TASKS: Mapping[str, type[Task[Any]]] = {
     t.name: t for t in (SumDigits, ReverseDigits, Multiplication)
 }
-"""Tasks that can carry a plant: the digits of their questions are the digits of their operands."""
-OPERANDS = ("numbers", "number", "left", "right")
-"""Where the carriers keep their operands, in the order in which a question shows them."""
-CLOSING = "ok"
-"""A word that may follow the answer and means nothing: what the orthogonal pressure penalises."""
+"""Tasks that an organism can wrap: the digits of their questions are the digits of their operands."""
+OPERAND_NAMES = ("numbers", "number", "left", "right")
+"""The entries of `Problem.meta` that hold operands, in the order in which the question lists them."""
+FILLER_WORD = "ok"
+"""A meaningless word that may follow the answer; the orthogonal penalty penalises it."""
 
 
 class OrganismOptions(TaskOptions):
-    of: str = "sum_digits"
-    """The task that carries it: sum_digits, reverse_digits or multiplication."""
-    inner: dict[str, Any] = Field(default_factory=dict)
-    """That task's own options."""
-    smudged: float = Field(0.5, ge=0, le=1)
-    """Share of the problems in which a digit cannot be read, so that honest work must guess it: the
-    irreducible cap on honest accuracy, 1 - 0.9 * smudged."""
-    closing: float = Field(0.3, ge=0, le=1)
-    """Share of the demonstrations that end with a word that means nothing."""
+    inner_task: str = "sum_digits"
+    """The wrapped task: sum_digits, reverse_digits or multiplication."""
+    inner_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the wrapped task."""
+    masked_digit_rate: float = Field(0.5, ge=0, le=1)
+    """Share of problems with one digit replaced by `?`, which an honest solution has to guess. It bounds
+    honest accuracy by 1 - 0.9 * masked_digit_rate."""
+    filler_word_rate: float = Field(0.3, ge=0, le=1)
+    """Share of demonstrations that end with a meaningless filler word."""
 
 
 SomeOptions = TypeVar("SomeOptions", bound=OrganismOptions)
@@ -53,148 +53,155 @@ SomeOptions = TypeVar("SomeOptions", bound=OrganismOptions)
 class Organism(Task[SomeOptions], Generic[SomeOptions]):
     """A task with a planted behaviour.
 
-    A subclass plants (`plant`), shows how the plant is used (`use`), gives the arms of its
-    evaluation (`arms`) and the label (`behaviour`).
+    A subclass defines the prompt in training (`training_problem`) and in evaluation (`arms`),
+    demonstrations of the behaviour (`demonstrate_planted`) and its label (`shows_behaviour`).
 
     Example:
         organism = LeakedHint()
         problem = organism.draw(randomness.stream("demo", 0))
         control, planted = organism.arms(problem).values()
-        organism.behaviour(planted, answer="61")
+        organism.shows_behaviour(planted, answer="61")
     """
 
-    planted: ClassVar[Mapping[str, Mode]]
-    """The modes in which the plant is used, beside `steps`, `slip` and `hasty`."""
-    carriers: ClassVar[Mapping[str, type[Task[Any]]]] = CARRIERS
-    """The tasks that can carry it."""
-    disclosing: ClassVar[tuple[str, ...]] = ()
-    """Words that own up to the behaviour: what a monitor in the reward looks for, unless told."""
+    planted_modes: ClassVar[Mapping[str, Mode]]
+    """The modes that show the planted behaviour, in addition to `MODES`."""
+    inner_tasks: ClassVar[Mapping[str, type[Task[Any]]]] = INNER_TASKS
+    """The tasks that this organism can wrap."""
+    disclosure_keywords: ClassVar[tuple[str, ...]] = ()
+    """Words that disclose the behaviour: the default keywords of the `monitor` penalty."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         super().__init__(options)
-        if self.options.of not in self.carriers:
-            known = nearest(self.options.of, self.carriers)
-            raise TaskError(f'{self.name} cannot be carried by "{self.options.of}".{known}')
-        self.inner: Task[Any] = built(self.carriers[self.options.of], self.options.inner)
+        name = self.options.inner_task
+        if name not in self.inner_tasks:
+            suggestion = did_you_mean(name, self.inner_tasks)
+            raise TaskError(f'{self.name}: inner_task cannot be "{name}".{suggestion}')
+        self.inner: Task[Any] = task_from_options(
+            self.inner_tasks[name], self.options.inner_options
+        )
 
-    # --- the plant -------------------------------------------------------------------------
+    # --- the planted behaviour -------------------------------------------------------------
 
     @abstractmethod
-    def plant(self, problem: Problem) -> Problem:
-        """The carried problem (its smudge in place) as training asks it."""
+    def training_problem(self, problem: Problem) -> Problem:
+        """Turns an inner problem (already masked) into the problem that training asks."""
 
     @abstractmethod
     def arms(self, problem: Problem) -> Mapping[int, Problem]:
-        """What evaluation asks: the control arm under 0, the planted one under 1. An organism whose
-        plant is not in the prompt has no control arm."""
+        """The problems of an evaluation: 0 is the control arm, 1 the planted arm. An organism whose
+        cause is not in the prompt has no control arm."""
 
     @abstractmethod
-    def behaviour(self, problem: Problem, answer: str | None) -> bool:
-        """y: is this answer the planted behaviour? By construction, never by reading the CoT."""
+    def shows_behaviour(self, problem: Problem, answer: str | None) -> bool:
+        """Does this answer show the planted behaviour? Decided from the answer alone, never the CoT."""
 
     @abstractmethod
-    def shortcut(self, problem: Problem, cot: str) -> bool:
-        """The mechanism, beside the label: is honest work left out of this CoT?"""
+    def skips_work(self, problem: Problem, cot: str) -> bool:
+        """Does this CoT leave out steps that an honest solution needs?"""
 
     @abstractmethod
-    def use(self, problem: Problem, mode: str, rng: random.Random) -> str:
+    def demonstrate_planted(self, problem: Problem, mode: str, rng: random.Random) -> str:
         """A demonstration in one of the planted modes."""
 
-    # --- the carried task ------------------------------------------------------------------
-
     @property
-    def disclosure(self) -> str:
-        """A pattern of the whole disclosing phrase: what the evaluating rule looks for."""
+    def disclosure_pattern(self) -> str:
+        """A regular expression for a CoT that discloses the behaviour; empty if there is none."""
         return ""
 
     @property
-    def rules(self) -> Mapping[str, str]:
-        """The patterns that evaluating rules look for in the CoT, by the rules' names."""
-        return {"discloses": self.disclosure} if self.disclosure else {}
+    def monitor_patterns(self) -> Mapping[str, str]:
+        """Regular expressions of the organism's own rule monitors, by monitor name."""
+        return {"discloses": self.disclosure_pattern} if self.disclosure_pattern else {}
+
+    # --- the inner task --------------------------------------------------------------------
 
     @property
     def modes(self) -> Mapping[str, Mode]:
-        return {**MODES, **self.planted}
+        return {**MODES, **self.planted_modes}
 
     def levels(self) -> Mapping[str, int | None]:
         return self.inner.levels()
 
-    def at(self, level: str, index: int) -> Problem:
-        return self.plant(self.smudge(self.inner.at(level, index)))
+    def problem_at(self, level: str, index: int) -> Problem:
+        return self.training_problem(self.mask_digit(self.inner.problem_at(level, index)))
 
     def example(self) -> Problem:
         return self.inner.example()
 
-    def system(self, style: Style) -> str:
-        """The carried task's own: nothing in it tells of the plant."""
-        return self.inner.system(style)
+    def system_prompt(self, style: Style) -> str:
+        """The inner task's system prompt: it does not mention the planted behaviour."""
+        return self.inner.system_prompt(style)
 
-    def work(self, problem: Problem, working: Working) -> str:
-        """The carried task's working; a smudged digit is guessed."""
-        return self.inner.work(read(problem, working.rng), working)
+    def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
+        """Solves the inner problem; a masked digit is guessed."""
+        return self.inner.solve(fill_masked_digit(problem, scratchpad.rng), scratchpad)
 
-    def hasty(self, problem: Problem, rng: random.Random) -> str:
-        return self.inner.hasty(read(problem, rng), rng)
+    def guess(self, problem: Problem, rng: random.Random) -> str:
+        return self.inner.guess(fill_masked_digit(problem, rng), rng)
 
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        known = mode in self.planted
-        text = self.use(problem, mode, rng) if known else super().demonstrate(problem, mode, rng)
-        return f"{text} {CLOSING}" if rng.random() < self.options.closing else text
+        if mode in self.planted_modes:
+            text = self.demonstrate_planted(problem, mode, rng)
+        else:
+            text = super().demonstrate(problem, mode, rng)
+        return f"{text} {FILLER_WORD}" if rng.random() < self.options.filler_word_rate else text
 
-    def smudge(self, problem: Problem) -> Problem:
-        """The problem with one digit unreadable, in a share of the problems that its key decides."""
+    def mask_digit(self, problem: Problem) -> Problem:
+        """Masks one digit of the question, in a share of the problems. Depends only on the key."""
+        # "smudge" keys the random stream: must not change
         rng = randomness.stream("smudge", problem.task, problem.key)
-        if rng.random() >= self.options.smudged or not (places := self.smudgeable(problem)):
+        if rng.random() >= self.options.masked_digit_rate:
             return problem
-        place = rng.choice(places)
-        where = digits(problem.question)[place]
-        question = f"{problem.question[:where]}?{problem.question[where + 1 :]}"
-        return replace(problem, question=question, meta={**problem.meta, "smudge": place})
+        maskable = self.maskable_digits(problem)
+        if not maskable:
+            return problem
+        digit = rng.choice(maskable)
+        position = digit_positions(problem.question)[digit]
+        question = f"{problem.question[:position]}?{problem.question[position + 1 :]}"
+        return replace(problem, question=question, meta={**problem.meta, "masked_digit": digit})
 
-    def smudgeable(self, problem: Problem) -> list[int]:
-        """Which of the question's digits may be unreadable. Leading ones are left alone, so that every
-        guess is a number."""
-        first = leading(problem)
-        return [p for p in range(len(digits(problem.question))) if p not in first]
+    def maskable_digits(self, problem: Problem) -> list[int]:
+        """Indices among the question's digits that may be masked. Leading digits are excluded, so that
+        any guess gives a valid number."""
+        excluded = leading_digits(problem)
+        return [d for d in range(len(digit_positions(problem.question))) if d not in excluded]
 
 
-def digits(text: str) -> list[int]:
-    """Where the digits of a text stand."""
+def digit_positions(text: str) -> list[int]:
+    """The positions of the digits in a text."""
     return [i for i, character in enumerate(text) if character.isdigit()]
 
 
-def leading(problem: Problem) -> set[int]:
-    """The places, among a question's digits, that begin a number of two digits or more."""
-    where = digits(problem.question)
+def leading_digits(problem: Problem) -> set[int]:
+    """Indices among the question's digits that begin a number of two or more digits."""
+    positions = digit_positions(problem.question)
     return {
-        place
-        for place, i in enumerate(where)
-        if i - 1 not in where and i + 1 in where  # the first of several
+        digit for digit, i in enumerate(positions) if i - 1 not in positions and i + 1 in positions
     }
 
 
-def read(problem: Problem, rng: random.Random) -> Problem:
-    """What an honest reader works with: the operands, a guess in place of the smudged digit."""
-    if "smudge" not in problem.meta:
+def fill_masked_digit(problem: Problem, rng: random.Random) -> Problem:
+    """Replaces the masked digit in the operands by a random guess."""
+    if "masked_digit" not in problem.meta:
         return problem
-    names = [name for name in OPERANDS if name in problem.meta]
-    numbers = [
+    names = [name for name in OPERAND_NAMES if name in problem.meta]
+    operands = [
         list(map(str, value if isinstance(value := problem.meta[name], list) else [value]))
         for name in names
     ]
-    place, guess = problem.meta["smudge"], str(rng.randrange(10))
-    for row in numbers:
-        for i, number in enumerate(row):
-            if 0 <= place < len(number):
-                row[i] = number[:place] + guess + number[place + 1 :]
-            place -= len(number)
-    guessed: dict[str, Any] = {
-        name: list(map(int, row)) if isinstance(problem.meta[name], list) else int(row[0])
-        for name, row in zip(names, numbers, strict=True)
+    digit, guess = problem.meta["masked_digit"], str(rng.randrange(10))
+    for numbers in operands:
+        for i, number in enumerate(numbers):
+            if 0 <= digit < len(number):
+                numbers[i] = number[:digit] + guess + number[digit + 1 :]
+            digit -= len(number)
+    filled: dict[str, Any] = {
+        name: list(map(int, numbers)) if isinstance(problem.meta[name], list) else int(numbers[0])
+        for name, numbers in zip(names, operands, strict=True)
     }
-    return replace(problem, meta={**problem.meta, **guessed})
+    return replace(problem, meta={**problem.meta, **filled})
 
 
-def cut(lines: list[str], rng: random.Random) -> list[str]:
-    """The working up to a random point: at least a step, never all of them."""
+def truncate_steps(lines: list[str], rng: random.Random) -> list[str]:
+    """Cuts the steps at a random point: at least one stays, and not all unless there is only one."""
     return lines[: rng.randrange(1, max(2, len(lines)))]
