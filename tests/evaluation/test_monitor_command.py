@@ -16,12 +16,12 @@ from tests.monitors.test_llm_judge import Server, good, server, status
 
 from glasshouse import config
 from glasshouse.cli import main
-from glasshouse.evaluation.monitor_run import Watcher, monitor
-from glasshouse.monitors import Split
-from glasshouse.monitors.ngrams import fit
-from glasshouse.monitors.views import Scope, look
+from glasshouse.evaluation.monitor_run import MonitorProgress, monitor_run
+from glasshouse.monitors import LabelledViews
+from glasshouse.monitors.ngrams import fit_ngram_monitor
+from glasshouse.monitors.views import Scope, make_view
 from glasshouse.store import monitor_results
-from glasshouse.train import Run
+from glasshouse.train import Trainer
 
 __all__ = ["server"]  # the fixture
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
@@ -35,7 +35,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "a"
-    Run(config.load([], [*SMALL, f"out={out}"])).train()
+    Trainer(config.load_config([], [*SMALL, f"out={out}"])).train()
     return out
 
 
@@ -44,7 +44,7 @@ def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy that was monitored without interruption."""
     run = tmp_path_factory.mktemp("whole") / "a"
     shutil.copytree(trained, run)
-    monitor(run)
+    monitor_run(run)
     return run
 
 
@@ -54,24 +54,24 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-class Listens(Watcher):
+class RecordedProgress(MonitorProgress):
     def __init__(self) -> None:
         self.measured: list[str] = []
         self.known: list[str] = []
         self.warned: list[str] = []
 
-    def done(self, name: str, entry: dict[str, Any], known: bool) -> None:
-        (self.known if known else self.measured).append(name)
+    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
+        (self.known if was_known else self.measured).append(name)
 
-    def warn(self, sentence: str) -> None:
-        self.warned.append(sentence)
+    def warn(self, message: str) -> None:
+        self.warned.append(message)
 
 
-class Dies(Watcher):
-    """Kills its process in the midst of the second subject."""
+class KilledMidway(MonitorProgress):
+    """Kills its own process during the evaluation of the second model."""
 
-    def doing(self, name: str, what: str) -> None:
-        if name == "step-000002" and what == "monitors":
+    def working_on(self, name: str, evaluation: str) -> None:
+        if name == "step-000002" and evaluation == "monitors":
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -97,13 +97,13 @@ def at_rename(run: Path, number: int) -> None:
         real(source, target)
 
     os.replace = replace
-    monitor(run)
+    monitor_run(run)
 
 
 def results(run: Path) -> tuple[bytes, bytes]:
     folder = run / "results"
-    return (folder / monitor_results.FILE).read_bytes(), (
-        folder / monitor_results.ROWS
+    return (folder / monitor_results.RESULTS_FILE).read_bytes(), (
+        folder / monitor_results.ROWS_FILE
     ).read_bytes()
 
 
@@ -111,8 +111,8 @@ def test_base_and_checkpoints_are_measured_with_what_they_rest_on(whole: Path) -
     found = json.loads((whole / "results" / "monitor.json").read_text())
     assert [(s["name"], s["step"]) for s in found["subjects"]] == [
         ("base", 0), ("step-000002", 2), ("step-000004", 4)]  # fmt: skip
-    sums = json.loads((whole / "checkpoints" / "step-000004" / "sums.json").read_text())
-    assert found["subjects"][2]["weights"] == sums["model.safetensors"]["sha256"]
+    checksums = json.loads((whole / "checkpoints" / "step-000004" / "checksums.json").read_text())
+    assert found["subjects"][2]["weights"] == checksums["model.safetensors"]["sha256"]
     assert found["version"] == 1
     assert found["settings"]["problems"] == 10
     assert found["verdict"].startswith("From the base to step 4")
@@ -120,7 +120,7 @@ def test_base_and_checkpoints_are_measured_with_what_they_rest_on(whole: Path) -
         for name, scored in entry["measures"]["interventions"].items():
             value, reason = scored["measure"]["value"], scored["measure"].get("reason")
             assert (value is None) == bool(reason), name
-    file = monitor_results.FindingsFile(whole / "results", found["settings"])
+    file = monitor_results.MonitorResultsFile(whole / "results", found["settings"])
     rows = file.rows("step-000004")
     right = [r["value"] for r in rows if r.get("measure") == "accuracy"]
     assert len(right) == 10
@@ -131,43 +131,43 @@ def test_base_and_checkpoints_are_measured_with_what_they_rest_on(whole: Path) -
 
 
 def _record(run: Path, kind: str) -> list[dict[str, Any]]:
-    from glasshouse.store import read
+    from glasshouse.store import read_rollouts
 
-    return list(read(run / "results" / "rollouts", kind))
+    return list(read_rollouts(run / "results" / "rollouts", kind))
 
 
 @pytest.mark.parametrize("where", ["subject", 2, 3, 4])
 def test_killed_it_goes_on_and_comes_to_the_same(run: Path, whole: Path, where: Any) -> None:
     """Renames: rows and table of contents of the base (1, 2), of the next one (3, 4)."""
-    killed(lambda: monitor(run, watcher=Dies()) if where == "subject" else at_rename(run, where))
-    heard = Listens()
-    monitor(run, watcher=heard)
+    killed(lambda: monitor_run(run, progress=KilledMidway()) if where == "subject" else at_rename(run, where))
+    heard = RecordedProgress()
+    monitor_run(run, progress=heard)
     assert heard.known == ([] if where == 2 else ["base"])
     assert results(run) == results(whole)
 
 
 def test_what_is_measured_is_not_measured_again_unless_it_changed(run: Path, whole: Path) -> None:
     shutil.copytree(whole / "results", run / "results", dirs_exist_ok=True)
-    heard = Listens()
-    monitor(run, watcher=heard)
+    heard = RecordedProgress()
+    monitor_run(run, progress=heard)
     assert heard.known == ["base", "step-000002", "step-000004"]
-    rows = run / "results" / monitor_results.ROWS
+    rows = run / "results" / monitor_results.ROWS_FILE
     data = bytearray(rows.read_bytes())
     data[-20] ^= 1
     rows.write_bytes(data)
-    heard = Listens()
-    monitor(run, watcher=heard)
+    heard = RecordedProgress()
+    monitor_run(run, progress=heard)
     assert heard.measured == ["step-000004"]  # its rows were damaged
     assert results(run) == results(whole)
-    heard = Listens()
-    monitor(run, problems=8, ends=True, watcher=heard)
+    heard = RecordedProgress()
+    monitor_run(run, problems=8, only_ends=True, progress=heard)
     assert heard.measured == ["base", "step-000004"]  # other problems, other numbers
 
 
 def test_a_damaged_checkpoint_is_left_out_and_named(run: Path) -> None:
     (run / "checkpoints" / "step-000002" / "model.safetensors").write_bytes(b"")
-    heard = Listens()
-    found = monitor(run, problems=4, watcher=heard)
+    heard = RecordedProgress()
+    found = monitor_run(run, problems=4, progress=heard)
     assert [s["name"] for s in found["subjects"]] == ["base", "step-000004"]
     assert "step-000002 is damaged" in heard.warned[0]
 
@@ -222,7 +222,7 @@ def test_a_judge_is_asked_once_a_text_and_its_verdicts_are_measured(
     assert "It guesses." in json.dumps(body["messages"])
     assert set(server.paths) == {"/v1/chat/completions"}
     before = len(server.bodies)
-    (run / "results" / monitor_results.FILE).unlink()
+    (run / "results" / monitor_results.RESULTS_FILE).unlink()
     again = asked(run, capsys, *options)
     assert again["subjects"] == found["subjects"]
     assert len(server.bodies) == before  # every verdict was in the run's cache
@@ -241,19 +241,19 @@ def test_an_endpoint_that_refuses_is_a_sentence(
 def test_a_saved_monitor_is_asked_and_refused_on_what_it_was_fitted_on(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def split(prefix: str, y: list[int]) -> Split:
+    def split(prefix: str, y: list[int]) -> LabelledViews:
         texts = ["so it is a guess" if label else "one step" for label in y]
-        views = [look(Scope.COT, prompt="", question="", completion=text) for text in texts]
-        return Split(views, y, [f"{prefix}{n}" for n in range(len(y))])
+        views = [make_view(Scope.COT, prompt="", question="", completion=text) for text in texts]
+        return LabelledViews(views, y, [f"{prefix}{n}" for n in range(len(y))])
 
-    fitted = fit("words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), fewest=20)
+    fitted = fit_ngram_monitor("words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20)
     fitted.save(tmp_path / "words")
     found = asked(run, capsys, "--saved", str(tmp_path / "words"))
     assert found["subjects"][0]["measures"]["monitors"]["words: flags"]["measure"]["n"] == 4
-    rows = monitor_results.FindingsFile(run / "results", found["settings"]).rows("base")
+    rows = monitor_results.MonitorResultsFile(run / "results", found["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
     seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])
-    fit("words", Scope.COT, seen, split("b", [0] * 20), fewest=20).save(tmp_path / "seen")
+    fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(tmp_path / "seen")
     given = ["--problems", "4", "--saved", str(tmp_path / "seen")]
     assert main(["monitor", str(run), *given]) == 2
     assert "was fitted or frozen on 1 of these 4 problems" in capsys.readouterr().err

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from glasshouse.evaluation.monitor_run import Watcher
+from glasshouse.evaluation.monitor_run import MonitorProgress
 
 
-class MonitorProgressBar(Watcher):
+class MonitorProgressBar(MonitorProgress):
     """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model.
 
-    Example: `with MonitorProgressBar(console) as bar: monitor(run, watcher=bar)`
+    Example: `with MonitorProgressBar(console) as bar: monitor_run(run, progress=bar)`
     """
 
     def __init__(self, console: Console, lines: bool = True) -> None:
@@ -30,7 +30,7 @@ class MonitorProgressBar(Watcher):
             disable=not console.is_terminal,
             transient=True,
         )
-        self.steps = 1
+        self.steps_each = 1
 
     def __enter__(self) -> MonitorProgressBar:
         self.progress.start()
@@ -39,21 +39,21 @@ class MonitorProgressBar(Watcher):
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def subjects(self, names: Sequence[str], steps: int) -> None:
-        self.steps = steps
-        self.bar = self.progress.add_task("", total=len(names) * steps)
-        self.finished = 0
+    def start(self, names: Sequence[str], steps_each: int) -> None:
+        self.steps_each = steps_each
+        self.bar = self.progress.add_task("", total=len(names) * steps_each)
+        self.completed = 0
 
-    def doing(self, name: str, what: str) -> None:
-        self.progress.update(self.bar, description=f"{escape(name)}: {escape(what)}")
+    def working_on(self, name: str, evaluation: str) -> None:
+        self.progress.update(self.bar, description=f"{escape(name)}: {escape(evaluation)}")
         self.progress.advance(self.bar)
 
-    def done(self, name: str, entry: dict[str, Any], known: bool) -> None:
-        self.finished += self.steps
-        self.progress.update(self.bar, completed=self.finished)
+    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
+        self.completed += self.steps_each
+        self.progress.update(self.bar, completed=self.completed)
         if self.lines:
-            status = "measured before" if known else "measured"
+            status = "measured before" if was_known else "measured"
             self.console.print(f"[dim]{escape(name):<14}{status}[/]")
 
-    def warn(self, sentence: str) -> None:
-        self.console.print(f"[yellow]{escape(sentence)}[/]")
+    def warn(self, message: str) -> None:
+        self.console.print(f"[yellow]{escape(message)}[/]")

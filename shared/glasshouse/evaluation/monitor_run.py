@@ -1,11 +1,11 @@
-"""`glasshouse monitor`: a run's base and checkpoints through evaluations, on held-out problems.
+"""`glasshouse monitor`: evaluate a run's base model and checkpoints on the same held-out problems.
 
-    base ──┐
-    step 20├─► rollouts of the same problems ──► evaluations ──► results/monitor.json, rows
-    step 60┘
+    base ───┐
+    step 20 ├─► rollouts of the same problems ──► evaluations ──► results/monitor.json and its rows
+    step 60 ┘
 
-It can be killed at any time: what is done of a subject lasts, and the same command goes on. The
-same weights under the same settings are not measured twice.
+It can be interrupted at any time: finished checkpoints are kept, and the same command continues. The
+same weights with the same settings are not evaluated twice.
 """
 
 from __future__ import annotations
@@ -17,150 +17,155 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glasshouse import models as policies
 from glasshouse import tasks
-from glasshouse.backends.base import Inline
+from glasshouse.backends.local import LocalGeneration
+from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.evaluation import accuracy
-from glasshouse.evaluation.contamination import Guard
-from glasshouse.generate import Sampling
-from glasshouse.models import Policy
-from glasshouse.monitorability.base import Evaluation, Row, Subject, reserve
-from glasshouse.monitorability.before_after import changes, planted_verdict, verdict
-from glasshouse.monitorability.interventions import Interventions
-from glasshouse.monitorability.monitor_scores import Verdicts, fitting
-from glasshouse.monitorability.organisms import EVALUATIONS, Plan, Planted
+from glasshouse.evaluation.contamination import HeldOutFilter
+from glasshouse.evaluation.setup import draw_held_out, fill_task_options, make_evaluation_monitors
+from glasshouse.generate import SamplingParams
+from glasshouse.models import Policy, load_policy
+from glasshouse.models.provenance import fingerprint_weights, software_versions
+from glasshouse.monitorability.base import EvaluatedCheckpoint, Evaluation, Row, reserve_size
+from glasshouse.monitorability.before_after import (
+    compute_changes,
+    summarize_change,
+    summarize_planted_change,
+)
+from glasshouse.monitorability.interventions import InterventionEvaluation
+from glasshouse.monitorability.monitor_scores import MonitorEvaluation, label_free_monitors
+from glasshouse.monitorability.organisms import EVALUATIONS, FittingPlan, OrganismEvaluation
 from glasshouse.monitors import Monitor
-from glasshouse.rewards.penalties import Pressures
-from glasshouse.rollout.collector import Collector, grade_by
+from glasshouse.rewards.penalties import Penalties
+from glasshouse.rollout import RolloutCollector, make_grader
 from glasshouse.store import checkpoints
-from glasshouse.store.monitor_results import FindingsFile
-from glasshouse.store.run_directory import config_of, locked
+from glasshouse.store.monitor_results import MonitorResultsFile
+from glasshouse.store.run_directory import acquire_lock, load_run_config
 from glasshouse.tasks import Organism, Task
-from glasshouse.train import build, checkpointing
 from glasshouse.types import Problem, Rollout
 
 BASE = "base"
 
 
-class Watcher:
-    """Told how monitoring comes along; says nothing."""
+class MonitorProgress:
+    """Receives the progress of `monitor_run` and ignores it."""
 
-    def subjects(self, names: Sequence[str], steps: int) -> None: ...
-    def doing(self, name: str, what: str) -> None: ...
-    def done(self, name: str, entry: dict[str, Any], known: bool) -> None: ...
-    def warn(self, sentence: str) -> None: ...
+    def start(self, names: Sequence[str], steps_each: int) -> None: ...
+    def working_on(self, name: str, evaluation: str) -> None: ...
+    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None: ...
+    def warn(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """A subject before it is loaded."""
+class WeightsReference:
+    """A model that is still to be loaded."""
 
     name: str
     step: int
     model: str
     digest: str
-    """sha256 of model.safetensors; for a base that is no folder, a digest of its tensors."""
+    """sha256 of model.safetensors; for the base model, a digest of its tensors."""
 
 
-def monitor(
+def monitor_run(
     run: Path,
     *,
     problems: int | None = None,
     greedy: bool = False,
     monitors: Sequence[Monitor] = (),
     evaluations: Sequence[Evaluation] | None = None,
-    ends: bool = False,
-    watcher: Watcher | None = None,
+    only_ends: bool = False,
+    progress: MonitorProgress | None = None,
 ) -> dict[str, Any]:
-    """Measure the base and every valid checkpoint (`ends`: only the base and the last), with these
-    monitors beside the fitting ones, or by other evaluations altogether; returns what
-    `results/monitor.json` holds."""
-    watcher = watcher or Watcher()
-    config = config_of(run)
-    wanted = config.monitor.problems if problems is None else problems
-    if wanted < 2:
-        raise ConfigError("Monitoring needs at least two problems; raise monitor.problems.")
-    build.settle(config.threads)
-    with locked(run):
-        base = policies.load(config.model)
-        config = build.with_ranges(plain(config, wanted), base)
-        task = tasks.make(config.task.name, config.task.options)
-        chosen = list(evaluations or fitting_evaluations(config, task, monitors))
-        spare = max(map(reserve, chosen))
-        guard = Guard(accuracy.oversized(plain(config, wanted + spare), task), wanted)
-        held_out, audit = guard.check(run / "results" / "rollouts")
-        kept_back = guard.audit.clean(wanted + spare)[wanted:]
-        file = FindingsFile(
-            run / "results", settings(config, held_out, kept_back, greedy, chosen, audit["removed"])
+    """Evaluate the base and every valid checkpoint (`only_ends`: the base and the last checkpoint),
+    with these monitors besides the default ones, or with other evaluations altogether. Return the
+    content of `results/monitor.json`."""
+    progress = progress or MonitorProgress()
+    config = load_run_config(run)
+    count = config.monitor.problems if problems is None else problems
+    if count < 2:
+        raise ConfigError("monitor.problems must be at least 2.")
+    configure_torch(config.threads)
+    with acquire_lock(run):
+        base = load_policy(config.model)
+        config = fill_task_options(_with_problems(config, count), base)
+        task = tasks.make_task(config.task.name, config.task.options)
+        chosen = list(evaluations or default_evaluations(config, task, monitors))
+        reserved = max(map(reserve_size, chosen))
+        candidates = draw_held_out(_with_problems(config, count + reserved), task)
+        held_out_filter = HeldOutFilter(candidates, count)
+        held_out, audit = held_out_filter.select_clean(run / "results" / "rollouts")
+        reserve = held_out_filter.check.clean_problems(count + reserved)[count:]
+        file = MonitorResultsFile(
+            run / "results",
+            describe_settings(config, held_out, reserve, greedy, chosen, audit["removed"]),
         )
-        subjects = list(_subjects(run, config, base, watcher))
-        if ends:
-            subjects = subjects[:1] + subjects[1:][-1:]
-        watcher.subjects([s.name for s in subjects], len(chosen) + 1)
-        for weights in subjects:
-            known = file.entry(weights.name, weights.digest)
+        models = list(_list_models(run, config, base, progress))
+        if only_ends:
+            models = models[:1] + models[1:][-1:]
+        progress.start([m.name for m in models], len(chosen) + 1)
+        for model in models:
+            known = file.find_entry(model.name, model.digest)
             if known is None:
-                policy = base if weights.name == BASE else policies.load(weights.model)
-                found, rows = measure(
-                    policy,
-                    weights,
+                entry, rows = evaluate_weights(
+                    base if model.name == BASE else load_policy(model.model),
+                    model,
                     config,
                     task,
                     held_out,
                     greedy,
                     chosen,
-                    watcher,
-                    kept_back=kept_back,
-                    base=file.rows(BASE) if spare and weights.name != BASE else None,
+                    progress,
+                    reserve=reserve,
+                    base_rows=file.rows(BASE) if reserved and model.name != BASE else None,
                 )
-                file.add(found, rows)
-            watcher.done(weights.name, file.entry(weights.name, weights.digest) or {}, bool(known))
-        return _conclude(file)
+                file.add(entry, rows)
+            entry = file.find_entry(model.name, model.digest) or {}
+            progress.finished(model.name, entry, was_known=known is not None)
+        return _write_changes(file)
 
 
-def fitting_evaluations(
+def default_evaluations(
     config: Config, task: Task[Any], monitors: Sequence[Monitor] = ()
 ) -> list[Evaluation]:
-    """What a run of this task can be measured by, these monitors included. An organism's are held to
-    its labels, any other task's to the only truth there is without one: the answer is wrong. A monitor
-    that the run was trained against is refused."""
-    planted = isinstance(task, Organism)
-    fit = build.evaluating(config, task) if planted else fitting(task.name)
-    believed = [*fit, *monitors]
-    Pressures.of(config.reward.penalties, task, believed)
-    plan = Plan(threshold=config.monitor.threshold_problems)
-    judged = Planted(believed, config.monitor.samples, plan) if planted else Verdicts(believed)
-    own = [EVALUATIONS[task.name]()] if task.name in EVALUATIONS else []
-    return [Interventions(), judged, *own]
-
-
-def plain(config: Config, problems: int) -> Config:
-    """The run's configuration as far as asking and grading go."""
-    return config.model_copy(
-        update={
-            "evaluate": config.evaluate.model_copy(update={"problems": problems}),
-            "learn": config.learn.model_copy(update={"lora_rank": 0, "kl": 0.0}),
-            "backend": "local",
-            "lag": 0,
-        }
+    """Return the evaluations that fit the task. Monitors of an organism are compared with its labels;
+    for any other task the only ground truth is whether the answer is wrong. A monitor that the run
+    was trained against is refused."""
+    is_organism = isinstance(task, Organism)
+    own = make_evaluation_monitors(config, task) if is_organism else label_free_monitors(task.name)
+    all_monitors = [*own, *monitors]
+    Penalties.from_config(config.reward.penalties, task, all_monitors)  # raises if they overlap
+    plan = FittingPlan(threshold=config.monitor.threshold_problems)
+    by_monitor: Evaluation = (
+        OrganismEvaluation(all_monitors, config.monitor.samples, plan)
+        if is_organism
+        else MonitorEvaluation(all_monitors)
     )
+    specific = [EVALUATIONS[task.name]()] if task.name in EVALUATIONS else []
+    return [InterventionEvaluation(), by_monitor, *specific]
 
 
-def settings(
+def _with_problems(config: Config, problems: int) -> Config:
+    evaluate = config.evaluate.model_copy(update={"problems": problems})
+    return config.model_copy(update={"evaluate": evaluate})
+
+
+def describe_settings(
     config: Config,
     held_out: Sequence[Problem],
-    kept_back: Sequence[Problem],
+    reserve: Sequence[Problem],
     greedy: bool,
     evaluations: Sequence[Evaluation],
     removed: int,
 ) -> dict[str, Any]:
-    """Everything that decides what is found, but for the weights."""
-    back = {"reserve": len(kept_back), "reserve_sha256": _digest(kept_back)} if kept_back else {}
-    return back | {
+    """Return everything besides the weights that the results depend on."""
+    reserved = (
+        {"reserve": len(reserve), "reserve_sha256": _hash_problems(reserve)} if reserve else {}
+    )
+    return reserved | {
         "problems": len(held_out),
-        "problems_sha256": _digest(held_out),
+        "problems_sha256": _hash_problems(held_out),
         "removed_as_trained_on": removed,
         "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
         "max_tokens": config.generate.max_tokens,
@@ -168,98 +173,113 @@ def settings(
         "task": {"name": config.task.name, "style": config.task.style.value},
         "reward": config.reward.model_dump(mode="json"),
         "evaluations": {e.name: e.describe() for e in evaluations},
-        "versions": checkpointing.versions(),
+        "versions": software_versions(),
     }
 
 
-def _digest(problems: Sequence[Problem]) -> str:
+def _hash_problems(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(json.dumps([[p.task, p.key] for p in problems]).encode()).hexdigest()
 
 
-def measure(
+def evaluate_weights(
     policy: Policy,
-    weights: Weights,
+    model: WeightsReference,
     config: Config,
     task: Task[Any],
     held_out: Sequence[Problem],
     greedy: bool,
     evaluations: Sequence[Evaluation],
-    watcher: Watcher,
+    progress: MonitorProgress,
     *,
-    kept_back: Sequence[Problem] = (),
-    base: Sequence[Row] | None = None,
+    reserve: Sequence[Problem] = (),
+    base_rows: Sequence[Row] | None = None,
 ) -> tuple[dict[str, Any], list[Row]]:
-    """One subject's entry and its rows. `base`: the base's rows, if this is another subject."""
-    placement = Inline(policy, config)
-    drawn = build.sampling(config)
+    """Return one model's entry and rows. `base_rows`: the rows of the base, if this is a checkpoint."""
+    backend = LocalGeneration(policy, config.generate.kv_cache_mb)
+    sampling = SamplingParams.from_config(config.generate)
     if greedy:
-        drawn = Sampling(max_tokens=drawn.max_tokens, temperature=0, stop=drawn.stop)
+        sampling = SamplingParams(max_tokens=sampling.max_tokens, temperature=0, stop=sampling.stop)
 
     def collect(
         task: Task[Any], problems: Sequence[Problem], *, samples: int, split: str
     ) -> list[Rollout]:
-        collector = Collector(policy, task, placement, config)
+        collector = RolloutCollector(policy, task, backend, config)
         groups = collector.collect(
-            problems, step=weights.step, split=split, samples=samples, sampling=drawn
+            problems, step=model.step, split=split, samples=samples, sampling=sampling
         )
         return [rollout for group in groups for rollout in group]
 
-    watcher.doing(weights.name, "rollouts")
-    subject = Subject(
-        name=weights.name,
-        step=weights.step,
+    progress.working_on(model.name, "rollouts")
+    checkpoint = EvaluatedCheckpoint(
+        name=model.name,
+        step=model.step,
         policy=policy,
-        generator=placement.generator,
+        generator=backend.generator,
         task=task,
         rollouts=collect(task, held_out, samples=1, split="monitor"),
         collect=collect,
-        grade=grade_by(config.reward),
+        grade=make_grader(config.reward),
         max_tokens=config.generate.max_tokens,
         seed=config.seed,
     )
     measures: dict[str, Any] = {}
     rows: list[Row] = []
     for evaluation in evaluations:
-        watcher.doing(weights.name, evaluation.name)
-        known = None if base is None else [r for r in base if r["evaluation"] == evaluation.name]
-        mine = replace(subject, reserve=kept_back[: reserve(evaluation)], base=known)
-        found = evaluation.evaluate(mine)
-        measures[evaluation.name] = {name: m.as_dict() for name, m in found.measures.items()}
-        named = {"subject": weights.name, "step": weights.step, "evaluation": evaluation.name}
-        rows += [named | row for row in found.rows]
+        progress.working_on(model.name, evaluation.name)
+        own_base_rows = (
+            None
+            if base_rows is None
+            else [row for row in base_rows if row["evaluation"] == evaluation.name]
+        )
+        result = evaluation.evaluate(
+            replace(
+                checkpoint, reserve=reserve[: reserve_size(evaluation)], base_rows=own_base_rows
+            )
+        )
+        measures[evaluation.name] = {
+            name: measure.as_dict() for name, measure in result.measures.items()
+        }
+        named = {"subject": model.name, "step": model.step, "evaluation": evaluation.name}
+        rows += [named | row for row in result.rows]
     entry = {
-        "name": weights.name,
-        "step": weights.step,
-        "weights": weights.digest,
+        "name": model.name,
+        "step": model.step,
+        "weights": model.digest,
         "measures": measures,
     }
     return entry, rows
 
 
-def _subjects(run: Path, config: Config, base: Policy, watcher: Watcher) -> Iterator[Weights]:
-    """The base, then every checkpoint that is valid, oldest first."""
-    yield Weights(BASE, 0, config.model, checkpointing.fingerprint(base))
-    found = checkpoints.listed(run / "checkpoints")
-    whole = [c for c in found if not c.faults]
-    for damaged in (c for c in found if c.faults):
-        watcher.warn(f"{damaged.path.name} is damaged ({damaged.faults[0]}); it is left out.")
-    if not whole:
-        raise RunError(f"{run} has no valid checkpoint: there is nothing to monitor yet.")
-    for checkpoint in whole:
-        sums = json.loads((checkpoint.path / checkpoints.SUMS).read_text())
+def _list_models(
+    run: Path, config: Config, base: Policy, progress: MonitorProgress
+) -> Iterator[WeightsReference]:
+    """Yield the base, then every valid checkpoint, oldest first."""
+    yield WeightsReference(BASE, 0, config.model, fingerprint_weights(base))
+    all_checkpoints = checkpoints.list_checkpoints(run / "checkpoints")
+    for checkpoint in all_checkpoints:
+        if checkpoint.problems:
+            progress.warn(
+                f"{checkpoint.path.name} is damaged ({checkpoint.problems[0]}) and is skipped."
+            )
+    valid = [c for c in all_checkpoints if not c.problems]
+    if not valid:
+        raise RunError(f"{run} has no valid checkpoint, so there is nothing to monitor yet.")
+    for checkpoint in valid:
+        sums = json.loads((checkpoint.path / checkpoints.CHECKSUMS).read_text())
         digest = sums[checkpoints.MODEL]["sha256"]
-        yield Weights(checkpoint.path.name, checkpoint.step, str(checkpoint.path), digest)
+        yield WeightsReference(checkpoint.path.name, checkpoint.step, str(checkpoint.path), digest)
 
 
-def _conclude(file: FindingsFile) -> dict[str, Any]:
-    """The change from the first subject to the last, problem by problem, and a sentence on it."""
+def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:
+    """Add the change from the first model to the last, paired by problem, and a summary sentence."""
     first, last = file.entries[0], file.entries[-1]
-    made = changes(file.rows(first["name"]), file.rows(last["name"]))
-    file.more = {
+    changes = compute_changes(file.rows(first["name"]), file.rows(last["name"]))
+    file.conclusions = {
         "change": {"from": first["name"], "to": last["name"]}
-        | {"measures": {name: scored.as_dict() for name, scored in made.items()}},
+        | {"measures": {name: change.as_dict() for name, change in changes.items()}},
     }
-    compared = (first, last, file.more["change"]["measures"])
-    file.more["verdict"] = " ".join(filter(None, (planted_verdict(*compared), verdict(*compared))))
+    compared = (first, last, file.conclusions["change"]["measures"])
+    sentences = (summarize_planted_change(*compared), summarize_change(*compared))
+    file.conclusions["verdict"] = " ".join(filter(None, sentences))
     file.write()
-    return {"settings": file.settings, "subjects": file.entries, **file.more}
+    return {"settings": file.settings, "subjects": file.entries, **file.conclusions}

@@ -1,58 +1,55 @@
-"""Problems in, graded rollouts out: ask, generate, read, grade.
+"""Collect rollouts: build prompts, generate completions, grade them.
 
-problems ──► chat ──► requests ──► generators (chunk by chunk) ──► texts ──► grades ──► groups
+problems ──► chats ──► requests ──► generators (chunk by chunk) ──► texts ──► grades ──► groups
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from glasshouse import randomness
-from glasshouse.backends.base import Pending, Placement
+from glasshouse.backends.base import GenerationBackend, PendingCompletions
 from glasshouse.config import Config, RewardConfig
-from glasshouse.generate import Sampling
-from glasshouse.learn import Sample
+from glasshouse.generate import SamplingParams
 from glasshouse.models import Policy
 from glasshouse.rewards import grade
 from glasshouse.tasks import Task
 from glasshouse.types import Grade, Message, Problem, Request, Rollout, Style
 
 Group = list[Rollout]
+"""The rollouts of one problem."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collector:
-    """Asks problems of the generators and grades what comes back.
+class RolloutCollector:
+    """Sends problems to the generators and grades the completions.
 
     Example: `collector.collect(problems, step=3, split="train", samples=8, sampling=sampling)`
     """
 
     policy: Policy
     task: Task[Any]
-    placement: Placement
+    backend: GenerationBackend
     config: Config
 
-    def ask(
+    def submit(
         self,
         problems: Sequence[Problem],
         *,
         step: int,
         split: str,
         samples: int,
-        sampling: Sampling,
-        between: Callable[[], None] = lambda: None,
-    ) -> Asked:
-        """Begin to generate one group a problem. Noise is keyed by seed, split, step, problem and
-        sample, so that a group does not depend on its neighbours. `between` is called where nothing
-        is half done."""
+        sampling: SamplingParams,
+        check_interrupt: Callable[[], None] = lambda: None,
+    ) -> PendingRollouts:
+        """Start generating one group per problem. SamplingParams noise is keyed by seed, split, step,
+        problem and sample, so that a group does not depend on the other groups."""
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
-        prompts = [self.policy.prompt(chat) for chat in chats]
+        prompts = [self.policy.encode_prompt(chat) for chat in chats]
         requests = [
             Request(
                 prompt=tokens,
@@ -65,8 +62,8 @@ class Collector:
         ]
         size = self.config.generate.chunk_size
         chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
-        pending = self.placement.start(chunks, sampling, between)
-        return Asked(self, step, split, problems, chats, prompts, pending)
+        pending = self.backend.submit(chunks, sampling, check_interrupt)
+        return PendingRollouts(self, step, split, problems, chats, prompts, pending)
 
     def collect(
         self,
@@ -75,138 +72,70 @@ class Collector:
         step: int,
         split: str,
         samples: int,
-        sampling: Sampling,
-        between: Callable[[], None] = lambda: None,
+        sampling: SamplingParams,
+        check_interrupt: Callable[[], None] = lambda: None,
     ) -> list[Group]:
-        """One group a problem, once they are all there."""
-        return self.ask(
-            problems, step=step, split=split, samples=samples, sampling=sampling, between=between
-        ).groups()
-
-    def graded(self, asked: Asked) -> list[Group]:
-        """What was asked for, with its grades."""
-        completions = [samples for chunk in asked.pending.result() for samples in chunk]
-        clock = time.time()
-        groups = []
-        for number, problem in enumerate(asked.problems):
-            texts = self.policy.texts([c.tokens for c in completions[number]])
-            # a group repeats itself: each distinct text is read and graded once
-            grades = {text: self._grade(problem, text) for text in dict.fromkeys(texts)}
-            groups.append(
-                [
-                    Rollout(
-                        step=asked.step,
-                        split=asked.split,
-                        group=number,
-                        sample=sample,
-                        problem=problem,
-                        messages=asked.chats[number],
-                        prompt_text=asked.prompts[number][0],
-                        prompt_tokens=asked.prompts[number][1],
-                        text=text,
-                        completion=completion,
-                        grade=grades[text],
-                        advantage=0.0,
-                        time=clock,
-                    )
-                    for sample, (completion, text) in enumerate(
-                        zip(completions[number], texts, strict=True)
-                    )
-                ]
-            )
-        return groups
-
-    def _grade(self, problem: Problem, text: str) -> Grade:
-        return grade_by(self.config.reward)(problem, text)
+        """Generate and grade one group per problem."""
+        return self.submit(
+            problems, step=step, split=split, samples=samples,
+            sampling=sampling, check_interrupt=check_interrupt,
+        ).groups()  # fmt: skip
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingRollouts:
     """Problems whose completions are being generated."""
 
-    collector: Collector
+    collector: RolloutCollector
     step: int
     split: str
     problems: Sequence[Problem]
     chats: list[list[Message]]
     prompts: list[tuple[str, tuple[int, ...]]]
-    pending: Pending
-    found: list[Group] | None = None
+    """Text and tokens of each prompt."""
+    pending: PendingCompletions
+    graded_groups: list[Group] | None = None
 
     def groups(self) -> list[Group]:
-        """The graded groups, as soon as they are all there; the same ones if asked again."""
-        if self.found is None:
-            self.found = self.collector.graded(self)
-        return self.found
+        """Wait for the completions and grade them; a second call returns the same groups."""
+        if self.graded_groups is None:
+            completions = [group for chunk in self.pending.result() for group in chunk]
+            received = time.time()
+            self.graded_groups = [
+                self._grade_group(index, group, received) for index, group in enumerate(completions)
+            ]
+        return self.graded_groups
+
+    def _grade_group(self, index: int, completions: Sequence[Any], received: float) -> Group:
+        problem, grader = self.problems[index], make_grader(self.collector.config.reward)
+        texts = self.collector.policy.decode_batch([c.tokens for c in completions])
+        # a group repeats itself: each distinct text is graded once
+        grades = {text: grader(problem, text) for text in dict.fromkeys(texts)}
+        return [
+            Rollout(
+                step=self.step,
+                split=self.split,
+                group=index,
+                sample=sample,
+                problem=problem,
+                messages=self.chats[index],
+                prompt_text=self.prompts[index][0],
+                prompt_tokens=self.prompts[index][1],
+                text=text,
+                completion=completion,
+                grade=grades[text],
+                advantage=0.0,
+                time=received,
+            )
+            for sample, (completion, text) in enumerate(zip(completions, texts, strict=True))
+        ]
 
 
-def grade_by(reward: RewardConfig) -> Callable[[Problem, str], Grade]:
-    """Grading as a run's configuration has it."""
+def make_grader(reward: RewardConfig) -> Callable[[Problem, str], Grade]:
+    """Return the grading function of a run's configuration."""
     strict = reward.answer_parser == "strict"
 
-    def graded(problem: Problem, text: str) -> Grade:
-        return grade(problem, text, terms=reward.terms, how=reward.combine, strict=strict)
+    def grader(problem: Problem, text: str) -> Grade:
+        return grade(problem, text, terms=reward.terms, combine=reward.combine, strict=strict)
 
-    return graded
-
-
-def shuffle_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
-    """The negative control: the step's rewards dealt out anew among all its rollouts. What a
-    rollout truly earned stays in its parts, under `earned`."""
-    rewards = [r.grade.reward for group in groups for r in group]
-    randomness.stream("shuffle", seed, step).shuffle(rewards)
-    dealt = iter(rewards)
-    return [
-        [
-            replace(
-                r,
-                grade=replace(
-                    r.grade, parts={**r.grade.parts, "earned": r.grade.reward}, reward=next(dealt)
-                ),
-            )
-            for r in group
-        ]
-        for group in groups
-    ]
-
-
-def random_rewards(groups: list[Group], seed: int, step: int) -> list[Group]:
-    """The other negative control: every reward is the toss of a coin, keyed by its place. What a
-    rollout truly earned stays in its parts, under `earned`."""
-    return [
-        [
-            replace(
-                r,
-                grade=replace(
-                    r.grade,
-                    parts={**r.grade.parts, "earned": r.grade.reward},
-                    reward=randomness.stream("coin", seed, step, r.problem.key, r.sample).choice(
-                        (-1.0, 1.0)
-                    ),
-                ),
-            )
-            for r in group
-        ]
-        for group in groups
-    ]
-
-
-def with_advantages(
-    groups: list[Group], advantage: Callable[[torch.Tensor], torch.Tensor]
-) -> list[Group]:
-    """Each rollout with its advantage among its group."""
-    rewards = torch.tensor([[r.grade.reward for r in group] for group in groups])
-    values = advantage(rewards).tolist()
-    return [
-        [replace(r, advantage=a) for r, a in zip(group, row, strict=True)]
-        for group, row in zip(groups, values, strict=True)
-    ]
-
-
-def sample_of(rollout: Rollout) -> Sample:
-    return Sample(
-        prompt=tuple(rollout.prompt_tokens),
-        tokens=rollout.completion.tokens,
-        logprobs=rollout.completion.logprobs,
-        advantage=rollout.advantage,
-    )
+    return grader

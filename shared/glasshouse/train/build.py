@@ -1,141 +1,150 @@
-"""From a configuration to a run's parts, with what types alone cannot check."""
+"""Build everything that a training run needs from its configuration, and validate it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from glasshouse import randomness, tasks
+from glasshouse import tasks, track
+from glasshouse.backends.base import Backend, EventSink
+from glasshouse.backends.factory import make_backend
+from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config
-from glasshouse.data import Fixed, Fresh, Split, Stream, UsedUp, files
+from glasshouse.data import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream, Split
+from glasshouse.data.files import read_problem_file
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.generate import Sampling
-from glasshouse.learn import algorithm
-from glasshouse.models import Policy
-from glasshouse.monitorability.organisms import monitors_of
-from glasshouse.monitors import Monitor
-from glasshouse.monitors.factory import make as make_monitor
-from glasshouse.rewards.penalties import Pressures
-from glasshouse.rewards.terms import check as check_rewards
+from glasshouse.evaluation.contamination import HeldOutFilter
+from glasshouse.evaluation.setup import (
+    check_context_length,
+    draw_held_out,
+    fill_task_options,
+    make_evaluation_monitors,
+)
+from glasshouse.generate import SamplingParams
+from glasshouse.learn import Algorithm, get_algorithm
+from glasshouse.models import Policy, load_policy
+from glasshouse.models.lora import add_adapters
+from glasshouse.rewards.penalties import Penalties
+from glasshouse.rewards.terms import validate_reward_terms
+from glasshouse.rollout import RolloutCollector
+from glasshouse.tasks import Task
+from glasshouse.types import Problem
 
 
-def settle(threads: int) -> None:
-    """Torch as every process of a run has it: its threads, and the same bits each time."""
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Empty tensors need no filling, since nothing reads them before they are written: 6 % of a step.
-    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParts:
+    """The parts of a run. None of them touches the run directory."""
+
+    config: Config
+    """With the task options filled in."""
+    policy: Policy
+    task: Task[Any]
+    algorithm: Algorithm
+    problems: ProblemStream
+    """Where training problems come from."""
+    penalties: Penalties
+    """Subtracted from the reward."""
+    held_out: list[Problem]
+    held_out_filter: HeldOutFilter
+    """Removes held-out problems that the run has trained on."""
+    backend: Backend
+    collector: RolloutCollector
+    sampling: SamplingParams
 
 
-def with_ranges(config: Config, policy: Policy) -> Config:
-    """The configuration with the difficulty filled in that the model was shown, unless it sets one.
-    An organism's options are laid over what was shown: one may choose a rung of a base's ladder
-    without repeating what carries it."""
-    if config.task.options and config.task.name not in tasks.ORGANISMS:
-        return config
-    shown = policy.task_options(config.task.name, config.task.style.value)
-    options = {**shown, **config.task.options}
-    return config.model_copy(update={"task": config.task.model_copy(update={"options": options})})
+def build_training(config: Config, event: EventSink) -> TrainingParts:
+    """Build the parts; raise a `GlasshouseError` that names the key if the configuration is wrong."""
+    track.validate_trackers(config.trackers)
+    configure_torch(config.threads)
+    policy = load_policy(config.model)
+    config = fill_task_options(config, policy)
+    if config.learn.lora_rank:
+        policy = add_adapters(policy, config.learn.lora_rank, config.seed)
+    task = tasks.make_task(config.task.name, config.task.options)
+    validate_config(config)
+    monitors = make_evaluation_monitors(config, task)
+    penalties = Penalties.from_config(config.reward.penalties, task, monitors)
+    problems = make_problem_stream(config, task)
+    held_out = draw_held_out(config, task)
+    for stage in (task, *make_curriculum(config).values()):
+        check_context_length(config, policy, stage)
+    backend = make_backend(policy, config, event)
+    return TrainingParts(
+        config=config,
+        policy=policy,
+        task=task,
+        algorithm=get_algorithm(config.learn.algorithm),
+        problems=problems,
+        penalties=penalties,
+        held_out=held_out[: config.evaluate.problems],
+        held_out_filter=HeldOutFilter(held_out, config.evaluate.problems),
+        backend=backend,
+        collector=RolloutCollector(policy, task, backend, config),
+        sampling=SamplingParams.from_config(config.generate),
+    )
 
 
-def check(config: Config) -> None:
-    """What types alone cannot say."""
-    check_rewards(config.reward.terms, config.reward.combine)
+def validate_config(config: Config) -> None:
+    """Check what the types of the schema cannot express."""
+    validate_reward_terms(config.reward.terms, config.reward.combine)
+    algorithm = get_algorithm(config.learn.algorithm)
     if config.reward.shuffle and config.reward.random:
-        raise ConfigError("reward.shuffle and reward.random are two controls; set one of them.")
-    least = algorithm(config.learn.algorithm).min_group
-    if config.generate.group_size < least:
+        raise ConfigError("reward.shuffle and reward.random exclude each other; set one of them.")
+    if config.generate.group_size < algorithm.min_group:
         raise ConfigError(
-            f"{config.learn.algorithm} compares completions of one problem: "
-            f"generate.group_size must be at least {least}, not {config.generate.group_size}."
+            f"{config.learn.algorithm} compares the completions of one problem: generate.group_size "
+            f"must be at least {algorithm.min_group}, not {config.generate.group_size}."
         )
-    if (
-        config.max_offpolicy_steps
-        and algorithm(config.learn.algorithm).dynamic_sampling
-        and config.learn.max_resamples
-    ):
+    offpolicy = config.max_offpolicy_steps
+    if offpolicy and algorithm.dynamic_sampling and config.learn.max_resamples:
         raise ConfigError(
-            f"max_offpolicy_steps: 1 generates a step ahead, and {config.learn.algorithm} would refill it with newer "
-            "weights' completions; set learn.max_resamples=0, or max_offpolicy_steps=0."
+            f"max_offpolicy_steps={offpolicy} generates one step ahead, and {config.learn.algorithm} would "
+            "resample groups with newer weights. Set learn.max_resamples=0 or max_offpolicy_steps=0."
         )
-    if config.max_offpolicy_steps and config.learn.importance_cap == 0:
+    if offpolicy and config.learn.importance_cap == 0:
         raise ConfigError(
-            "max_offpolicy_steps: 1 learns from completions of older weights, which learn.importance_cap=0 would not "
-            "correct for; leave it empty, or set max_offpolicy_steps=0."
+            f"max_offpolicy_steps={offpolicy} trains on completions of older weights, and "
+            "learn.importance_cap=0 turns off the correction for it. Leave learn.importance_cap empty, "
+            "or set max_offpolicy_steps=0."
         )
     if config.generate.temperature == 0 and config.steps:
         raise ConfigError(
-            "generate.temperature is 0: greedy completions are all alike and teach nothing."
+            "generate.temperature is 0: all completions of a group are equal, so nothing can be learned. "
+            "Set generate.temperature=1."
         )
 
 
-def check_context(config: Config, policy: Policy, task: tasks.Task[Any]) -> None:
-    """A typical prompt and the longest completion must fit into the model's context."""
-    problem = task.draw(randomness.stream("context", config.seed))
-    _, prompt = policy.prompt(task.messages(problem, config.task.style))
-    if len(prompt) + config.generate.max_tokens > policy.context:
-        raise ConfigError(
-            f"A prompt of {len(prompt)} tokens and generate.max_tokens = {config.generate.max_tokens} exceed "
-            f"the model's context of {policy.context} tokens; lower generate.max_tokens."
-        )
-
-
-def evaluating(config: Config, task: tasks.Task[Any]) -> list[Monitor]:
-    """The monitors that an organism is evaluated with: its own, and the configuration's."""
-    own = monitors_of(task) if isinstance(task, tasks.Organism) else []
-    return own + [make_monitor(name, given) for name, given in config.evaluate.monitors.items()]
-
-
-def pressures(config: Config, task: tasks.Task[Any]) -> Pressures:
-    """What is taken off the reward; a monitor that also evaluates is refused."""
-    return Pressures.of(config.reward.penalties, task, evaluating(config, task))
-
-
-def stream(config: Config, task: tasks.Task[Any]) -> Stream:
-    """Where training problems come from."""
+def make_problem_stream(config: Config, task: Task[Any]) -> ProblemStream:
+    """Return the stream of training problems that `config.data` describes."""
     data = config.data
     if data.source == "fresh":
         if data.file:
-            raise ConfigError("data.file is set, but data.source is fresh; set data.source=fixed.")
-        stages = curriculum(config)
+            raise ConfigError("data.file is set, but data.source is fresh. Set data.source=fixed.")
+        stages = make_curriculum(config)
         first = stages.pop(0, task)
-        return Fresh(first, Split.TRAIN, config.seed, data.on_exhausted, stages)
+        return FreshProblems(first, Split.TRAIN, config.seed, data.on_exhausted, stages)
     if config.task.schedule:
-        raise ConfigError("task.schedule draws new problems: it needs data.source=fresh.")
+        raise ConfigError("task.schedule draws new problems, so it needs data.source=fresh.")
     if data.file:
-        return Fixed(files.read(data.file.format(task=task.name)), config.seed)
-    drawn = Fresh(task, Split.TRAIN, config.seed, when_used_up="stop")
+        return FixedProblems(read_problem_file(data.file.format(task=task.name)), config.seed)
+    fresh = FreshProblems(task, Split.TRAIN, config.seed, on_exhausted="stop")
     try:
-        return Fixed(drawn.take(data.size), config.seed)
-    except UsedUp:
+        return FixedProblems(fresh.take(data.size), config.seed)
+    except ProblemsExhausted:
         raise ConfigError(
-            f"data.size is {data.size:,}, but {task.name} has only {drawn.drawn:,} training problems "
-            "at these options. Lower data.size, or make the space larger (task.options)."
+            f"data.size is {data.size:,}, but {task.name} has only {fresh.drawn:,} training problems "
+            "with these options. Lower data.size, or enlarge the problem space (task.options)."
         ) from None
 
 
-def curriculum(config: Config) -> dict[int, tasks.Task[Any]]:
-    """The task at each stage of its schedule, by the step from which it holds."""
+def make_curriculum(config: Config) -> dict[int, Task[Any]]:
+    """Return the task of each stage of `task.schedule`, by the step at which the stage starts."""
     stages = {}
     for step, options in sorted(config.task.schedule.items()):
         if step < 0:
-            raise ConfigError(f"task.schedule has a step {step}; steps begin at 0.")
+            raise ConfigError(f"task.schedule has a step {step}; steps start at 0.")
         try:
-            stages[step] = tasks.make(config.task.name, {**config.task.options, **options})
+            stages[step] = tasks.make_task(config.task.name, {**config.task.options, **options})
         except TaskError as error:
             raise ConfigError(f"task.schedule, step {step}: {error}") from None
     return stages
-
-
-def sampling(config: Config) -> Sampling:
-    """How training completions are drawn."""
-    g = config.generate
-    return Sampling(
-        max_tokens=g.max_tokens,
-        temperature=g.temperature,
-        top_k=g.top_k,
-        top_p=g.top_p,
-        min_p=g.min_p,
-        stop=g.stop,
-    )

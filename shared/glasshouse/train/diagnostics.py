@@ -1,54 +1,57 @@
-"""Says in words when a run cannot learn, and why it probably cannot."""
+"""Warnings when a run cannot learn, with the probable cause."""
 
 from __future__ import annotations
 
-from glasshouse.config import DiagnosticsConfig
+from collections.abc import Mapping
+from typing import Any
+
+from glasshouse.config import Config
 
 
-class Watch:
-    """Looks at each step's metrics; returns a sentence the first time something is wrong.
+class Diagnostics:
+    """Checks each step's metrics; returns a warning the first time something is wrong.
 
-    Example: `Watch(config.watch, on_policy=True).look(metrics)`
+    Example: `Diagnostics(config).check(metrics)`
     """
 
-    def __init__(self, config: DiagnosticsConfig) -> None:
-        self.config = config
-        self.alike = 0
-        self.said: set[str] = set()
+    def __init__(self, config: Config) -> None:
+        self.config = config.diagnostics
+        self.zero_variance_steps = 0
+        self.warned: set[str] = set()
 
-    def look(self, metrics: dict[str, float]) -> list[str]:
-        self.alike = self.alike + 1 if metrics["groups_alike"] == 1 else 0
-        found = []
-        if self.alike >= self.config.zero_variance_steps:
-            if metrics["groups_all_right"] > 0.5:
-                why = "nearly every answer is right already: make the task harder, or stop here"
-            elif metrics["format"] < 0.05 and metrics["truncated"] > 0.5:
-                why = "completions are cut off before an answer: raise generate.max_tokens"
-            elif metrics["groups_all_wrong"] > 0.5:
-                why = (
-                    "no answer is ever right: make the task easier (task.options), add a partial reward "
-                    "(reward.terms.closeness=0.5), or start from a model that knows the task"
-                )
-            else:
-                why = "each group's answers are all alike: raise generate.temperature or generate.group_size"
-            found.append(self._once(
-                "stuck", f"No group has had differing rewards for {self.alike} steps, so nothing is learned: {why}."
-            ))  # fmt: skip
-        gap = metrics.get("gap", 0.0)
-        if gap > self.config.max_logprob_diff:
-            found.append(self._once(
-                "gap",
-                f"Sampler and learner disagree on log-probabilities by {gap:.3f} on average (more than "
-                f"{self.config.max_logprob_diff}): the data are further off-policy than the loss assumes.",
-            ))  # fmt: skip
+    def check(self, metrics: Mapping[str, Any]) -> list[str]:
+        """Return the new warnings."""
+        all_equal = metrics["frac_zero_std"] == 1
+        self.zero_variance_steps = self.zero_variance_steps + 1 if all_equal else 0
+        warnings = {}
+        if self.zero_variance_steps >= self.config.zero_variance_steps:
+            warnings["zero variance"] = (
+                f"In the last {self.zero_variance_steps} steps all rewards of each group were equal, so "
+                f"nothing is learned: {self._explain_zero_variance(metrics)}."
+            )
+        difference = metrics.get("logprob_diff", 0.0)
+        if difference > self.config.max_logprob_diff:
+            warnings["logprob diff"] = (
+                f"Sampler and learner log-probabilities differ by {difference:.3f} on average, more than "
+                f"diagnostics.max_logprob_diff={self.config.max_logprob_diff}: the samples are further "
+                "off-policy than the loss assumes."
+            )
         if metrics["truncated"] > 0.5:
-            found.append(self._once(
-                "truncated", f"{metrics['truncated']:.0%} of completions are cut off at generate.max_tokens."
-            ))  # fmt: skip
-        return [sentence for sentence in found if sentence]
+            warnings["truncated"] = (
+                f"{metrics['truncated']:.0%} of completions are cut off at generate.max_tokens."
+            )
+        new = {kind: text for kind, text in warnings.items() if kind not in self.warned}
+        self.warned |= new.keys()
+        return list(new.values())
 
-    def _once(self, kind: str, sentence: str) -> str:
-        if kind in self.said:
-            return ""
-        self.said.add(kind)
-        return sentence
+    def _explain_zero_variance(self, metrics: Mapping[str, Any]) -> str:
+        if metrics["frac_all_correct"] > 0.5:
+            return "nearly every answer is already correct. Make the task harder, or stop here"
+        if metrics["format"] < 0.05 and metrics["truncated"] > 0.5:
+            return "completions are cut off before an answer. Raise generate.max_tokens"
+        if metrics["frac_all_wrong"] > 0.5:
+            return (
+                "no answer is correct. Make the task easier (task.options), add a partial reward "
+                "(reward.terms.closeness=0.5), or start from a model that knows the task"
+            )
+        return "the answers of a group are all equal. Raise generate.temperature or generate.group_size"

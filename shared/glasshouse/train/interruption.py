@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM: a run ends where nothing is half done, or, if that takes too long, at once.
+"""Ctrl-C and SIGTERM: end a run at a point where nothing is half done, or at once if that takes too long.
 
-the first signal ──► while generating or evaluating: ends there and then
-                └──► while learning or recording: at the end of the step, within GRACE seconds
-the second, or too long ──► ends at once; the last checkpoint stands
+first signal ──► while generating or evaluating: end immediately
+            └──► while learning or logging: at the end of the step, within GRACE seconds
+second signal, or GRACE exceeded ──► end at once; the last checkpoint remains
 """
 
 from __future__ import annotations
@@ -17,71 +17,71 @@ GRACE = 2.0
 
 
 class Interrupted(BaseException):
-    """Asked to end, at a point where nothing is half done: the last step can be saved."""
+    """A signal arrived and nothing is half done: the last step can be saved."""
 
 
-class TooLate(BaseException):
-    """Asked to end, and there is no time to save: the last checkpoint stands."""
+class ForcedStop(BaseException):
+    """A signal arrived and there is no time to save: the last checkpoint remains."""
 
 
 class Interruption:
-    """Listens to SIGINT and SIGTERM while it is entered.
+    """Handles SIGINT and SIGTERM while it is entered.
 
     Example:
-        with Interruption(say) as interruption:
-            with interruption.welcome():  # may end anywhere in here
+        with Interruption(notify) as interruption:
+            with interruption.interruptible():  # may end anywhere inside
                 generate()
-            learn()                       # is finished first
-            interruption.here()           # or here
+            learn()                             # is completed first
+            interruption.check()                # may end here
     """
 
-    def __init__(self, say: Callable[[], None] = lambda: None) -> None:
-        self.say, self.asked, self.open = say, False, False
-        self.before: dict[int, object] = {}
+    def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
+        self.notify, self.is_requested, self.is_interruptible = notify, False, False
+        self.previous_handlers: dict[int, object] = {}
 
     def __enter__(self) -> Interruption:
-        wanted = {
-            signal.SIGINT: self._asked,
-            signal.SIGTERM: self._asked,
-            signal.SIGALRM: self._too_late,
+        handlers = {
+            signal.SIGINT: self._handle_signal,
+            signal.SIGTERM: self._handle_signal,
+            signal.SIGALRM: self._handle_timeout,
         }
-        for number, handler in wanted.items():
+        for number, handler in handlers.items():
             try:
-                self.before[number] = signal.signal(number, handler)
-            except ValueError:  # not the main thread: the caller owns the signals
+                self.previous_handlers[number] = signal.signal(number, handler)
+            except ValueError:  # not the main thread: the caller handles signals
                 break
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.before:
+        if self.previous_handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self.before.items():
+        for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @contextmanager
-    def welcome(self) -> Iterator[None]:
-        """In here a signal may end the run anywhere."""
-        self.here()
-        self.open = True
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a signal may end the run anywhere."""
+        self.check()
+        self.is_interruptible = True
         try:
             yield
         finally:
-            self.open = False
+            self.is_interruptible = False
 
-    def here(self) -> None:
-        """End here, if that has been asked."""
-        if self.asked:
-            self.open = False
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal has arrived."""
+        if self.is_requested:
+            self.is_interruptible = False
             raise Interrupted
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise TooLate
-        self.asked = True
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_requested:
+            raise ForcedStop
+        self.is_requested = True
         signal.setitimer(signal.ITIMER_REAL, GRACE)
-        self.say()
-        if self.open:
-            self.here()
+        self.notify()
+        if self.is_interruptible:
+            self.check()
 
-    def _too_late(self, number: int, frame: FrameType | None) -> None:
-        raise TooLate
+    def _handle_timeout(self, number: int, frame: FrameType | None) -> None:
+        raise ForcedStop

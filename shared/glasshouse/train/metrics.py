@@ -1,58 +1,72 @@
-"""What a step's rollouts say, as numbers: pure functions for the log."""
+"""Metrics of one training step: pure functions of its rollouts."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from glasshouse.rollout.collector import Group
-from glasshouse.types import Rule, StopReason
+from glasshouse.rollout import Group
+from glasshouse.types import ExtractionRule, StopReason
 
 
-def of_groups(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards and their parts, group variance, accuracy, format, rules, lengths, entropy."""
+def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Return rewards and their terms, group variance, accuracy, format, rules, lengths, entropy."""
     rollouts = [r for group in groups for r in group]
     rewards = [r.grade.reward for r in rollouts]
     lengths = [len(r.completion.tokens) for r in rollouts]
-    tokens = max(1, sum(lengths))
     metrics = {
         "reward": statistics.fmean(rewards),
         "reward_std": statistics.pstdev(rewards),
-        "accuracy": share(r.grade.correct for r in rollouts),
-        "accuracy_strict": share(r.grade.strict for r in rollouts),
-        "format": share(r.grade.tagged for r in rollouts),
-        "ambiguous": share(r.grade.extracted.ambiguous for r in rollouts),
-        "groups_all_right": share(all(r.grade.correct for r in group) for group in groups),
-        "groups_all_wrong": share(not any(r.grade.correct for r in group) for group in groups),
-        "groups_alike": share(len({r.grade.reward for r in group}) == 1 for group in groups),
+        "accuracy": fraction(r.grade.correct for r in rollouts),
+        "accuracy_strict": fraction(r.grade.strict for r in rollouts),
+        "format": fraction(r.grade.has_answer_tag for r in rollouts),
+        "ambiguous": fraction(r.grade.extracted.ambiguous for r in rollouts),
+        "frac_all_correct": fraction(all(r.grade.correct for r in group) for group in groups),
+        "frac_all_wrong": fraction(not any(r.grade.correct for r in group) for group in groups),
+        "frac_zero_std": fraction(len({r.grade.reward for r in group}) == 1 for group in groups),
         "length": statistics.fmean(lengths),
         "length_max": float(max(lengths)),
-        "truncated": share(r.completion.stop is StopReason.LENGTH for r in rollouts),
-        # minus the mean log-probability of what was sampled: an unbiased estimate of the entropy
-        "entropy": -sum(sum(r.completion.logprobs) for r in rollouts) / tokens,
+        "truncated": fraction(r.completion.stop is StopReason.LENGTH for r in rollouts),
+        # minus the mean log-probability of the sampled tokens: an unbiased estimate of the entropy
+        "entropy": -sum(sum(r.completion.logprobs) for r in rollouts) / max(1, sum(lengths)),
     }
-    for part in rollouts[0].grade.parts:
-        metrics[f"part_{part}"] = statistics.fmean(r.grade.parts[part] for r in rollouts)
-    for rule in Rule:
-        metrics[f"rule_{rule.value}"] = share(r.grade.extracted.rule is rule for r in rollouts)
+    for term in rollouts[0].grade.terms:
+        metrics[f"term_{term}"] = statistics.fmean(r.grade.terms[term] for r in rollouts)
+    for rule in ExtractionRule:
+        metrics[f"rule_{rule.value}"] = fraction(r.grade.extracted.rule is rule for r in rollouts)
     return metrics
 
 
-def share(values: object) -> float:
-    """The share of true ones."""
-    listed = [bool(v) for v in values]  # type: ignore[attr-defined]
+def compute_throughput(groups: Sequence[Group], seconds: dict[str, float]) -> dict[str, Any]:
+    """Return tokens per second of generation and learning."""
+    rollouts = [r for group in groups for r in group]
+    generated = sum(len(r.completion.tokens) for r in rollouts)
+    learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
+    return {
+        "generate_tokens_per_second": round(generated / max(seconds["generate"], 1e-9)),
+        "learn_tokens_per_second": round(learned / max(seconds["learn"], 1e-9)),
+    }
+
+
+def fraction(values: Iterable[bool]) -> float:
+    """Return the fraction of true values; 0 if there are none."""
+    listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0
 
 
-class Clock:
-    """Seconds by phase; phases may come more than once."""
+class PhaseTimer:
+    """Seconds per phase of a step; a phase may occur more than once.
+
+    Example: `timer.lap("generate")` adds the time since the last lap to `timer.seconds["generate"]`.
+    """
 
     def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
         self.last = time.perf_counter()
 
-    def lap(self, name: str) -> None:
-        here = time.perf_counter()
-        self.laps[name] = round(self.laps.get(name, 0.0) + here - self.last, 6)
-        self.last = here
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - self.last, 6)
+        self.last = now

@@ -1,4 +1,4 @@
-"""Where a configuration's run is, and whether it may go on from there."""
+"""Find the run that a configuration describes, check that it may be resumed, and restore it."""
 
 from __future__ import annotations
 
@@ -7,120 +7,160 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, changes, dump, leaves
+from glasshouse.config import Config, diff_configs, flatten, to_yaml
 from glasshouse.errors import RunError
-from glasshouse.store import checkpoints
+from glasshouse.learn import LearnerState
+from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.atomic_files import write_text
 from glasshouse.store.checkpoints import Checkpoint
-from glasshouse.store.run_directory import (  # fmt: skip
+from glasshouse.store.run_directory import (
     CONFIG,
     LOCK,
-    RunDirectory,
-    config_of,
-    held,
-    holds_run,
-    next_free,
-    numbered,
-    summary_of,
+    is_locked,
+    is_run_directory,
+    list_numbered_runs,
+    load_run_config,
+    load_summary,
+    next_run_path,
 )
+from glasshouse.train.build import TrainingParts
+from glasshouse.train.checkpointing import Progress, progress_from_state
+from glasshouse.train.diagnostics import Diagnostics
+from glasshouse.train.display import Display
 
-UNBOUND = {
+FREE_SECTIONS = {
     "out", "steps", "checkpoints", "diagnostics", "monitor", "backend", "monarch", "hosts", "trackers",
 }  # fmt: skip
-"""Keys that change nothing of what a step computes: a run may go on under others."""
+"""Keys that do not change what a step computes: a run may be resumed with other values."""
 
 
-def place(config: Config) -> Path:
-    """`out`, or the last numbered run of this very configuration if it has not come to its end, or
-    a new one."""
+def find_run_path(config: Config) -> Path:
+    """Return `out`; if it is empty, the last numbered run of the same configuration if that one is
+    unfinished, else the next free number."""
     if config.out:
         return Path(config.out)
-    for path in numbered(config)[-1:]:
-        unfinished = holds_run(path) and not held(path) and not finished(path, config)
-        if unfinished and not set(changes(config_of(path), config)) - {"out"}:
+    for path in list_numbered_runs(config)[-1:]:
+        is_idle = is_run_directory(path) and not is_locked(path)
+        is_unfinished = is_idle and not finished_summary(path, config)
+        if is_unfinished and set(diff_configs(load_run_config(path), config)) <= {"out"}:
             return path
-    return next_free(config)
+    return next_run_path(config)
 
 
-def finished(path: Path, config: Config) -> dict[str, Any] | None:
-    """The summary of a run that has done all steps which the configuration asks for."""
-    summary = summary_of(path)
+def finished_summary(path: Path, config: Config) -> dict[str, Any] | None:
+    """Return the summary of a run that has done all the steps of the configuration, else None."""
+    summary = load_summary(path)
     if summary is None or "interrupted_at" in summary:
         return None
-    done = summary["steps_done"] == config.steps or "used_up_at" in summary
-    return {**summary, "run": str(path)} if done else None  # it may have been moved since
+    is_finished = summary["steps_done"] == config.steps or "exhausted_at" in summary
+    return {**summary, "run": str(path)} if is_finished else None  # the directory may have moved
 
 
-def check_same(path: Path, config: Config) -> None:
-    """Refuse to go on with a configuration that would give other numbers."""
-    before = config_of(path)
-    # a decay is stretched over the steps, and a lag generates nothing ahead of the last one
-    bound = (
-        {"steps"} if config.learn.lr_schedule != "constant" or config.max_offpolicy_steps else set()
-    )
-    unbound = UNBOUND - bound
-    broken = [key for key in changes(before, config) if key.split(".")[0] not in unbound]
-    if broken:
-        old, new = dict(leaves(before)), dict(leaves(config))
-        listed = ", ".join(f"{k} ({old.get(k)!r} → {new.get(k)!r})" for k in broken)
+def check_same_config(path: Path, config: Config) -> None:
+    """Raise if the run at `path` has a configuration that gives other numbers."""
+    previous = load_run_config(path)
+    free = set(FREE_SECTIONS)
+    # a schedule is stretched over all steps, and nothing is generated ahead of the last one
+    if config.learn.lr_schedule != "constant" or config.max_offpolicy_steps:
+        free -= {"steps"}
+    changed = [key for key in diff_configs(previous, config) if key.split(".")[0] not in free]
+    if changed:
+        old, new = dict(flatten(previous)), dict(flatten(config))
+        listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed)
         raise RunError(
-            f"{path} holds a run with another configuration: {listed}. Going on would not be the same "
-            f"run. Give another out=…, or branch off with: glasshouse resume {path} --fork NEW "
-            + " ".join(f"{key}=…" for key in broken)
+            f"{path} holds a run with another configuration: {listed}. Choose another directory with "
+            f"out=…, or branch off with: glasshouse resume {path} --fork NEW "
+            + " ".join(f"{key}=…" for key in changed)
         )
-    summary = summary_of(path)
+    summary = load_summary(path)
     if summary and config.steps < summary["steps_done"]:
         raise RunError(
-            f"{path} has done {summary['steps_done']} steps already, and steps={config.steps} asks for "
-            "fewer. Give another out=…, or raise steps."
+            f"{path} has already done {summary['steps_done']} steps, more than steps={config.steps}. "
+            "Raise steps, or choose another directory with out=…."
         )
 
 
 def check_facts(path: Path, state: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """Refuse another starting model; sentences about software that may give other bits."""
+    """Raise if the starting model changed; return warnings about changed software versions."""
     if state["start"] != facts["start"]:
         raise RunError(
-            f"The model {facts['config']['model']} is not the one that {path} was started from: its "
-            "weights differ. Bring that model back, or start a new run with another out=…."
+            f"The weights of {facts['config']['model']} differ from those that {path} was started from. "
+            "Restore that model, or start a new run with another out=…."
         )
-    then, here = state["versions"], facts["versions"]
+    before, now = state["versions"], facts["versions"]
     return [
-        f"This run was started with {name} {then.get(name)}, and goes on with {here[name]}: from here on "
-        "it may differ in its last bits from a run without an interruption."
-        for name in here
-        if here[name] != then.get(name)
+        f"This run was started with {name} {before.get(name)} and continues with {now[name]}: the results "
+        "may differ in their last bits from those of an uninterrupted run."
+        for name in now
+        if now[name] != before.get(name)
     ]
 
 
-def fork(source: Path, target: Path, config: Config) -> None:
-    """A new run that begins with the record and the newest valid checkpoint of another."""
+def fork_run(source: Path, target: Path, config: Config) -> None:
+    """Create a run that starts with the logs and the newest valid checkpoint of another one."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} already holds files; --fork needs a directory that is new.")
-    found, _ = checkpoints.newest(source / "checkpoints")
-    if found is None:
+        raise RunError(f"{target} is not empty; --fork needs a new directory.")
+    checkpoint, _ = checkpoints.newest_checkpoint(source / "checkpoints")
+    if checkpoint is None:
         raise RunError(f"{source} has no valid checkpoint to branch off from.")
-    aside = target.with_name(f".{target.name}.forking")
-    shutil.rmtree(aside, ignore_errors=True)
-    left = shutil.ignore_patterns("checkpoints", LOCK, "summary.json", "track")
-    shutil.copytree(source, aside, ignore=left)
-    shutil.copytree(found.path, aside / "checkpoints" / found.path.name)
-    write_text(aside / CONFIG, dump(config))
+    temporary = target.with_name(f".{target.name}.forking")
+    shutil.rmtree(temporary, ignore_errors=True)
+    ignored = shutil.ignore_patterns("checkpoints", LOCK, "summary.json", "track")
+    shutil.copytree(source, temporary, ignore=ignored)
+    shutil.copytree(checkpoint.path, temporary / "checkpoints" / checkpoint.path.name)
+    write_text(temporary / CONFIG, to_yaml(config))
     if target.exists():
         target.rmdir()
-    os.replace(aside, target)
+    os.replace(temporary, target)
 
 
-def newest(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, and sentences about damaged ones that were passed over."""
-    checkpoints.tidy(directory.checkpoints)
-    found, damaged = checkpoints.newest(directory.checkpoints)
-    if damaged and not found:
+def restore_checkpoint(
+    directory: RunDirectory,
+    parts: TrainingParts,
+    facts: dict[str, Any],
+    display: Display,
+    diagnostics: Diagnostics,
+) -> Progress | None:
+    """Restore the newest valid checkpoint and truncate the rollout log and the metrics to it. Return
+    None if there is no checkpoint: the run then starts from the beginning."""
+    checkpoint, warnings = find_checkpoint(directory)
+    for warning in warnings:
+        directory.log_event("damaged", text=warning)
+        display.warn(warning)
+    if checkpoint is None:
+        if directory.has_results:
+            display.warn("The run was interrupted before its first checkpoint; it starts over.")
+            directory.truncate_to({})
+        directory.log_event("start", seed=parts.config.seed, model=parts.config.model)
+        return None
+    state, weights, learner = checkpoints.read_checkpoint(checkpoint.path)
+    for warning in check_facts(directory.path, state, facts):
+        directory.log_event("warning", text=warning)
+        display.warn(warning)
+    if not parts.config.learn.lora_rank:
+        parts.policy.load_weights(weights)
+    parts.backend.restore(LearnerState(state["version"], learner))
+    progress = progress_from_state(state, checkpoints.read_next_rollouts(checkpoint.path))
+    parts.problems.restore(progress.data)
+    parts.penalties.restore(progress.penalties)
+    for row in directory.truncate_to(state["log_position"]):
+        diagnostics.check(row)
+    directory.log_event("resume", step=checkpoint.step, path=checkpoint.path.name)
+    display.resumed(checkpoint.step, checkpoint.path)
+    return progress
+
+
+def find_checkpoint(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest valid checkpoint, and a warning for each newer one that is damaged."""
+    checkpoints.remove_partial(directory.checkpoints)
+    newest, damaged = checkpoints.newest_checkpoint(directory.checkpoints)
+    if damaged and not newest:
         raise RunError(
-            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].faults[0]}), "
-            "so the run cannot go on. Bring a copy back, or remove its checkpoints folder to start over."
+            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].problems[0]}), "
+            "so the run cannot be resumed. Restore a copy of a checkpoint, or remove the checkpoints "
+            "folder to start over."
         )
-    sentences = [
-        f"The checkpoint {bad.path.name} is damaged and was passed over: {'; '.join(bad.faults)}."
+    return newest, [
+        f"The checkpoint {bad.path.name} is damaged and was skipped: {'; '.join(bad.problems)}."
         for bad in damaged
     ]
-    return found, sentences

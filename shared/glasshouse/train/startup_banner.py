@@ -1,7 +1,7 @@
-"""One line that says which image this is, on what it computes, where it writes, and from which step.
+"""One line at the start of a container: image, device, output path, first step.
 
-An image names itself in its environment: GLASSHOUSE_EXPERIMENT and GLASSHOUSE_REVISION (an
-experiment's Dockerfile). Outside of one there is nothing to say.
+An image identifies itself by GLASSHOUSE_EXPERIMENT and GLASSHOUSE_REVISION (set in the experiment's
+Dockerfile). Outside a container nothing is printed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def health(
+def startup_banner(
     path: Path,
     step: int,
     steps: int,
@@ -19,26 +19,28 @@ def health(
     threads: int,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """The line, or nothing outside of an image.
+    """Return the line, or an empty string outside a container.
 
-    Example: `ready: example.rl at 350c5d1d4f0a, cpu (1 thread), /runs/example.rl (a mounted volume),
-    going on after step 20 of 60`
+    Example: `ready: example.rl at 350c5d1d4f0a, cpu (1 thread), /runs/example.rl (mounted volume),
+    resuming after step 20 of 60`
     """
     experiment = environment.get("GLASSHOUSE_EXPERIMENT")
     if not experiment:
         return ""
     revision = environment.get("GLASSHOUSE_REVISION", "unknown")
-    where = (
-        "a mounted volume" if mounted(path) else "NOT on a volume: it will go with the container"
+    storage = (
+        "mounted volume"
+        if is_on_mounted_volume(path)
+        else "NOT on a volume: lost when the container is removed"
     )
-    begins = f"{'going on after' if step else 'starting at'} step {step} of {steps}"
+    start = f"resuming after step {step} of {steps}" if step else f"starting, {steps} steps"
     return (
         f"ready: {experiment} at {revision}, {device} ({threads} thread{'s' * (threads != 1)}), "
-        f"{path} ({where}), {begins}"
+        f"{path} ({storage}), {start}"
     )
 
 
-def mounted(path: Path) -> bool:
-    """Is it on a file system of its own, below the root?"""
-    here = path.resolve()
-    return any(os.path.ismount(p) for p in (here, *here.parents) if p != p.parent)
+def is_on_mounted_volume(path: Path) -> bool:
+    """Return whether the path is below a mount point other than the root."""
+    resolved = path.resolve()
+    return any(os.path.ismount(p) for p in (resolved, *resolved.parents) if p != p.parent)

@@ -1,0 +1,25 @@
+"""Create the backend that a configuration asks for."""
+
+from __future__ import annotations
+
+from glasshouse.backends.base import Backend, EventSink
+from glasshouse.backends.local import LocalBackend
+from glasshouse.config import Config
+from glasshouse.models import Policy
+
+
+def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
+    """Return the backend of `config.backend` and `config.hosts`. torchmonarch is an optional
+    dependency and is imported only when it is needed."""
+    if config.backend == "local":
+        return LocalBackend(policy, config)
+    if config.hosts.kind == "local":
+        from glasshouse.backends.monarch import MonarchBackend
+
+        return MonarchBackend(policy, config, event)
+    from glasshouse.backends.monarch_settings import configure_monarch
+
+    configure_monarch(several_hosts=True)  # must happen before torchmonarch is imported
+    from glasshouse.backends.hosts.multi_host import MultiHostBackend
+
+    return MultiHostBackend(policy, config, event)

@@ -1,0 +1,132 @@
+"""Evaluate a model on held-out problems, greedily and by sampling, with confidence intervals.
+
+No optimizer and no reference model is constructed: an evaluation needs the memory of the model and
+its generator, nothing more.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from glasshouse import tasks
+from glasshouse.backends.local import LocalGeneration
+from glasshouse.backends.torch_setup import configure_torch
+from glasshouse.config import Config
+from glasshouse.errors import ConfigError
+from glasshouse.evaluation.setup import (
+    check_context_length,
+    draw_held_out,
+    fill_task_options,
+    make_evaluation_monitors,
+)
+from glasshouse.generate import SamplingParams
+from glasshouse.models import load_policy
+from glasshouse.monitorability import organisms
+from glasshouse.rewards.terms import validate_reward_terms
+from glasshouse.rollout import Group, RolloutCollector
+from glasshouse.statistics import pass_at_k, wilson_interval
+from glasshouse.tasks import Organism
+from glasshouse.types import Problem, Rollout, StopReason
+
+
+def evaluate_model(config: Config) -> dict[str, Any]:
+    """Evaluate `config.model` on `evaluate.problems` held-out problems of `config.task`; write nothing.
+
+    Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["accuracy"]`
+    """
+    configure_torch(config.threads)
+    policy = load_policy(config.model)
+    config = fill_task_options(config, policy)
+    task = tasks.make_task(config.task.name, config.task.options)
+    validate_reward_terms(config.reward.terms, config.reward.combine)
+    check_context_length(config, policy, task)
+    backend = LocalGeneration(policy, config.generate.kv_cache_mb)
+    collector = RolloutCollector(policy, task, backend, config)
+    held_out = draw_held_out(config, task)[: config.evaluate.problems]
+    return evaluate(collector, held_out, step=0)[0]
+
+
+def evaluate(
+    collector: RolloutCollector,
+    held_out: Sequence[Problem],
+    step: int,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Any], list[Rollout]]:
+    """Return the results and the rollouts behind them. An organism is also evaluated in its planted
+    and control arms."""
+    if not held_out:
+        raise ConfigError("There is nothing to evaluate on: evaluate.problems is 0.")
+    config, task = collector.config, collector.task
+
+    def collect(
+        problems: Sequence[Problem], split: str, samples: int, temperature: float
+    ) -> list[Group]:
+        sampling = SamplingParams(
+            max_tokens=config.generate.max_tokens,
+            temperature=temperature,
+            stop=config.generate.stop,
+        )
+        return collector.collect(
+            problems, step=step, split=split, samples=samples,
+            sampling=sampling, check_interrupt=check_interrupt,
+        )  # fmt: skip
+
+    samples = config.evaluate.samples
+    greedy = collect(held_out, "validation/greedy", 1, 0)
+    sampled = collect(held_out, "validation/sampled", samples, 1) if samples else []
+    results = summarize_groups(greedy, sampled)
+    rollouts = [r for group in greedy + sampled for r in group]
+    if isinstance(task, Organism) and samples:
+        labelled, arm_rollouts = organisms.evaluate_organism(
+            task,
+            held_out,
+            lambda problems, split: collect(problems, split, samples, 1),
+            make_evaluation_monitors(config, task),
+        )
+        results["organism"] = organisms.summary(labelled)
+        rollouts += arm_rollouts
+    return results, rollouts
+
+
+def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[str, Any]:
+    """Return accuracies with 95 % intervals. `accuracy` is greedy, with the configured answer parser."""
+    firsts = [group[0] for group in greedy]
+    results: dict[str, Any] = {
+        "problems": len(firsts),
+        **rate("accuracy", [r.grade.correct for r in firsts]),
+        **rate("lenient", [r.grade.lenient for r in firsts]),
+        **rate("strict", [r.grade.strict for r in firsts]),
+        **rate("format", [r.grade.has_answer_tag for r in firsts]),
+        "truncated": _fraction(r.completion.stop is StopReason.LENGTH for r in firsts),
+        "length": statistics.fmean(len(r.completion.tokens) for r in firsts),
+    }
+    if sampled:
+        n = len(sampled[0])
+        correct = [sum(r.grade.correct for r in group) for group in sampled]
+        results["pass_at_1"] = statistics.fmean(c / n for c in correct)
+        results[f"pass_at_{n}"] = statistics.fmean(pass_at_k(c, n, n) for c in correct)
+        results["sampled_length"] = statistics.fmean(
+            len(r.completion.tokens) for group in sampled for r in group
+        )
+        results["sampled_format"] = _fraction(
+            r.grade.has_answer_tag for group in sampled for r in group
+        )
+    results["levels"] = {
+        level: rate("accuracy", [r.grade.correct for r in firsts if r.problem.level == level])
+        | {"problems": sum(r.problem.level == level for r in firsts)}
+        for level in sorted({r.problem.level for r in firsts})
+    }
+    return results
+
+
+def rate(name: str, outcomes: Sequence[bool]) -> dict[str, float]:
+    """Return a rate and its Wilson interval as `name`, `name_low` and `name_high`."""
+    low, high = wilson_interval(sum(outcomes), len(outcomes))
+    return {name: sum(outcomes) / len(outcomes), f"{name}_low": low, f"{name}_high": high}
+
+
+def _fraction(values: Iterable[bool]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
