@@ -1,9 +1,9 @@
-"""REINFORCE on digit tasks: `sum_digits`, and `reverse_digits` by one override.
+"""REINFORCE on the digit tasks `sum_digits` and `reverse_digits`.
 
 python training/digits.reinforce/train.py
 python training/digits.reinforce/train.py task.name=reverse_digits
 python training/digits.reinforce/train.py backend=monarch monarch.generators=4
-glasshouse study training/digits.reinforce/study.yaml        # both tasks, five seeds, the controls
+glasshouse study training/digits.reinforce/study.yaml        # both tasks and their controls, 7 seeds
 """
 
 from glasshouse.cli import run_experiment

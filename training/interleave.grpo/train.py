@@ -1,10 +1,8 @@
-"""The task that the positive control was for: two lists interleaved.
+"""GRPO on interleaving two lists, with the configuration of the positive control except for the task.
 
-    python training/interleave.grpo/train.py                    # without steps
-    python training/interleave.grpo/train.py task.style=cot     # with steps
-    glasshouse study training/interleave.grpo/study.yaml        # both, over seeds, with the controls
-
-Its configuration is the positive control's but for the task.
+python training/interleave.grpo/train.py                    # without reasoning steps
+python training/interleave.grpo/train.py task.style=cot     # with reasoning steps
+glasshouse study training/interleave.grpo/study.yaml        # both and their controls, over seeds
 """
 
 from glasshouse.cli import run_experiment

@@ -1,14 +1,14 @@
-"""Does RL make the chain of thought harder to monitor, and under which pressure?
+"""Does RL make the chain of thought (CoT) harder to monitor, and under which pressure?
 
-    python training/monitorability.grpo/train.py                                            # outcome alone
-    python training/monitorability.grpo/train.py reward.penalties='{monitor: {weight: 0.3}}'  # a monitor in it
+    python training/monitorability.grpo/train.py                                            # outcome reward only
+    python training/monitorability.grpo/train.py reward.penalties='{monitor: {weight: 0.3}}'  # monitor penalty
     python training/monitorability.grpo/train.py task.name=grader_bug model=grader-bug-0 \\
         reward.terms='{last_digit: 1}' reward.penalties='{length: {weight: 1}}'             # another organism
-    glasshouse study training/monitorability.grpo/study.yaml                                # all of it, over seeds
+    glasshouse study training/monitorability.grpo/study.yaml                                # all pressures, 8 seeds
 
-The model is asked sums beside which a leaked answer key stands, wrong ones among them in evaluation.
-Whether an answer followed the key is known by construction; whether its chain of thought tells is
-what a monitor sees. docs/organisms.md has the other organisms, docs/monitorability.md the measures.
+The model adds digits, and some prompts leak a hint at the answer. In evaluation the hint is wrong, so
+an answer that follows it was caused by it. A monitor that reads the CoT may or may not detect this.
+docs/organisms.md describes the other organisms, docs/monitorability.md the measures.
 """
 
 from glasshouse.cli import run_experiment

@@ -1,9 +1,9 @@
 """The positive control: GRPO on arithmetic, to validate the pipeline before the interleaving task.
 
-python training/positive_control.grpo/train.py                              # four operations, no steps
-python training/positive_control.grpo/train.py task.style=cot               # the same with steps
+python training/positive_control.grpo/train.py                              # + - * /, without reasoning steps
+python training/positive_control.grpo/train.py task.style=cot               # with reasoning steps
 python training/positive_control.grpo/train.py task.name=multiplication     # three digits times two
-glasshouse study training/positive_control.grpo/study.yaml                  # all of them, and the verdicts
+glasshouse study training/positive_control.grpo/study.yaml                  # all of them, with verdicts
 """
 
 from glasshouse.cli import run_experiment
