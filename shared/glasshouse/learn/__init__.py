@@ -1,10 +1,18 @@
-"""Learning: rollouts to an update.
+"""Learning: from rollouts to a policy update.
 
-`advantages` and `losses` are pure functions, one page each; `Learner` applies whichever algorithm
-the configuration names, without knowing which it is.
+advantages.py  rewards of a group to advantages: pure functions on one page
+losses.py      every algorithm's loss: pure functions on one page, and the table `ALGORITHMS`
+learner.py     `Learner` applies the configured algorithm without knowing which it is
 """
 
-from glasshouse.learn.learner import Learner, LearnerState, Sample
-from glasshouse.learn.losses import ALGORITHMS, Algorithm, algorithm
+from glasshouse.learn.learner import Learner, LearnerState, TrainingSample
+from glasshouse.learn.losses import ALGORITHMS, Algorithm, get_algorithm
 
-__all__ = ["ALGORITHMS", "Algorithm", "Learner", "LearnerState", "Sample", "algorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Learner",
+    "LearnerState",
+    "TrainingSample",
+    "get_algorithm",
+]

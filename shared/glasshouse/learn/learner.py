@@ -1,10 +1,10 @@
-"""The learner: rollouts in, one update out. It is blind to the algorithm.
+"""The learner: samples in, one policy update out. It does not know which algorithm it runs.
 
-    samples ──► drop rows without a signal ──► pack by length ──► for each micro-batch, in fixed
+    samples ──► drop rows of zero advantage ──► pack by length ──► for each microbatch, in fixed
     order: log-probabilities, loss, backward ──► clip ──► AdamW
 
-What was removed: padding to the longest row of the step (rows are packed with their like), logits
-of prompt tokens, computing a prompt once for each of its samples, and rows whose advantage is zero,
+What was removed: padding to the longest row of the step (rows of similar length are packed
+together), logits of prompt tokens, computing a prompt once per sample, and rows of zero advantage
 where leaving them out changes nothing.
 """
 
@@ -15,63 +15,72 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from glasshouse.answers import split
+from glasshouse.answers import split_completion
 from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn.losses import LossInputs, LossSettings, algorithm, skippable
+from glasshouse.learn.losses import (
+    LossInputs,
+    LossSettings,
+    can_skip_zero_advantage,
+    get_algorithm,
+)
 from glasshouse.models import llama
-from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
-from glasshouse.models.shared_prefix import Prefixes
+from glasshouse.models.shared_prefix import SharedPrefixes
 
-WEIGHT = "weight"
-"""Under this key a state holds the weights that are not in the model's own file."""
-WATCHED_ROWS = 16
-"""Rows a step on which the KL divergence from the start is measured when no loss term needs it."""
+ADAPTER_KEY = "weight"
+"""Prefix of the adapter weights in `LearnerState.tensors`."""
+KL_ROWS = 16
+"""Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One completion, as the learner sees it."""
+class TrainingSample:
+    """One completion, as the learner needs it."""
 
     prompt: tuple[int, ...]
     tokens: Sequence[int]
-    logprobs: Sequence[float]
-    """The sampler's."""
+    sampler_logprobs: Sequence[float]
+    """Log-probability of each token under the policy version that sampled it."""
     advantage: float
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerState:
-    """Where a learner stands, beside the weights."""
+    """The state of a learner apart from the policy's weights."""
 
     version: int
     tensors: dict[str, torch.Tensor]
-    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>`, `step/<parameter>`, and
+    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>` and `step/<parameter>`, and
     adapters as `weight/<parameter>`."""
 
 
+class GradientBlock(NamedTuple):
+    """The unit of gradient computation: some microbatches of a step."""
+
+    shares_prompts: bool
+    """Prompts are computed once for all their samples."""
+    microbatches: list[list[TrainingSample]]
+
+
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one unit of work gave."""
+class BlockGradients:
+    """Loss, metrics and gradients of one block."""
 
     loss: float
-    gap: float
-    """Largest difference between the sampler's and the learner's log-probabilities."""
-    sums: dict[str, float]
+    logprob_diff_max: float
+    """Largest difference between the log-probabilities of sampler and learner."""
+    metric_sums: dict[str, float]
     gradients: Sequence[torch.Tensor | None]
 
 
-Unit = tuple[bool, list[list[Sample]]]
-"""Whether prompts are computed once for several samples, and the micro-batches."""
-
-
 class Learner:
-    """Holds the optimizer; changes the policy's weights in place.
+    """Holds the optimizer and updates the policy's weights in place.
 
     Example: `Learner(policy, config.learn, max_tokens=128, steps=60).update(samples)`
     """
@@ -86,8 +95,8 @@ class Learner:
         temperature: float = 1.0,
     ) -> None:
         self.policy, self.config = policy, config
-        self.algorithm = algorithm(config.algorithm)
-        self.settings = settings(config)
+        self.algorithm = get_algorithm(config.algorithm)
+        self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
         self.reference = copy.deepcopy(policy.model).requires_grad_(False)
@@ -97,152 +106,169 @@ class Learner:
         )
 
     @classmethod
-    def of(cls, policy: Policy, config: Config) -> Learner:
-        """As a run's configuration says."""
+    def from_config(cls, policy: Policy, config: Config) -> Learner:
+        """The learner of a run."""
         return cls(
             policy, config.learn, max_tokens=config.generate.max_tokens,
             steps=config.steps, temperature=config.generate.temperature,
         )  # fmt: skip
 
     def state(self) -> LearnerState:
-        """What the policy's saved weights do not say: the optimizer's memory, and adapters, since
-        they are merged into the weights that are saved."""
+        """What a checkpoint needs besides the policy's saved weights: the optimizer state, and
+        adapters, which are merged into the saved weights."""
         tensors = {}
-        for name, parameter in self._named():
+        for name, parameter in self._named_parameters():
             if hasattr(self.policy.model, "peft_config"):
-                tensors[f"{WEIGHT}/{name}"] = parameter.detach()
+                tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach()
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"{key}/{name}"] = value
         return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
-        """Go on from a state; the weights, unless they are adapters, are the policy's."""
+        """Continues from a state. Weights other than adapters must already be in the policy."""
         self.version = state.version
         self.optimizer.state.clear()
-        parameters = dict(self._named())
+        parameters = dict(self._named_parameters())
         with torch.no_grad():
             for path, value in state.tensors.items():
                 key, _, name = path.partition("/")
-                if key == WEIGHT:
+                if key == ADAPTER_KEY:
                     parameters[name].copy_(value)
                 else:
                     self.optimizer.state[parameters[name]][key] = value.clone()
 
-    def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
+    def _named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(n, p) for n, p in self.policy.model.named_parameters() if p.requires_grad]
 
-    def update(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One step's rollouts, `config.passes` updates; returns what happened, for the log."""
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Trains `config.epochs_per_batch` epochs on the samples of a step; returns metrics."""
         rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
-        skip = self.config.skip_zero_advantage and skippable(self.settings)
-        kept = [s for s in samples if s.advantage != 0 or not skip]
-        kept = [s for s in kept if s.tokens]
-        metrics: dict[str, float] = {"learned_rows": len(kept), "kl": self._divergence(samples)}
+        skip = self.config.skip_zero_advantage and can_skip_zero_advantage(self.settings)
+        trained = [s for s in samples if s.tokens and (s.advantage != 0 or not skip)]
+        metrics: dict[str, float] = {"learned_rows": len(trained), "kl": self._estimate_kl(samples)}
+        factor = learning_rate_factor(self.config, self.version, self.steps)
+        learning_rate = self.config.learning_rate * factor
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
         for _ in range(self.config.epochs_per_batch):
-            rate = self.config.learning_rate * schedule(self.config, self.version, self.steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            metrics |= self._pass(kept, rows, tokens)
-            metrics["lr"] = rate
+            metrics |= self._train_epoch(trained, rows, tokens)
+        metrics["learning_rate"] = learning_rate
         self.version += 1
         return metrics
 
-    def _pass(self, samples: list[Sample], rows: int, tokens: int) -> dict[str, float]:
-        totals: dict[str, float] = {}
-        loss_sum, gap = 0.0, 0.0
-        for parameter in self.parameters:  # zeros, not None: without a signal AdamW coasts on
+    def _train_epoch(
+        self, samples: list[TrainingSample], rows: int, tokens: int
+    ) -> dict[str, float]:
+        """One optimizer step. `rows` and `tokens` count the whole step, skipped rows included."""
+        metric_sums: dict[str, float] = {}
+        loss, logprob_diff_max = 0.0, 0.0
+        for parameter in self.parameters:  # zeros, not None: AdamW's momentum moves them even so
             parameter.grad = torch.zeros_like(parameter)
-        for outcome in self._outcomes(samples, rows, tokens):
-            loss_sum += outcome.loss
-            gap = max(gap, outcome.gap)
-            for name, value in outcome.sums.items():
-                totals[name] = totals.get(name, 0.0) + value
-            for parameter, gradient in zip(self.parameters, outcome.gradients, strict=True):
+        for block in self._compute_gradients(samples, rows, tokens):
+            loss += block.loss
+            logprob_diff_max = max(logprob_diff_max, block.logprob_diff_max)
+            for name, value in block.metric_sums.items():
+                metric_sums[name] = metric_sums.get(name, 0.0) + value
+            for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
                 if gradient is not None:
                     parameter.grad += gradient
         limit = self.config.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
         if not math.isfinite(norm):
             raise RunError(
-                f"The gradient's norm became {norm} in step {self.version + 1}, and the update was "
-                f"not made. Lower learn.learning_rate (it is {self.config.learning_rate}) or generate.max_tokens."
+                f"The gradient norm is {norm} in step {self.version + 1}; the update was not applied. "
+                f"Lower learn.learning_rate (now {self.config.learning_rate}) or generate.max_tokens."
             )
         self.optimizer.step()
-        count = totals.pop("tokens", 1.0)
-        means = {name: value / count for name, value in totals.items()}
-        return {"loss": loss_sum, "grad_norm": norm, **means, "gap_max": gap}
+        token_count = metric_sums.pop("tokens", 1.0)
+        means = {name: value / token_count for name, value in metric_sums.items()}
+        return {"loss": loss, "grad_norm": norm, **means, "logprob_diff_max": logprob_diff_max}
 
-    def _outcomes(self, samples: list[Sample], rows: int, tokens: int) -> Iterator[Outcome]:
-        """Every unit of work, differentiated in fixed order."""
-        for unit in self._units(samples):
-            yield self._differentiate(rows, tokens, unit)
+    def _compute_gradients(
+        self, samples: list[TrainingSample], rows: int, tokens: int
+    ) -> Iterator[BlockGradients]:
+        """Differentiates every block, in fixed order."""
+        for block in self._plan_blocks(samples):
+            yield self._differentiate_block(rows, tokens, block)
 
-    def _units(self, samples: list[Sample]) -> list[Unit]:
-        """The work in fixed order: blocks of samples whose prompts are computed once, where several
-        share one, else micro-batches."""
-        shared = (
+    def _plan_blocks(self, samples: list[TrainingSample]) -> list[GradientBlock]:
+        """Blocks in fixed order: if samples share prompts, several microbatches whose prompts are
+        computed once, else one microbatch each."""
+        shares_prompts = (
             len({s.prompt for s in samples}) < len(samples)
-            and not self.settings.entropy
-            and llama.supported(self.policy.model)
+            and not self.settings.entropy_coef
+            and llama.is_supported(self.policy.model)
         )
-        most = self.config.microbatch_tokens
-        if shared:
-            cut = blocks(samples, most, self.config.gradient_blocks)
-            return [(True, pack(block, most, prompts=False)) for block in cut]
-        return [(False, [part]) for part in pack(samples, most)]
+        max_tokens = self.config.microbatch_tokens
+        if not shares_prompts:
+            return [GradientBlock(False, [part]) for part in pack_microbatches(samples, max_tokens)]
+        blocks = split_into_blocks(samples, max_tokens, self.config.gradient_blocks)
+        return [
+            GradientBlock(True, pack_microbatches(block, max_tokens, count_prompts=False))
+            for block in blocks
+        ]
 
-    def _differentiate(self, rows: int, tokens: int, unit: Unit) -> Outcome:
-        """The loss of one unit and its gradients: completions first, then the prompts they share."""
-        shared, parts = unit
+    def _differentiate_block(self, rows: int, tokens: int, block: GradientBlock) -> BlockGradients:
+        """Loss and gradients of a block: completions first, then the prompts that they share."""
         prefixes = None
-        if shared:
-            prefixes = Prefixes(self.policy.model, [s.prompt for part in parts for s in part])
+        if block.shares_prompts:
+            prompts = [s.prompt for microbatch in block.microbatches for s in microbatch]
+            prefixes = SharedPrefixes(self.policy.model, prompts)
         targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
-        found: list[torch.Tensor | None] = [None] * len(targets)
-        loss_sum, gap, totals = 0.0, 0.0, dict[str, float]()
-        for part in parts:
-            inputs = self._inputs(part, prefixes, rows, tokens)
+        gradients: list[torch.Tensor | None] = [None] * len(targets)
+        loss_sum, logprob_diff_max, metric_sums = 0.0, 0.0, dict[str, float]()
+        for microbatch in block.microbatches:
+            inputs = self._build_loss_inputs(microbatch, prefixes, rows, tokens)
             loss, sums = self.algorithm.loss(inputs)
             if not math.isfinite(loss.item()):
                 raise RunError(
-                    f"The loss became {loss.item()} in step {self.version + 1}, and the update was "
-                    "not made. The likeliest reasons are a learning rate that is too high "
+                    f"The loss is {loss.item()} in step {self.version + 1}; the update was not "
+                    "applied. The likeliest causes are a learning rate that is too high "
                     f"(learn.learning_rate is {self.config.learning_rate}) and no gradient clipping "
                     f"(learn.max_grad_norm is {self.config.max_grad_norm})."
                 )
-            add(found, torch.autograd.grad(loss, targets, allow_unused=True))
-            apart = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
-            loss_sum, gap = loss_sum + loss.item(), max(gap, apart.max().item())
-            totals = {name: totals.get(name, 0.0) + value.item() for name, value in sums.items()}
-        own = found[: len(self.parameters)]
+            accumulate_gradients(gradients, torch.autograd.grad(loss, targets, allow_unused=True))
+            difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
+            loss_sum += loss.item()
+            logprob_diff_max = max(logprob_diff_max, difference.max().item())
+            for name, value in sums.items():
+                metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
+        parameter_gradients = gradients[: len(self.parameters)]
         if prefixes:
-            add(own, prefixes.gradients(found[len(own) :], self.parameters))
-        return Outcome(loss_sum, gap, totals, own)
+            leaf_gradients = gradients[len(self.parameters) :]
+            accumulate_gradients(
+                parameter_gradients, prefixes.parameter_gradients(leaf_gradients, self.parameters)
+            )
+        return BlockGradients(loss_sum, logprob_diff_max, metric_sums, parameter_gradients)
 
-    def _inputs(
-        self, part: list[Sample], prefixes: Prefixes | None, rows: int, tokens: int
+    def _build_loss_inputs(
+        self,
+        microbatch: list[TrainingSample],
+        prefixes: SharedPrefixes | None,
+        rows: int,
+        tokens: int,
     ) -> LossInputs:
-        pairs = [(s.prompt, s.tokens) for s in part]
-        batch = Batch.of(pairs)
+        pairs = [(s.prompt, s.tokens) for s in microbatch]
+        batch = CompletionBatch.from_pairs(pairs)
         entropy = None
         if prefixes:
-            current = prefixes.logprobs(pairs, self.temperature)
+            logprobs = prefixes.completion_logprobs(pairs, self.temperature)
         else:
-            current, entropy = logprobs(
-                self.policy.model, batch, self.temperature, entropy=self.settings.entropy != 0
+            logprobs, entropy = compute_logprobs(
+                self.policy.model, batch, self.temperature, entropy=self.settings.entropy_coef != 0
             )
         reference = None
-        if self.settings.kl:
+        if self.settings.kl_coef:
             with torch.no_grad():
-                reference, _ = logprobs(self.reference, batch, self.temperature)
-            if self.config.kl_tokens == "cot":  # equal beyond the CoT: no divergence, no gradient
-                thought = cot_mask(self.policy, [s.tokens for s in part])
-                reference = torch.where(thought, reference, current.detach())
+                reference, _ = compute_logprobs(self.reference, batch, self.temperature)
+            if self.config.kl_tokens == "cot":  # equal outside the CoT: no divergence, no gradient
+                in_cot = cot_mask(self.policy, [s.tokens for s in microbatch])
+                reference = torch.where(in_cot, reference, logprobs.detach())
         return LossInputs(
-            logprobs=current,
-            sampler_logprobs=padded(batch, part),
+            logprobs=logprobs,
+            sampler_logprobs=pad_sampler_logprobs(batch, microbatch),
             mask=batch.mask,
-            advantages=torch.tensor([s.advantage for s in part]),
+            advantages=torch.tensor([s.advantage for s in microbatch]),
             reference_logprobs=reference,
             entropy=entropy,
             rows=rows,
@@ -252,102 +278,113 @@ class Learner:
         )
 
     @torch.no_grad()
-    def _divergence(self, samples: Sequence[Sample]) -> float:
-        """KL of the sampler from the start, estimated (k3) on evenly spaced rows."""
+    def _estimate_kl(self, samples: Sequence[TrainingSample]) -> float:
+        """KL of the sampler to the starting policy, estimated (k3) on evenly spaced rows."""
         rows = [s for s in samples if s.tokens]
-        rows = rows[:: max(1, math.ceil(len(rows) / WATCHED_ROWS))]
+        rows = rows[:: max(1, math.ceil(len(rows) / KL_ROWS))]
         total = 0.0
-        for part in pack(rows, self.config.microbatch_tokens):
-            batch = Batch.of([(s.prompt, s.tokens) for s in part])
-            start, _ = logprobs(self.reference, batch, self.temperature)
-            distance = start - padded(batch, part)  # 0 on padding, and so is its k3
-            total += (distance.exp() - distance - 1).sum().item()
+        for microbatch in pack_microbatches(rows, self.config.microbatch_tokens):
+            batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in microbatch])
+            reference, _ = compute_logprobs(self.reference, batch, self.temperature)
+            # log(reference / sampler): 0 on padding, where its k3 is 0 too
+            log_ratio = reference - pad_sampler_logprobs(batch, microbatch)
+            total += (log_ratio.exp() - log_ratio - 1).sum().item()
         return total / max(1, sum(len(s.tokens) for s in rows))
 
 
-def padded(batch: Batch, part: Sequence[Sample]) -> torch.Tensor:
-    """The sampler's log-probabilities, (R, T)."""
+def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSample]) -> torch.Tensor:
+    """The sampler's log-probabilities, (R, T), 0 on padding."""
     values = torch.zeros(batch.mask.shape)
-    for row, sample in enumerate(part):
-        values[row, : len(sample.logprobs)] = torch.tensor(sample.logprobs)
+    for row, sample in enumerate(samples):
+        values[row, : len(sample.sampler_logprobs)] = torch.tensor(sample.sampler_logprobs)
     return values
 
 
-def cot_mask(policy: Policy, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """(R, T) true where a token begins within the chain of thought, as the answer parser divides.
+def cot_mask(policy: Policy, completions: Sequence[Sequence[int]]) -> torch.Tensor:
+    """(R, T), true where a token starts inside the chain of thought, as split by the answer parser.
 
-    Tokens are measured by decoding each alone: exact where none of them is a part of a character.
+    Token lengths are measured by decoding each token alone: exact unless a token is part of a
+    character.
     """
-    mask = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.bool)
-    for row, tokens in enumerate(rows):
-        end = split(policy.text(tokens)).start
-        widths = [len(text) for text in policy.texts([[token] for token in tokens])]
-        begins = itertools.accumulate(widths, initial=0)
-        inside = [begin < end for begin, _ in zip(begins, tokens, strict=False)]
-        mask[row, : len(tokens)] = torch.tensor(inside)
+    mask = torch.zeros(len(completions), max(map(len, completions)), dtype=torch.bool)
+    for row, tokens in enumerate(completions):
+        answer_start = split_completion(policy.decode(tokens)).answer_start
+        lengths = [len(text) for text in policy.decode_batch([[token] for token in tokens])]
+        starts = itertools.accumulate(lengths, initial=0)
+        in_cot = [start < answer_start for start, _ in zip(starts, tokens, strict=False)]
+        mask[row, : len(tokens)] = torch.tensor(in_cot)
     return mask
 
 
-def settings(config: LearnConfig) -> LossSettings:
-    """The algorithm's own settings, overridden by what the configuration sets."""
-    own = algorithm(config.algorithm).settings
-    given: dict[str, Any] = {
+def build_loss_settings(config: LearnConfig) -> LossSettings:
+    """The defaults of the algorithm, overridden by the values set in the configuration."""
+    defaults = get_algorithm(config.algorithm).settings
+    overrides: dict[str, Any] = {
         name: value
         for name in ("clip_low", "clip_high", "importance_cap")
         if (value := getattr(config, name)) is not None
     }
-    return replace(own, kl=config.kl_coef, entropy=config.entropy_coef, **given)
+    return replace(defaults, kl_coef=config.kl_coef, entropy_coef=config.entropy_coef, **overrides)
 
 
-def blocks(samples: Sequence[Sample], most: int, multiple: int = 1) -> list[list[Sample]]:
-    """Samples by prompt, in order, in blocks of about equally many distinct prompts; a block's
-    prompts hold about `most` tokens at most, and the blocks are a multiple of `multiple`."""
-    grouped: dict[tuple[int, ...], list[Sample]] = {}
+def split_into_blocks(
+    samples: Sequence[TrainingSample], max_tokens: int, multiple: int = 1
+) -> list[list[TrainingSample]]:
+    """Groups samples by prompt, in order, and splits the groups into blocks of about equal size.
+
+    The prompts of a block hold about `max_tokens` tokens or fewer; the number of blocks is a multiple
+    of `multiple` where there are enough prompts.
+    """
+    by_prompt: dict[tuple[int, ...], list[TrainingSample]] = {}
     for sample in samples:
-        grouped.setdefault(sample.prompt, []).append(sample)
-    groups = list(grouped.values())
-    rounds = math.ceil(sum(len(p) for p in grouped) / (most * multiple))
+        by_prompt.setdefault(sample.prompt, []).append(sample)
+    groups = list(by_prompt.values())
+    rounds = math.ceil(sum(len(prompt) for prompt in by_prompt) / (max_tokens * multiple))
     count = min(len(groups), rounds * multiple)
-    cuts = [number * len(groups) // count for number in range(count + 1)]
-    return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(cuts)]
+    bounds = [index * len(groups) // count for index in range(count + 1)]
+    return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(bounds)]
 
 
-def add(sums: list[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]) -> None:
-    """Gradients onto their sums, in place of the list; None is no gradient."""
-    for place, gradient in enumerate(gradients):
+def accumulate_gradients(
+    sums: list[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]
+) -> None:
+    """Adds gradients to their sums, replacing the entries of the list; None counts as zero."""
+    for index, gradient in enumerate(gradients):
         if gradient is not None:
-            here = sums[place]
-            sums[place] = gradient if here is None else here + gradient
+            total = sums[index]
+            sums[index] = gradient if total is None else total + gradient
 
 
-def pack(
-    samples: Sequence[Sample], micro_tokens: int, *, prompts: bool = True
-) -> list[list[Sample]]:
-    """Micro-batches of rows of similar length, each at most `micro_tokens` with its padding; the
-    prompts count too, unless they are computed apart."""
+def pack_microbatches(
+    samples: Sequence[TrainingSample], max_tokens: int, *, count_prompts: bool = True
+) -> list[list[TrainingSample]]:
+    """Packs rows of similar length into microbatches of at most `max_tokens` tokens with padding.
 
-    def width(sample: Sample) -> int:
-        return len(sample.tokens) + (len(sample.prompt) if prompts else 0)
+    Prompt tokens count too, unless prompts are computed separately.
+    """
 
-    parts: list[list[Sample]] = []
-    for sample in sorted(samples, key=width):
-        longest = width(sample)
-        if parts and (len(parts[-1]) + 1) * longest <= micro_tokens:
-            parts[-1].append(sample)
+    def length(sample: TrainingSample) -> int:
+        return len(sample.tokens) + (len(sample.prompt) if count_prompts else 0)
+
+    microbatches: list[list[TrainingSample]] = []
+    for sample in sorted(samples, key=length):
+        longest = length(sample)
+        if microbatches and (len(microbatches[-1]) + 1) * longest <= max_tokens:
+            microbatches[-1].append(sample)
         else:
-            parts.append([sample])
-    return parts
+            microbatches.append([sample])
+    return microbatches
 
 
-def schedule(config: LearnConfig, step: int, steps: int) -> float:
-    """The factor on the learning rate: constant unless warm-up or decay are asked for."""
+def learning_rate_factor(config: LearnConfig, step: int, steps: int) -> float:
+    """Factor on the learning rate: 1 unless warm-up or decay are configured."""
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
-    done = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
     match config.lr_schedule:
         case "linear":
-            return 1 - done
+            return 1 - progress
         case "cosine":
-            return 0.5 * (1 + math.cos(math.pi * done))
+            return 0.5 * (1 + math.cos(math.pi * progress))
         case _:
             return 1.0

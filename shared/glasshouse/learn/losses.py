@@ -4,22 +4,23 @@
                  to the    clipped, or a           to the   how much
                  sampler   weighted log-prob       start    each counts
 
-An algorithm is three choices: over what the ratio is taken (a token, a sequence's mean, a
-sequence's sum), what is done with it, and how much each token counts. To add one, write its
-function beside the others and an entry in `ALGORITHMS`; the learner knows none of them by name.
+An algorithm is three choices: the level of the ratio (a token, the mean of a sequence, the sum of a
+sequence), whether it is clipped or truncated, and the weight of each token. To add one, write its
+function here and an entry in `ALGORITHMS`; the learner knows none of them by name.
 
 What was removed from PPO: the value network (see advantages.py) and the separate "old" policy.
-**Old is the sampler**: the policy version that drew the tokens, with the log-probabilities it
+**Old is the sampler**: the policy version that sampled the tokens, with the log-probabilities it
 reported. The learner takes one update per batch, so a third policy between the two would equal one
-of them. On fresh data the ratio is 1 up to rounding; on data one version old (`max_offpolicy_steps: 1`), or from an
-engine that rounds differently, it is the importance weight that corrects for it.
+of them. On fresh data the ratio is 1 up to rounding; on data one version old
+(`max_offpolicy_steps: 1`), or from an engine that rounds differently, it is the importance weight
+that corrects for the difference.
 
-Each loss returns its micro-batch's *contribution*: it divides by the rows or tokens of the whole
-step, never by those it sees, so that contributions add up to the loss of the whole batch however it
-is cut. Metrics are sums over this micro-batch's tokens (`tokens` counts them); the learner adds and
-divides them. For a ratio over a sequence, a clip counts once for each of its tokens.
+Each loss returns the *contribution* of its microbatch: it divides by the rows or tokens of the whole
+step, never by those of the microbatch, so that contributions add up to the loss of the whole batch
+however it is split. Metrics are sums over the tokens of the microbatch (`tokens` counts them); the
+learner adds and divides them. For a ratio over a sequence, a clip counts once per token.
 
-`make compare-trl` shows values and gradients equal to TRL 1.16's.
+`make compare-trl` shows that values and gradients equal those of TRL 1.16.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glasshouse.errors import ConfigError, nearest
+from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.learn.advantages import Advantage, centred, leave_one_out, raw, standardised
 
 
@@ -39,52 +40,53 @@ from glasshouse.learn.advantages import Advantage, centred, leave_one_out, raw, 
 class LossSettings:
     """The coefficients of a loss. Each algorithm has its own defaults: `ALGORITHMS[name].settings`.
 
-    Example: `replace(ALGORITHMS["dapo"].settings, kl=0.01)`
+    Example: `replace(ALGORITHMS["dapo"].settings, kl_coef=0.01)`
     """
 
     clip_low: float = 0.2
-    """A ratio below 1 - clip_low no longer pushes a bad token further down."""
+    """Below a ratio of 1 - clip_low, a token of negative advantage gets no gradient."""
     clip_high: float = 0.2
-    """A ratio above 1 + clip_high no longer pushes a good token further up."""
+    """Above a ratio of 1 + clip_high, a token of positive advantage gets no gradient."""
     importance_cap: float = 0.0
-    """The largest importance weight; 0 is off. In losses that weigh log-probabilities (reinforce,
-    cispo) off means unweighted: right only for fresh data. In clipped losses it bounds what
-    clipping leaves unbounded, the ratio of a bad token (TRL's `delta`); off means unbounded."""
-    kl: float = 0.0
+    """The largest importance weight; 0 is off. In losses that weight log-probabilities (reinforce,
+    cispo), off means unweighted: correct only for fresh data. In clipped losses it bounds what
+    clipping leaves unbounded, the ratio of a token of negative advantage (TRL's `delta`); off means
+    unbounded."""
+    kl_coef: float = 0.0
     """Coefficient of the KL divergence to the starting policy."""
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
     """Coefficient of the entropy bonus."""
 
     def __post_init__(self) -> None:
-        for name in ("clip_low", "clip_high", "kl", "entropy"):
+        for name in ("clip_low", "clip_high", "kl_coef", "entropy_coef"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be 0 or more.")
+                raise ConfigError(f"learn.{name} is {getattr(self, name)}; it must be 0 or more.")
         if self.clip_low > 1:
-            raise ConfigError(f"clip_low is {self.clip_low}: a ratio cannot fall below 0, so ≤ 1.")
+            raise ConfigError(f"learn.clip_low is {self.clip_low}; it must be at most 1.")
         if self.importance_cap != 0 and not self.importance_cap >= 1:
             raise ConfigError(
-                f"importance_cap is {self.importance_cap}: use 0 for off, or 1 or more"
-                " (a cap below 1 would shrink every update, fresh data's too)."
+                f"learn.importance_cap is {self.importance_cap}; use 0 for off, or 1 or more"
+                " (a cap below 1 would shrink every update, even on fresh data)."
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """One micro-batch: R completions, right-padded to T tokens. Padding may hold anything."""
+    """One microbatch: R completions, right-padded to T tokens. Padding may hold any value."""
 
     logprobs: Tensor
-    """(R, T) log-probability of each sampled token by the policy, with grad, at the sampling
+    """(R, T) log-probability of each sampled token under the policy, with grad, at the sampling
     temperature."""
     sampler_logprobs: Tensor
-    """(R, T) the same by the policy version that sampled them: the "old" policy."""
+    """(R, T) the same under the policy version that sampled them: the "old" policy."""
     mask: Tensor
-    """(R, T) 1 or True where a completion token is real."""
+    """(R, T) 1 or True on completion tokens, 0 or False on padding."""
     advantages: Tensor
     """(R,)"""
     reference_logprobs: Tensor | None = None
-    """(R, T) the same by the starting policy; needed when `settings.kl` is not 0."""
+    """(R, T) the same under the starting policy; required if `settings.kl_coef` is not 0."""
     entropy: Tensor | None = None
-    """(R, T) of the policy's next-token distribution, with grad; needed for the entropy bonus."""
+    """(R, T) of the policy's next-token distribution, with grad; required for the entropy bonus."""
     rows: int
     """Completions in the whole step's batch, skipped ones included."""
     tokens: int
@@ -94,76 +96,76 @@ class LossInputs:
     settings: LossSettings
 
     def __post_init__(self) -> None:
-        if self.settings.kl and self.reference_logprobs is None:
-            raise ValueError("settings.kl is not 0, so reference_logprobs are needed.")
-        if self.settings.entropy and self.entropy is None:
-            raise ValueError("settings.entropy is not 0, so the entropy of each token is needed.")
+        if self.settings.kl_coef and self.reference_logprobs is None:
+            raise ValueError("settings.kl_coef is not 0, so reference_logprobs are required.")
+        if self.settings.entropy_coef and self.entropy is None:
+            raise ValueError("settings.entropy_coef is not 0, so entropy is required.")
 
 
 Metrics = dict[str, Tensor]
 Loss = Callable[[LossInputs], tuple[Tensor, Metrics]]
 
 
-def skippable(settings: LossSettings) -> bool:
-    """Whether rows of advantage 0 may be left out: then they add nothing, to value or gradient."""
-    return settings.kl == 0 and settings.entropy == 0
+def can_skip_zero_advantage(settings: LossSettings) -> bool:
+    """Whether rows of advantage 0 may be skipped: they change neither value nor gradient."""
+    return settings.kl_coef == 0 and settings.entropy_coef == 0
 
 
 # ── the algorithms ───────────────────────────────────────────────────────────────────────────────
 
 
 def reinforce(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """-mean over rows of advantage x the row's mean log-probability; with a cap, truncated
-    importance sampling: each token weighs min(ratio, cap), which passes no gradient."""
+    """-mean over rows of advantage × mean log-probability of the row; with a cap, truncated importance
+    sampling: each token is weighted by min(ratio, cap), which passes no gradient."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_weighted(inputs, ratio), weight=_row_mean(inputs))
 
 
 def cispo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """reinforce with every token counting alike: no token's gradient is ever clipped away."""
+    """reinforce with equal weight per token: no gradient is ever clipped away."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_weighted(inputs, ratio), weight=1 / max(inputs.tokens, 1))
 
 
 def grpo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """Clipped ratio of each token; every row counts alike, whatever its length."""
+    """Clipped ratio of each token; equal weight per row, whatever its length."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=_row_mean(inputs))
 
 
 def dr_grpo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """grpo divided by a constant: a long wrong answer is not let off for its length."""
+    """grpo divided by a constant: the penalty of a wrong answer does not shrink with its length."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     weight = 1 / (max(inputs.rows, 1) * inputs.max_tokens)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=weight)
 
 
 def dapo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """grpo with every token counting alike; its settings leave more room upwards (clip-higher)."""
+    """grpo with equal weight per token; its defaults clip higher above 1 than below (clip-higher)."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=1 / max(inputs.tokens, 1))
 
 
 def gspo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """grpo with one ratio a sequence, its tokens' geometric mean: all are clipped or none."""
+    """grpo with one ratio per sequence, the geometric mean over its tokens: all are clipped or none."""
     ratio = (_log_ratio(inputs).sum(1, keepdim=True) / _lengths(inputs)).exp()  # (R, 1)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=_row_mean(inputs))
 
 
 def rloo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
-    """The sequence as one action: its ratio is the product of its tokens', its KL their sum."""
+    """The sequence as one action: its ratio is the product over its tokens, its KL their sum."""
     ratio = _log_ratio(inputs).sum(1, keepdim=True).exp()  # (R, 1)
     objective, clips = _clipped(inputs, ratio)
-    # Spread over the row's tokens, since _total sums over them.
+    # Divided over the tokens of the row, since _total sums over them.
     objective = objective / _lengths(inputs)
     return _total(inputs, ratio, objective, clips, weight=1 / max(inputs.rows, 1))
 
 
-# ── what they share ──────────────────────────────────────────────────────────────────────────────
+# ── shared parts ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _clipped(inputs: LossInputs, ratio: Tensor) -> tuple[Tensor, Metrics]:
-    """PPO's pessimism: the worse of the ratio and the clipped ratio. (R, T) or (R, 1)"""
+    """PPO's objective: the lower of the ratio and the clipped ratio. (R, T) or (R, 1)"""
     settings, advantages = inputs.settings, inputs.advantages.unsqueeze(1)  # (R, 1)
     low, high = 1 - settings.clip_low, 1 + settings.clip_high
     clips = {
@@ -180,40 +182,41 @@ def _weighted(inputs: LossInputs, ratio: Tensor) -> tuple[Tensor, Metrics]:
     weights = ratio.detach()
     clips = {"clip_high": (weights > (cap or math.inf)) & (advantages != 0)}
     weights = weights.clamp(max=cap) if cap else torch.ones_like(weights)
-    return -weights * advantages * _real(inputs, inputs.logprobs), clips
+    return -weights * advantages * _zero_padding(inputs, inputs.logprobs), clips
 
 
 def _total(
     inputs: LossInputs, ratio: Tensor, objective: Tensor, clips: Metrics, *, weight: Tensor | float
 ) -> tuple[Tensor, Metrics]:
-    """Add KL and entropy, and sum what each token counts. `weight` is (R, 1) or one number."""
+    """Adds KL and entropy and sums over weighted tokens. `weight` is (R, 1) or one number."""
     mask = inputs.mask.to(inputs.logprobs.dtype)  # (R, T)
-    gap = _log_ratio(inputs).detach().abs()
-    sums = {"tokens": mask, "ratio": ratio.detach(), "gap": gap, **clips}
+    logprob_diff = _log_ratio(inputs).detach().abs()
+    sums = {"tokens": mask, "ratio": ratio.detach(), "logprob_diff": logprob_diff, **clips}
     if inputs.reference_logprobs is not None:
         # Schulman's k3: e^d - d - 1 for d = log(reference / policy); never negative, 0 where equal.
-        distance = _real(inputs, inputs.reference_logprobs - inputs.logprobs)
-        divergence = distance.exp() - distance - 1
+        log_ratio = _zero_padding(inputs, inputs.reference_logprobs - inputs.logprobs)
+        divergence = log_ratio.exp() - log_ratio - 1
         sums["kl"] = divergence.detach()
-        if inputs.settings.kl:
-            # Its own gradient is not the divergence's. Times the ratio it is, even where that is 1:
-            # -d times the log-probability's (DeepSeek-V3.2; TRL's default).
-            objective = objective + inputs.settings.kl * ratio * divergence
+        if inputs.settings.kl_coef:
+            # The gradient of k3 is not that of the divergence. Multiplied by the ratio it is, even
+            # where that is 1: -d times the gradient of the log-probability (DeepSeek-V3.2; TRL's
+            # default).
+            objective = objective + inputs.settings.kl_coef * ratio * divergence
     loss = (objective * mask * weight).sum()
     if inputs.entropy is not None:
-        entropy = _real(inputs, inputs.entropy)
+        entropy = _zero_padding(inputs, inputs.entropy)
         sums["entropy"] = entropy.detach()
-        if inputs.settings.entropy:
-            loss = loss - inputs.settings.entropy * entropy.sum() / max(inputs.tokens, 1)
+        if inputs.settings.entropy_coef:
+            loss = loss - inputs.settings.entropy_coef * entropy.sum() / max(inputs.tokens, 1)
     return loss, {name: (value * mask).sum() for name, value in sums.items()}
 
 
 def _log_ratio(inputs: LossInputs) -> Tensor:
     """log(policy / sampler) of each token, 0 on padding. (R, T)"""
-    return _real(inputs, inputs.logprobs - inputs.sampler_logprobs)
+    return _zero_padding(inputs, inputs.logprobs - inputs.sampler_logprobs)
 
 
-def _real(inputs: LossInputs, values: Tensor) -> Tensor:
+def _zero_padding(inputs: LossInputs, values: Tensor) -> Tensor:
     """The values, with 0 on padding even where padding is not finite. (R, T)"""
     return torch.where(inputs.mask.bool(), values, 0.0)
 
@@ -224,28 +227,28 @@ def _lengths(inputs: LossInputs) -> Tensor:
 
 
 def _row_mean(inputs: LossInputs) -> Tensor:
-    """What a token counts when every row counts alike. (R, 1)"""
+    """The weight of a token if every row has equal weight. (R, 1)"""
     return 1 / (max(inputs.rows, 1) * _lengths(inputs))
 
 
-# ── the register ─────────────────────────────────────────────────────────────────────────────────
+# ── the table of algorithms ──────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """All that the rest of the system knows of an algorithm."""
+    """What the rest of the package knows about an algorithm."""
 
     name: str
     description: str
-    """One line for people."""
+    """One line for `--help` and reports."""
     advantage: Advantage
     loss: Loss
     settings: LossSettings = LossSettings()
-    """Its defaults; the configuration overrides them one by one."""
+    """Its defaults; the configuration overrides them individually."""
     min_group: int = 2
-    """Fewest completions per problem that give it a signal."""
+    """The smallest group size that gives a training signal."""
     dynamic_sampling: bool = False
-    """Groups of equal rewards are replaced by fresh ones until the batch is full."""
+    """Groups of equal rewards are replaced by new ones until the batch is full."""
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -267,7 +270,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             name="grpo",
-            description="group-standardised advantages, clipped token ratios, rows count alike",
+            description="group-standardised advantages, clipped token ratios, equal weight per row",
             advantage=standardised,
             loss=grpo,
         ),
@@ -279,7 +282,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             name="dapo",
-            description="grpo with clip-higher, tokens counting alike, and dynamic sampling",
+            description="grpo with clip-higher, equal weight per token, and dynamic sampling",
             advantage=standardised,
             loss=dapo,
             settings=LossSettings(clip_high=0.28),
@@ -294,7 +297,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             name="cispo",
-            description="truncated importance weights on log-probabilities, tokens counting alike",
+            description="truncated importance weights on log-probabilities, equal weight per token",
             advantage=standardised,
             loss=cispo,
             settings=LossSettings(importance_cap=5.0),
@@ -302,11 +305,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     )
 }
 
-LOSSES: dict[str, Loss] = {name: algorithm.loss for name, algorithm in ALGORITHMS.items()}
 
-
-def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name, or a sentence with the nearest one."""
+def get_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name; an unknown name is an error that suggests the nearest."""
     if name not in ALGORITHMS:
-        raise ConfigError(f'There is no algorithm "{name}".{nearest(name, ALGORITHMS)}')
+        raise ConfigError(
+            f'learn.algorithm: unknown algorithm "{name}".{did_you_mean(name, ALGORITHMS)}'
+        )
     return ALGORITHMS[name]
