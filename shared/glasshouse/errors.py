@@ -34,7 +34,7 @@ class RunError(GlasshouseError, RuntimeError):
     """A run cannot start or continue."""
 
 
-class RolloutLogError(GlasshouseError, ValueError):
+class RunDataError(GlasshouseError, ValueError):
     """Data of a run or a study is missing or damaged."""
 
 
