@@ -9,9 +9,9 @@ import pytest
 
 from glasshouse import config
 from glasshouse.cli import main
-from glasshouse.report.rollout_text import printable, share
-from glasshouse.store import Query, Reader, read
-from glasshouse.train import Run
+from glasshouse.report.rollout_text import escape_control_characters, format_share
+from glasshouse.store import RolloutFilter, RolloutReader, read_rollouts
+from glasshouse.train import Trainer
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
@@ -24,7 +24,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "a"
-    Run(config.load([], [*SMALL, f"out={out}"])).train()
+    Trainer(config.load_config([], [*SMALL, f"out={out}"])).train()
     return out
 
 
@@ -48,7 +48,7 @@ def test_the_overview_counts_every_row_and_byte(
     assert command(trained) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    rows = list(read(trained / "results" / "rollouts"))
+    rows = list(read_rollouts(trained / "results" / "rollouts"))
     assert f"{len(rows):,} rollouts in" in said.out
     assert "kB raw" in said.out
     for word in ("validation", "train", "glasshouse rollouts", "--sql"):
@@ -61,7 +61,7 @@ def test_the_overview_counts_every_row_and_byte(
 
 def test_groups_that_were_replaced_are_recorded_too(trained: Path) -> None:
     """Everything drawn is there once: what was learned from, and what was drawn again."""
-    rows = list(read(trained / "results" / "rollouts", "train", "replaced"))
+    rows = list(read_rollouts(trained / "results" / "rollouts", "train", "replaced"))
     for step in (1, 2):
         numbers = {(r["kind"], r["group"]) for r in rows if r["step"] == step}
         assert sorted(n for _, n in numbers) == list(range(len(numbers)))
@@ -75,7 +75,7 @@ def test_groups_that_were_replaced_are_recorded_too(trained: Path) -> None:
 
 
 def test_tokens_are_thinned_and_texts_never(trained: Path) -> None:
-    for row in read(trained / "results" / "rollouts"):
+    for row in read_rollouts(trained / "results" / "rollouts"):
         assert (row["tokens"] is None) == (row["step"] % 2 == 1)
         assert row["prompt"]
         assert row["completion"]
@@ -85,8 +85,8 @@ def test_tokens_are_thinned_and_texts_never(trained: Path) -> None:
 def test_json_lines_are_the_rows(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trained, "--json", "--kind", "validation", "--step", "0", "--limit", "4") == 0
     lines = capsys.readouterr().out.split("\n")[:-1]
-    query = Query(kinds=("validation",), last=0)
-    wanted = list(Reader(trained / "results" / "rollouts").rows(query))[:4]
+    query = RolloutFilter(kinds=("validation",), last=0)
+    wanted = list(RolloutReader(trained / "results" / "rollouts").rows(query))[:4]
     assert [json.loads(line) for line in lines] == wanted
 
 
@@ -94,7 +94,7 @@ def test_single_rollouts_and_groups_are_shown(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    row = next(read(trained / "results" / "rollouts", "train"))
+    row = next(read_rollouts(trained / "results" / "rollouts", "train"))
     where = f"{row['step']}:{row['group']}"
     assert command(trained, "--kind", "train", "--show", "--limit", "1") == 0
     said = capsys.readouterr().out
@@ -103,16 +103,16 @@ def test_single_rollouts_and_groups_are_shown(
     assert command(trained, "--group", where) == 0
     said = capsys.readouterr().out
     assert f"group {row['group']}: gold {row['gold']}" in said
-    assert "of 2 right" in said
+    assert "of 2 correct" in said
     assert command(trained, "--show", "--prompt", "--limit", "1", "--step", "1") == 0
-    assert "tokens were not recorded" in capsys.readouterr().out
+    assert "tokens were not logged" in capsys.readouterr().out
 
 
 def test_sql_and_export(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = "select kind, count(*) as n from rollouts group by kind order by kind"
     assert command(trained, "--json", "--sql", query) == 0
     found = {r["kind"]: r["n"] for r in map(json.loads, capsys.readouterr().out.split("\n")[:-1])}
-    rows = list(read(trained / "results" / "rollouts"))
+    rows = list(read_rollouts(trained / "results" / "rollouts"))
     assert found == {k: sum(r["kind"] == k for r in rows) for k in found}
     assert sum(found.values()) == len(rows)
     assert command(trained, "--sql", query) == 0
@@ -174,8 +174,15 @@ def test_what_is_no_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_terminal_is_shown_what_it_must_not_obey() -> None:
-    assert printable("a\x1b[2Jb\u202ec\udc80\n\td") == "a\\x1b[2Jb\\u202ec\\udc80\n\td"
-    assert [share(0, 9), share(1, 1000), share(999, 1000), share(9, 9)] == [
+    assert (
+        escape_control_characters("a\x1b[2Jb\u202ec\udc80\n\td") == "a\\x1b[2Jb\\u202ec\\udc80\n\td"
+    )
+    assert [
+        format_share(0, 9),
+        format_share(1, 1000),
+        format_share(999, 1000),
+        format_share(9, 9),
+    ] == [
         "<1%",
         "<1%",
         ">99%",

@@ -96,15 +96,15 @@ def add_commands(commands: Any) -> None:
 
 def _generate(args: argparse.Namespace) -> None:
     from glasshouse.config import load_config
-    from glasshouse.data.create_file import generate, sentence
+    from glasshouse.data.create_file import create_problem_file, summarize_provenance
     from glasshouse.data.splits import Split
 
     options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
     out = Path(args.out)
-    provenance = generate(
+    provenance = create_problem_file(
         args.task, options, Split(args.split), args.count, args.oversize, args.seed, out
     )
-    print(sentence(provenance, out))
+    print(summarize_provenance(provenance, out))
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -123,8 +123,8 @@ def _audit(args: argparse.Namespace) -> int:
         print(f"No leak: none of the {evaluated} is among the {trained}.")
         return 0
     for leak in report.leaks[:PRINTED_LEAKS]:
-        print(f"leak at step {leak.step} ({leak.how}): {leak.problem.question!r} was trained on as "
-              f"{leak.seen_as!r}")  # fmt: skip
+        print(f"leak at step {leak.step} ({leak.match}): {leak.problem.question!r} was trained on as "
+              f"{leak.training_question!r}")  # fmt: skip
     if len(report.leaks) > PRINTED_LEAKS:
         print(f"… and {len(report.leaks) - PRINTED_LEAKS:,} more")
     print(f"{len(report.leaks):,} of the {evaluated} are among the {trained}.")
@@ -133,7 +133,8 @@ def _audit(args: argparse.Namespace) -> int:
 
 def _scaling(args: argparse.Namespace) -> None:
     from glasshouse.errors import ConfigError
-    from glasshouse.study.data_scaling import scaling
+    from glasshouse.report.scaling_figure import draw_scaling_figure
+    from glasshouse.study.data_scaling import run_scaling
 
     try:
         factors = [float(part) for part in args.factors.split(",")]
@@ -142,4 +143,9 @@ def _scaling(args: argparse.Namespace) -> None:
             f'--factors is "{args.factors}"; write numbers separated by commas, as in 0.5,1,2.'
         ) from None
     overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
-    scaling(args.config, overrides, args.base, factors, args.seeds, args.jobs, Path(args.out))
+    out = Path(args.out)
+    report = run_scaling(
+        args.config, overrides, base=args.base, factors=factors, seeds=args.seeds, jobs=args.jobs, out=out
+    )
+    draw_scaling_figure(report, out / "results" / "scaling.png")
+    print(f"files   {out / 'results'}  (scaling.json, scaling.png)")

@@ -104,29 +104,29 @@ def add_commands(commands: Any) -> None:
 def _monitor(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from glasshouse.evaluation.monitor_progress import Bar
-    from glasshouse.evaluation.monitor_run import monitor
-    from glasshouse.report.monitor_table import gmeans, table
-    from glasshouse.store.run_directory import config_of
+    from glasshouse.evaluation.monitor_progress import MonitorProgressBar
+    from glasshouse.evaluation.monitor_run import monitor_run
+    from glasshouse.report.monitor_table import gmean_lines, monitor_table
+    from glasshouse.store.run_directory import load_run_config
 
     run = Path(args.run_directory)
-    config_of(run)  # raises if this is not a run directory
+    load_run_config(run)  # raises if this is not a run directory
     monitors = _make_monitors(args, run)
     console = Console(highlight=False, stderr=args.json)
-    with Bar(console) as bar:
-        results = monitor(
+    with MonitorProgressBar(console) as bar:
+        results = monitor_run(
             run,
             problems=args.problems,
             greedy=args.greedy,
             monitors=monitors,
-            ends=args.ends,
-            watcher=bar,
+            only_ends=args.ends,
+            progress=bar,
         )
     if args.json:
         print(json.dumps(results, indent=1, sort_keys=True))
         return
-    console.print(table(results))
-    for line in gmeans(results):
+    console.print(monitor_table(results))
+    for line in gmean_lines(results):
         console.print(line, markup=False)
     console.print(results["verdict"])
     console.print(f"files   {run / 'results'}  (monitor.json, monitor_rows.jsonl.zst)")
@@ -136,7 +136,7 @@ def _monitor(args: argparse.Namespace) -> None:
 def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
     """The monitors of --rule, --saved and --judge."""
     from glasshouse.errors import MonitorError
-    from glasshouse.monitors import Endpoint, JudgeMonitor, RuleMonitor, Scope, saved
+    from glasshouse.monitors import Endpoint, JudgeMonitor, RuleMonitor, Scope, load_monitor
 
     monitors: list[Monitor] = []
     for rule in args.rule:
@@ -144,9 +144,9 @@ def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
         if not (name and equals and pattern):
             raise MonitorError(f'--rule takes NAME=PATTERN, as in guess="(?i)guess"; got {rule!r}.')
         monitors.append(RuleMonitor(name, Scope.COT, patterns=[pattern]))
-    monitors += [saved(Path(folder)) for folder in args.saved]
+    monitors += [load_monitor(Path(folder)) for folder in args.saved]
     if args.judge:
-        endpoint = Endpoint(url=args.judge, model=args.judge_model, key_env=args.judge_key)
+        endpoint = Endpoint(url=args.judge, model=args.judge_model, key_variable=args.judge_key)
         cache = run / "results" / "judge"
         monitors.append(
             JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=args.behaviour, cache=cache)
@@ -155,19 +155,22 @@ def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
 
 
 def _control(args: argparse.Namespace) -> int:
-    from glasshouse.study.control import control
+    from glasshouse.study.control import run_control
 
-    return control(args.config, args.overrides, args.seeds, args.jobs, Path(args.out), args.only)
+    passed = run_control(
+        args.config, args.overrides, seeds=args.seeds, jobs=args.jobs, out=Path(args.out), only=args.only
+    )
+    return 0 if passed else 1
 
 
 def _grade(args: argparse.Namespace) -> None:
     from glasshouse import tasks
-    from glasshouse.rewards import explain
+    from glasshouse.rewards import explain_grade
     from glasshouse.types import Problem
 
     text = args.text if args.text is not None else sys.stdin.read()
     problem = Problem(
         task=args.task, key="given", question="", answer=args.answer,
-        kind=tasks.make(args.task).kind, decimals=args.decimals,
+        kind=tasks.make_task(args.task).kind, decimals=args.decimals,
     )  # fmt: skip
-    print(explain(problem, text))
+    print(explain_grade(problem, text))

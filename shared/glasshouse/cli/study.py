@@ -68,7 +68,7 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.display import TerminalProgress
     from glasshouse.study.runner import run_study
     from glasshouse.study.table import Table
-    from glasshouse.study.table_check import compare, read
+    from glasshouse.study.table_check import compare_tables, read_table_lines
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
@@ -76,7 +76,7 @@ def _study(args: argparse.Namespace) -> int:
     out = Path(args.out) if args.out else Path("runs") / "studies" / spec.study_name(file)
     console = Console(highlight=False)
     # read it first: it may be the file that this study overwrites
-    committed = read(Path(args.check)) if args.check else None
+    committed = read_table_lines(Path(args.check)) if args.check else None
     if args.dry_run:
         _list_runs(study, out, console)
         return 0
@@ -85,7 +85,7 @@ def _study(args: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     if args.table:
-        table = Table.read(Path(args.table)).part(study.arms, study.seeds)
+        table = Table.load(Path(args.table)).subset(study.arms, study.seeds)
     else:
         try:
             with TerminalProgress(study, console) as progress:
@@ -101,17 +101,17 @@ def _study(args: argparse.Namespace) -> int:
         table_file = out / "results" / "table.jsonl"
         console.print(f"table   {table_file}  ({len(table):,} rows)", soft_wrap=True)
     from glasshouse.report.study_output import (  # imports torch and matplotlib
-        present,
-        publish,
+        report_study,
+        publish_study,
     )
-    from glasshouse.train.checkpointing import versions
+    from glasshouse.models.provenance import software_versions
 
-    analysis = present(study, table, out / "results", versions(), console)
+    analysis = report_study(study, table, out / "results", software_versions(), console)
     if args.publish:
         command = f"glasshouse study {args.study} --publish {args.publish}"
-        publish(analysis, table, out / "results", Path(args.publish), command)
+        publish_study(analysis, table, out / "results", Path(args.publish), command)
     if committed is not None:
-        same, sentence = compare(table, committed, args.check, part=bool(arms or args.seeds))
+        same, sentence = compare_tables(table, committed, args.check, only_these_runs=bool(arms or args.seeds))
         console.print(sentence, markup=False, soft_wrap=True)
         return 0 if same else 1
     return 0

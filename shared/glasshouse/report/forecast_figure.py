@@ -1,4 +1,4 @@
-"""The forecast of a pipeline as a picture: throughput over the number of generators."""
+"""Draw the forecast of a pipeline: throughput over the number of generators."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from glasshouse.errors import RunError
+from glasshouse.report.figures import import_pyplot
+from glasshouse.report.learning_curves import FAINT, INK, WARM
 
-INK, WARM, FAINT = "#1b4d3e", "#c2562d", "#9bb8ae"
 
-
-class Point(Protocol):
-    """What is drawn of a forecast."""
+class Forecast(Protocol):
+    """What the figure needs of a forecast."""
 
     @property
     def seconds(self) -> float: ...
@@ -21,20 +20,14 @@ class Point(Protocol):
     def limit(self) -> str: ...
 
 
-def draw(
-    curves: Mapping[str, Mapping[int, Point]],
+def draw_forecast(
+    curves: Mapping[str, Mapping[int, Forecast]],
     out: Path,
     measured: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
-    """Steps an hour for each curve, with the name of what limits it where that changes; `measured`:
-    seconds a step that were found, as dots."""
-    try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise RunError('Figures need matplotlib: pip install "glasshouse[report]".') from None
+    """Steps per hour of each curve by number of generators, labelled with what limits it.
+    `measured`: seconds per step, drawn as dots."""
+    pyplot = import_pyplot()
     figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for (name, points), colour in zip(curves.items(), (INK, WARM), strict=False):
         numbers = list(points)
@@ -42,21 +35,21 @@ def draw(
         axis.plot(numbers, hourly, color=colour, linewidth=2, label=name)
         dots = (measured or {}).get(name, {})
         axis.plot(list(dots), [3600 / s for s in dots.values()], "o", color=colour, markersize=5)
-        before = ""
+        previous_limit = ""
         for n, height in zip(numbers, hourly, strict=True):
-            if points[n].limit != before:
-                before = points[n].limit
-                axis.annotate(before, (n, height), xytext=(4, -11), textcoords="offset points",
-                              fontsize=8, color=colour)  # fmt: skip
+            if points[n].limit != previous_limit:
+                previous_limit = points[n].limit
+                axis.annotate(previous_limit, (n, height), xytext=(4, -11),
+                              textcoords="offset points", fontsize=8, color=colour)  # fmt: skip
     first = next(iter(curves.values()))
     one = 3600 / next(iter(first.values())).seconds
     axis.plot(list(first), [one * n for n in first], color=FAINT, linewidth=0.8, label="ideal")
     axis.set_xscale("log")
     axis.set_yscale("log")
-    top = max(3600 / p.seconds for points in curves.values() for p in points.values())
-    axis.set_ylim(one / 1.5, top * 2.5)
+    highest = max(3600 / p.seconds for points in curves.values() for p in points.values())
+    axis.set_ylim(one / 1.5, highest * 2.5)
     axis.set_xlabel("generators")
-    axis.set_ylabel("steps an hour")
+    axis.set_ylabel("steps per hour")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
     out.parent.mkdir(parents=True, exist_ok=True)

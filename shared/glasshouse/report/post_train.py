@@ -1,6 +1,6 @@
-"""After the last step: how readable the chain of thought is, before and after, and the report.
+"""After the last training step: monitor the first and last checkpoint, and write the report.
 
-Neither can fail a run: what goes wrong here is a sentence, and the run stands.
+Neither can fail a run: an error is printed, and the run stays finished.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from rich.markup import escape
 
 from glasshouse.config import Config
 
-CURVE = 10
-"""A run of fewer steps has no curve to show: `glasshouse report` writes its report if asked."""
+MIN_REPORT_STEPS = 10
+"""Shorter runs have no curve to show; `glasshouse report` writes their report on request."""
 
 
-def close(config: Config, summary: dict[str, Any], console: Console | None = None) -> None:
-    """Monitor both ends if the configuration says so, and write results/report.html."""
-    if "after" not in summary:  # interrupted: there is more to come
+def report_after_training(
+    config: Config, summary: dict[str, Any], console: Console | None = None
+) -> None:
+    """Monitor the run if monitor.at_end is set, and write results/report.html."""
+    if "after" not in summary:  # interrupted, not finished
         return
     console = console or Console(highlight=False)
     run = Path(summary["run"])
     if config.monitor.at_end:
         try:
-            _readable(run, console)
+            _print_monitorability(run, console)
         except Exception as error:
-            _failed(console, "Readability could not be measured", error)
-    if summary["steps_done"] >= CURVE:
+            _print_failure(console, "Monitoring failed", error)
+    if summary["steps_done"] >= MIN_REPORT_STEPS:
         try:
-            from glasshouse.report.run_page import write
+            from glasshouse.report.run_page import write_run_report
 
-            console.print(f"report  {write([run])}")
+            console.print(f"report  {write_run_report([run])}")
         except Exception as error:
-            _failed(console, "There is no report", error)
+            _print_failure(console, "The report could not be written", error)
 
 
-def _readable(run: Path, console: Console) -> None:
-    from glasshouse.evaluation.monitor_progress import Bar
-    from glasshouse.evaluation.monitor_run import monitor
-    from glasshouse.report.monitor_table import small
+def _print_monitorability(run: Path, console: Console) -> None:
+    from glasshouse.evaluation.monitor_progress import MonitorProgressBar
+    from glasshouse.evaluation.monitor_run import monitor_run
+    from glasshouse.report.monitor_table import before_after_bars
 
-    with Bar(console, lines=False) as bar:
-        found = monitor(run, ends=True, watcher=bar)
-    console.print("\n[bold]Can it be read?[/]")
-    console.print(small(found))
-    console.print(escape(found["verdict"]))
+    with MonitorProgressBar(console, lines=False) as bar:
+        results = monitor_run(run, only_ends=True, progress=bar)
+    console.print("\n[bold]Monitorability[/]")
+    console.print(before_after_bars(results))
+    console.print(escape(results["verdict"]))
     console.print(f"more    glasshouse monitor {run}  (every checkpoint, every measure)")
 
 
-def _failed(console: Console, what: str, error: Exception) -> None:
+def _print_failure(console: Console, what: str, error: Exception) -> None:
     console.print(f"[yellow]{what}: {escape(str(error) or type(error).__name__)}[/]")

@@ -1,4 +1,4 @@
-"""Rollouts for people: a run's record as a table, one rollout in full, a group side by side."""
+"""Print rollouts in the terminal: an overview of the log, one rollout in full, a group in columns."""
 
 from __future__ import annotations
 
@@ -14,185 +14,191 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.answers.sections import outline
-from glasshouse.store.manifest import Entry, Storage, size
+from glasshouse.answers.sections import find_markers
+from glasshouse.store.manifest import LogSize, ManifestEntry, format_bytes
 
 Row = dict[str, Any]
-LINES = 12
-"""A kind with more steps than this is shown in so many lines."""
-NARROWEST = 38
-"""Columns of a group side by side are at least this wide."""
+MAX_LINES = 12
+"""Lines per kind in the overview; more steps than this are merged into ranges."""
+MIN_COLUMN_WIDTH = 38
+"""Smallest width of a completion when a group is shown in columns."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the rows of some steps have in common."""
+    """Totals over the rollouts of one or more steps."""
 
     rows: int = 0
-    right: int = 0
+    correct: int = 0
     reward: float = 0.0
     rules: Counter[str] = field(default_factory=Counter)
 
-    def count(self, row: Row) -> None:
+    def add_row(self, row: Row) -> None:
         self.rows += 1
-        self.right += row["correct"]
+        self.correct += row["correct"]
         self.reward += row["reward"]
         self.rules[row["rule"]] += 1
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.rows + other.rows,
-            self.right + other.right,
+            self.correct + other.correct,
             self.reward + other.reward,
             self.rules + other.rules,
         )
 
 
-def tally(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
-    """By kind and step, in memory of the steps only."""
-    found: dict[tuple[str, int], Tally] = {}
+def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
+    """Totals by kind and step; rows are not kept in memory."""
+    tallies: dict[tuple[str, int], Tally] = {}
     for row in rows:
-        found.setdefault((row["kind"], row["step"]), Tally()).count(row)
-    return found
+        tallies.setdefault((row["kind"], row["step"]), Tally()).add_row(row)
+    return tallies
 
 
-def overview(found: dict[tuple[str, int], Tally], entries: Iterable[Entry]) -> Table:
-    """Steps in a few lines a kind: how many rows, how many right, which rules, what it takes."""
-    stored: dict[tuple[str, int], Storage] = {}
+def overview_table(
+    tallies: dict[tuple[str, int], Tally], entries: Iterable[ManifestEntry]
+) -> Table:
+    """A few lines per kind of rollout: rows, accuracy, reward, parser rules and bytes per step."""
+    sizes: dict[tuple[str, int], LogSize] = {}
     for entry in entries:
-        stored[entry.kind, entry.step] = stored.get((entry.kind, entry.step), Storage()) + entry
+        sizes[entry.kind, entry.step] = sizes.get((entry.kind, entry.step), LogSize()) + entry
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in ("steps", "rows", "right", "reward"):
+    table.add_column("kind")
+    for name in ("steps", "rows", "correct", "reward"):
         table.add_column(name, justify="right")
     table.add_column("rules")
-    table.add_column("a step", justify="right")
+    table.add_column("per step", justify="right")
     table.add_column("raw", justify="right")
-    for kind in dict.fromkeys(kind for kind, _ in found):
-        steps = sorted(step for k, step in found if k == kind)
-        per = -(-len(steps) // LINES)
-        for start in range(0, len(steps), per):
-            some = steps[start : start + per]
-            total = sum((found[kind, step] for step in some), Tally())
-            frames = [stored.get((kind, step), Storage()) for step in some]
+    for kind in dict.fromkeys(kind for kind, _ in tallies):
+        steps = sorted(step for k, step in tallies if k == kind)
+        steps_per_line = -(-len(steps) // MAX_LINES)
+        for start in range(0, len(steps), steps_per_line):
+            some = steps[start : start + steps_per_line]
+            total = sum((tallies[kind, step] for step in some), Tally())
+            frames = [sizes.get((kind, step), LogSize()) for step in some]
+            rules = (
+                f"{rule} {format_share(count, total.rows)}"
+                for rule, count in total.rules.most_common()
+            )
             table.add_row(
                 kind if start == 0 else "",
                 f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0]),
                 f"{total.rows:,}",
-                f"{total.right / total.rows:.1%}",
+                f"{total.correct / total.rows:.1%}",
                 f"{total.reward / total.rows:.3f}",
-                ", ".join(f"{r} {share(n, total.rows)}" for r, n in total.rules.most_common()),
-                size(sum(f.bytes for f in frames) / len(frames)),
-                size(sum(f.raw for f in frames) / len(frames)),
+                ", ".join(rules),
+                format_bytes(sum(f.bytes for f in frames) / len(frames)),
+                format_bytes(sum(f.raw for f in frames) / len(frames)),
             )
     return table
 
 
-def share(some: int, of: int) -> str:
-    """A share that is never rounded to none or all."""
-    rounded = f"{some / of:.0%}"
-    return "<1%" if rounded == "0%" else ">99%" if rounded == "100%" and some < of else rounded
+def format_share(part: int, whole: int) -> str:
+    """A percentage that is rounded to 0 % or 100 % only if it is exact."""
+    rounded = f"{part / whole:.0%}"
+    return "<1%" if rounded == "0%" else ">99%" if rounded == "100%" and part < whole else rounded
 
 
-def single(row: Row, prompt: bool = False) -> RenderableType:
-    """One rollout: what was asked, what was thought, what was answered, what it earned."""
+def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
+    """One rollout: question, CoT, answer, grade and sampling details."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    asked = Text(printable(row["prompt"] if prompt else row["question"]))
+    question = Text(escape_control_characters(row["prompt"] if prompt else row["question"]))
     if not prompt:
-        asked.append(f"  (prompt of {len(row['prompt']):,} characters: --prompt)", style="dim")
-    thought, answer = parted(row)
-    grid.add_row("asked", asked)
-    if thought.plain.strip():
-        grid.add_row("thought", thought)
-    grid.add_row("answered" if answer.plain else "", answer)
-    grid.add_row(
-        "read",
-        Text(f"{printable(str(row['answer']))} by rule {row['rule']}: {printable(row['reason'])}"),
-    )
-    grid.add_row("gold", Text(printable(row["gold"])))
-    parts = ", ".join(f"{name} {value:.3g}" for name, value in row["parts"].items())
-    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({printable(parts)})"))
+        question.append(f"  (prompt of {len(row['prompt']):,} characters: --prompt)", style="dim")
+    cot, answer = split_cot(row)
+    grid.add_row("prompt" if prompt else "question", question)
+    if cot.plain.strip():
+        grid.add_row("CoT", cot)
+    grid.add_row("answer" if answer.plain else "", answer)
+    parsed, reason = (escape_control_characters(str(row[key])) for key in ("answer", "reason"))
+    grid.add_row("parsed", Text(f"{parsed} by rule {row['rule']}: {reason}"))
+    grid.add_row("gold", Text(escape_control_characters(row["gold"])))
+    terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
+    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({escape_control_characters(terms)})"))
     grid.add_row("advantage", Text(f"{row['advantage']:+.3f}"))
-    grid.add_row("sampled", Text(_sampled(row)))
-    return Panel(grid, title=heading(row), title_align="left", border_style=colour(row))
+    grid.add_row("sampled", Text(_describe_sampling(row)))
+    return Panel(grid, title=_heading(row), title_align="left", border_style=_colour(row))
 
 
-def side_by_side(rows: Sequence[Row], width: int) -> RenderableType:
-    """A group's completions as columns, under what they were asked."""
-    across = max(1, min(len(rows), width // NARROWEST))
+def render_group(rows: Sequence[Row], width: int) -> RenderableType:
+    """The completions of a group in columns, below their question."""
+    columns = max(1, min(len(rows), width // MIN_COLUMN_WIDTH))
     panels = [
         Panel(
-            Text(printable(row["completion"])),
+            Text(escape_control_characters(row["completion"])),
             title=Text(
-                f"{row['sample']} {mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
+                f"{row['sample']} {_mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
             ),
-            subtitle=Text(f"{printable(str(row['answer']))}, {row['rule']}"),
-            border_style=colour(row),
-            width=width // across - 1,
+            subtitle=Text(f"{escape_control_characters(str(row['answer']))}, {row['rule']}"),
+            border_style=_colour(row),
+            width=width // columns - 1,
         )
         for row in rows
     ]
     first = rows[0]
-    right = sum(row["correct"] for row in rows)
+    correct = sum(row["correct"] for row in rows)
+    summary = (
+        f"{first['split']}, step {first['step']}, group {first['group']}: gold "
+        f"{escape_control_characters(first['gold'])}, {correct} of {len(rows)} correct"
+    )
     return Group(
-        Text(printable(first["question"]), style="bold"),
-        Text(f"{first['split']}, step {first['step']}, group {first['group']}: gold "
-             f"{printable(first['gold'])}, {right} of {len(rows)} right", style="dim"),
+        Text(escape_control_characters(first["question"]), style="bold"),
+        Text(summary, style="dim"),
         Columns(panels, padding=(0, 1, 0, 0)),
-    )  # fmt: skip
-
-
-def heading(row: Row) -> Text:
-    kind = row["split"] if row["kind"] != "replaced" else "replaced"
-    return Text(
-        f"{kind}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
-        f"{mark(row)} {'right' if row['correct'] else 'wrong'}"
     )
 
 
-def mark(row: Row) -> str:
-    return "✓" if row["correct"] else "✗"
+def split_cot(row: Row) -> tuple[Text, Text]:
+    """The CoT and the answer after it: from the last answer tag, or after the last think block.
+    Without either, everything is CoT. The parsed value is highlighted."""
+    completion = row["completion"]
+    markers = find_markers(completion)
+    tags, body = markers.tag_positions, markers.body_start
+    cut = tags[-1] if tags else body if 0 < body < len(completion) else len(completion)
+    low, high = row["span"] or (len(completion), len(completion))
+    text = Text()
+    text.append(escape_control_characters(completion[:low]))
+    text.append(escape_control_characters(completion[low:high]), style=f"bold {_colour(row)}")
+    text.append(escape_control_characters(completion[high:]))
+    if cut == len(completion):
+        cot, answer = text, Text()
+    else:
+        cot, answer = text.divide([len(escape_control_characters(completion[:cut]))])[:2]
+    cot.rstrip()
+    return cot, answer
 
 
-def colour(row: Row) -> str:
-    return "green" if row["correct"] else "red"
-
-
-def parted(row: Row) -> tuple[Text, Text]:
-    """The chain of thought, and the answer that follows it: from the last tag on, or after the last
-    think block. Without either all of it is thought. The value that was read stands out."""
-    text, tags, body = (
-        row["completion"],
-        outline(row["completion"]).tags,
-        outline(row["completion"]).body,
-    )
-    cut = tags[-1] if tags else body if 0 < body < len(text) else len(text)
-    shown = Text()
-    low, high = row["span"] or (len(text), len(text))
-    shown.append(printable(text[:low]))
-    shown.append(printable(text[low:high]), style=f"bold {colour(row)}")
-    shown.append(printable(text[high:]))
-    thought, answer = (
-        shown.divide([len(printable(text[:cut]))])[:2] if cut < len(text) else (shown, Text())
-    )
-    thought.rstrip()
-    return thought, answer
-
-
-def printable(text: str) -> str:
-    """A text that a terminal shows instead of obeying: control characters and lone surrogates as
-    their escapes, but for line ends and tabs."""
+def escape_control_characters(text: str) -> str:
+    """Replace control characters and lone surrogates, except line ends and tabs, by their escapes:
+    a terminal must show them, not execute them."""
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs", "Cf") else ascii(c)[1:-1]
         for c in text
     )
 
 
-def _sampled(row: Row) -> str:
-    said = f"{row['length']} tokens, stopped by {row['stop']}, policy version {row['version']}"
+def _heading(row: Row) -> Text:
+    kind = row["split"] if row["kind"] != "discarded" else "discarded"
+    return Text(
+        f"{kind}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
+        f"{_mark(row)} {'correct' if row['correct'] else 'wrong'}"
+    )
+
+
+def _mark(row: Row) -> str:
+    return "✓" if row["correct"] else "✗"
+
+
+def _colour(row: Row) -> str:
+    return "green" if row["correct"] else "red"
+
+
+def _describe_sampling(row: Row) -> str:
+    text = f"{row['length']} tokens, stopped by {row['stop']}, policy version {row['version']}"
     if not row["logprobs"]:
-        return f"{said}; tokens were not recorded" if row["tokens"] is None else said
-    lowest = min(row["logprobs"])
-    return f"{said}; mean log-probability {sum(row['logprobs']) / row['length']:.3f}, lowest {lowest:.2f}"
+        return f"{text}; tokens were not logged" if row["tokens"] is None else text
+    mean, lowest = sum(row["logprobs"]) / row["length"], min(row["logprobs"])
+    return f"{text}; mean log-probability {mean:.3f}, lowest {lowest:.2f}"

@@ -1,8 +1,4 @@
-"""`glasshouse report`: one HTML file that needs nothing else, for one run or for several.
-
-Everything that a model or a person wrote is escaped, once, where it enters the page (`elements.text`). The
-page has no script and forbids itself every request.
-"""
+"""`glasshouse report`: one self-contained HTML file for one or several runs."""
 
 from __future__ import annotations
 
@@ -10,184 +6,174 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse import config as configuration
+from glasshouse import config as configs
+from glasshouse.measures.registry import lookup
 from glasshouse.report import figures
-from glasshouse.report.arms import Arm, arms
-from glasshouse.report.html import document, gallery, section, table, text
-from glasshouse.report.monitor_table import cell, changed, label, measure, number, ordered
-from glasshouse.report.run_data import EDGE, Gathered, edges, examples, gather
-from glasshouse.report.run_verdict import verdict
+from glasshouse.report.arms import Arm, group_by_arm
+from glasshouse.report.html import render_page
+from glasshouse.report.monitor_table import (
+    checkpoint_label,
+    find_measure,
+    format_change,
+    format_estimate,
+    format_number,
+    sort_measures,
+)
+from glasshouse.report.run_data import (
+    HISTOGRAM_STEPS,
+    RunData,
+    first_and_last_rewards,
+    load_run_data,
+    select_examples,
+)
+from glasshouse.report.run_verdict import summarize_runs
 from glasshouse.store.atomic_files import write_text
 
-FILE = "report.html"
-SECOND = (
-    ("strict reading", "strict"),
-    ("format", "format"),
-)
+REPORT_FILE = "report.html"
+Rows = list[tuple[str, ...]]
 
 
-def write(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """The report of these runs, whole or not at all; returns where it is."""
-    figures.library()
-    found = [gather(run) for run in runs]
-    target = out or found[0].path / "results" / FILE
-    write_text(target, page(found))
-    return target
+def write_run_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the report of these runs atomically; returns its path."""
+    figures.import_pyplot()
+    loaded = [load_run_data(run) for run in runs]
+    path = out or loaded[0].path / "results" / REPORT_FILE
+    write_text(path, render_run_report(loaded))
+    return path
 
 
-def page(runs: Sequence[Gathered]) -> str:
-    groups = arms(runs)
-    title = runs[0].path.resolve().name if len(runs) == 1 else f"{len(runs)} runs"
-    parts = [_head(runs, title), f'<p class="verdict">{text(verdict(groups))}</p>']
-    parts += [_single(runs[0])] if len(runs) == 1 else [_several(groups)]
-    parts += [section("Over training", gallery(figures.curves(groups)))]
-    parts += [_readability(runs, groups)]
-    if len(runs) == 1:
-        parts += [_rewards(runs[0]), _examples(runs[0])]
-    parts += [_reproduce(run) for run in runs[:1]]
-    return document(title, "\n".join(part for part in parts if part))
-
-
-# --- sections --------------------------------------------------------------------------------
-
-
-def _head(runs: Sequence[Gathered], title: str) -> str:
-    c = runs[0].config
-    what = (
-        f"{c.task.name} ({c.task.style.value}), {c.learn.algorithm} on {c.model}, {c.steps} steps of "
-        f"{c.data.groups_per_step} problems × {c.generate.group_size} samples"
+def render_run_report(runs: Sequence[RunData]) -> str:
+    arms = group_by_arm(runs)
+    first = runs[0]
+    single = first if len(runs) == 1 else None
+    monitor = single.monitor if single else None
+    return render_page(
+        "run_page.html.j2",
+        title=first.path.resolve().name if single else f"{len(runs)} runs",
+        description=_describe(runs),
+        verdict=summarize_runs(arms),
+        seed_columns=_seed_columns(),
+        seed_rows=[] if single else _seed_rows(arms),
+        accuracy_rows=_accuracy_rows(single) if single else [],
+        problems=((first.summary or {}).get("after") or {}).get("problems"),
+        training_curves=figures.training_curves(arms),
+        monitored=any(run.monitor for run in runs),
+        first_run=str(first.path),
+        monitorability_curves=figures.monitorability_curves(arms),
+        monitor_columns=_monitor_columns(monitor) if monitor else (),
+        monitor_rows=_monitor_rows(monitor) if monitor else [],
+        monitor_settings=_monitor_settings(monitor) if monitor else "",
+        reward_histogram=_reward_histogram(single) if single else "",
+        examples=select_examples(single.path) if single else [],
+        versions={
+            **first.state.get("versions", {}),
+            "starting weights": first.state.get("start", "unknown"),
+        },
+        config=configs.to_yaml(first.config),
     )
-    seeds = ", ".join(str(s) for s in sorted({run.config.seed for run in runs}))
-    said = f"{what}; seed{'s' * (len(runs) > 1)} {seeds}"
-    return f'<h1>{text(title)}</h1><p class="soft">{text(said)}</p>'
 
 
-def _single(run: Gathered) -> str:
+def _describe(runs: Sequence[RunData]) -> str:
+    c = runs[0].config
+    seeds = ", ".join(str(seed) for seed in sorted({run.config.seed for run in runs}))
+    return (
+        f"{c.task.name} ({c.task.style.value}), {c.learn.algorithm} on {c.model}, {c.steps} steps of "
+        f"{c.data.groups_per_step} problems × {c.generate.group_size} completions; "
+        f"seed{'s' * (len(runs) > 1)} {seeds}"
+    )
+
+
+def _accuracy_rows(run: RunData) -> Rows:
+    """(measure, before, after); empty if the run is not finished."""
     before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
     if not before or not after:
-        return section("Before and after", "<p>The run has not come to its end.</p>")
-    rows = [("accuracy, greedy", *(_rate(found, "accuracy") for found in (before, after)))]
-    rows += [(name, *(_rate(found, key) for found in (before, after))) for name, key in SECOND]
+        return []
+    rows: Rows = [
+        (label, _format_rate(before, key), _format_rate(after, key))
+        for label, key in (
+            ("accuracy, greedy", "accuracy"),
+            ("accuracy, strict parser", "strict"),
+            ("format", "format"),
+        )
+    ]
     for key in (k for k in before if k.startswith("pass_at_") and k in after):
-        name = f"pass@{key.removeprefix('pass_at_')}, sampled"
-        rows.append((name, f"{before[key]:.3f}", f"{after[key]:.3f}"))
+        label = f"pass@{key.removeprefix('pass_at_')}, sampled"
+        rows.append((label, f"{before[key]:.3f}", f"{after[key]:.3f}"))
     rows.append(("length, tokens", f"{before['length']:.1f}", f"{after['length']:.1f}"))
     for level, rates in after["levels"].items():
-        old = before["levels"].get(level)
-        rows.append((f"accuracy, {level}", _rate(old, "accuracy"), _rate(rates, "accuracy")))
-    note = f"<p class=soft>{after['problems']} held-out problems; 95 % intervals (Wilson).</p>"
-    return section("Before and after", table(("", "before", "after"), rows) + note)
+        start = before["levels"].get(level)
+        rows.append(
+            (f"accuracy, {level}", _format_rate(start, "accuracy"), _format_rate(rates, "accuracy"))
+        )
+    return rows
 
 
-def _several(groups: Sequence[Arm]) -> str:
-    rows = []
-    for arm in groups:
+def _seed_columns() -> tuple[str, ...]:
+    labels = (lookup(name).label for name in figures.MONITORABILITY_MEASURES)
+    return ("arm", "seed", "accuracy before", "accuracy after", *labels)
+
+
+def _seed_rows(arms: Sequence[Arm]) -> Rows:
+    rows: Rows = []
+    for arm in arms:
         for run in arm.runs:
-            s = run.summary or {}
+            summary = run.summary or {}
+            last = run.monitor["subjects"][-1] if run.monitor else {"measures": {}}
             rows.append(
                 (
                     arm.name,
                     str(run.config.seed),
-                    _rate(s.get("before"), "accuracy"),
-                    _rate(s.get("after"), "accuracy"),
-                    *(_last(run, name) for name in figures.READABILITY),
+                    _format_rate(summary.get("before"), "accuracy"),
+                    _format_rate(summary.get("after"), "accuracy"),
+                    *(
+                        format_estimate(find_measure(last, name))
+                        for name in figures.MONITORABILITY_MEASURES
+                    ),
                 )
             )
-    head = ("arm", "seed", "accuracy before", "after", *figures.READABILITY)
-    note = "<p class=soft>Readability is that of the last checkpoint that was monitored.</p>"
-    return section("Arms and seeds", table(head, rows) + note)
+    return rows
 
 
-def _readability(runs: Sequence[Gathered], groups: Sequence[Arm]) -> str:
-    if not any(run.monitor for run in runs):
-        how = f"<code>glasshouse monitor {text(str(runs[0].path))}</code>"
-        return section(
-            "Can it be read?", f"<p>Not measured yet: {how}, then this report again.</p>"
-        )
-    inner = gallery(figures.readability(groups))
-    only = runs[0].monitor if len(runs) == 1 else None
-    if only:
-        inner += _monitored(only)
-    return section("Can it be read?", inner)
+def _monitor_columns(results: dict[str, Any]) -> tuple[str, ...]:
+    first, last = results["subjects"][0], results["subjects"][-1]
+    return ("measure", checkpoint_label(first), checkpoint_label(last), "change", "null", "ceiling")
 
 
-def _monitored(found: dict[str, Any]) -> str:
-    """Every measure, first and last subject, its change, its null and its ceiling."""
-    subjects, change = found["subjects"], found.get("change", {}).get("measures", {})
-    first, last = subjects[0], subjects[-1]
-    rows = []
-    for group in last["measures"].values():
-        for name in ordered(group):
-            scored = group[name]
-            null, ceiling = scored.get("null"), scored.get("ceiling")
-            shown = (
-                ""
-                if not null or null["mean"] is None
-                else f"{null['mean']:.2f} (p {null['p']:.4f})"
+def _monitor_rows(results: dict[str, Any]) -> Rows:
+    """Every measure of the first and last checkpoint, with its change, null and ceiling."""
+    first, last = results["subjects"][0], results["subjects"][-1]
+    changes = results.get("change", {}).get("measures", {})
+    rows: Rows = []
+    for measures in last["measures"].values():
+        for name in sort_measures(measures):
+            estimate = measures[name]
+            null, ceiling = estimate.get("null"), estimate.get("ceiling")
+            has_null = null and null["mean"] is not None
+            rows.append(
+                (
+                    lookup(name).label,
+                    format_estimate(find_measure(first, name)),
+                    format_estimate(estimate),
+                    format_change(changes.get(name)),
+                    f"{null['mean']:.2f} (p {null['p']:.4f})" if has_null else "",
+                    "" if ceiling is None else format_number(ceiling),
+                )
             )
-            row = (cell(measure(first, name)), cell(scored), changed(change.get(name)), shown)
-            rows.append((name, *row, "" if ceiling is None else number(_as_measure(ceiling))))
-    head = ("", label(first), label(last), "change", "null", "ceiling")
-    s = found["settings"]
-    note = (
-        f"{s['problems']} held-out problems, rollouts {s['rollouts']}; 95 % intervals by cluster bootstrap over "
-        "problems; a dash: undefined. Null: the same measure of the last checkpoint without the intervention, "
-        "or with permuted verdicts. docs/monitoring.md says how to read each."
-    )
-    return table(head, rows) + f'<p class="soft">{text(note)}</p>'
+    return rows
 
 
-def _rewards(run: Gathered) -> str:
-    first, last = edges(run.path)
-    if not first or not last:
-        return ""
-    return section("Rewards", gallery([figures.histogram(first, last, EDGE)]))
+def _monitor_settings(results: dict[str, Any]) -> str:
+    settings = results["settings"]
+    return f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}"
 
 
-def _examples(run: Gathered) -> str:
-    cards = []
-    for name, why, row in examples(run.path):
-        verdict = "right" if row["correct"] else "wrong"
-        answer = "none" if row["answer"] is None else row["answer"]
-        cards.append(
-            f'<div class="example"><h3>{text(name)} <span class="{verdict}">{verdict}</span></h3>'
-            f'<p class="soft">{text(why)}</p><p>{text(row["question"])}</p>'
-            f"<pre>{text(row['completion'])}</pre>"
-            f'<p class="soft">{text(row["split"])}, step {row["step"]}: answer {text(str(answer))} by rule '
-            f"{text(row['rule'])}, gold {text(row['gold'])}, reward {row['reward']:+.2f}, "
-            f"{row['length']} tokens</p></div>"
-        )
-    return section("Examples", f'<div class="examples">{"".join(cards)}</div>') if cards else ""
+def _reward_histogram(run: RunData) -> str:
+    first, last = first_and_last_rewards(run.path)
+    return figures.reward_histogram(first, last, HISTOGRAM_STEPS) if first and last else ""
 
 
-def _reproduce(run: Gathered) -> str:
-    versions = run.state.get("versions", {})
-    facts = {**versions, "starting weights": run.state.get("start", "unknown")}
-    listed = "".join(f"<dt>{text(k)}</dt><dd>{text(str(v))}</dd>" for k, v in facts.items())
-    how = (
-        "Save the configuration below as config.yaml and run it where these versions are installed: the same "
-        "bits come out."
-    )
-    out = "glasshouse train --config config.yaml out=again\nglasshouse monitor again\nglasshouse report again"
-    return section(
-        "How to reproduce",
-        f"<p>{how}</p><pre>{out}</pre><dl>{listed}</dl><details><summary>config.yaml</summary>"
-        f"<pre>{text(configuration.dump(run.config))}</pre></details>",
-    )
-
-
-# --- elements --------------------------------------------------------------------------------
-
-
-def _rate(found: dict[str, Any] | None, key: str) -> str:
-    if not found:
+def _format_rate(scores: dict[str, Any] | None, key: str) -> str:
+    """`0.950 (0.92–0.97)`"""
+    if not scores:
         return "–"
-    return f"{found[key]:.3f} ({found[f'{key}_low']:.2f}–{found[f'{key}_high']:.2f})"
-
-
-def _last(run: Gathered, name: str) -> str:
-    return cell(measure(run.monitor["subjects"][-1], name)) if run.monitor else "–"
-
-
-def _as_measure(value: float) -> dict[str, Any]:
-    return {"measure": {"value": value}}
+    return f"{scores[key]:.3f} ({scores[f'{key}_low']:.2f}–{scores[f'{key}_high']:.2f})"

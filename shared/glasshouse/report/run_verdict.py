@@ -1,4 +1,4 @@
-"""The sentence at the top of a report: what happened, with its interval, or that it is not shown."""
+"""The sentence at the top of a run report: the change with its interval, or that none is shown."""
 
 from __future__ import annotations
 
@@ -6,69 +6,79 @@ from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.report.arms import Arm
-from glasshouse.report.monitor_table import measure
-from glasshouse.report.run_data import Gathered
-from glasshouse.statistics import mean_interval, newcombe
+from glasshouse.report.monitor_table import find_measure
+from glasshouse.report.run_data import RunData
+from glasshouse.statistics import mean_interval, newcombe_interval
 
 
-def verdict(arms: Sequence[Arm]) -> str:
+def summarize_runs(arms: Sequence[Arm]) -> str:
     if len(arms) == 1 and len(arms[0].runs) == 1:
-        return _run(arms[0].runs[0])
-    return " ".join(_arm(arm, named=len(arms) > 1) for arm in arms)
+        return _summarize_run(arms[0].runs[0])
+    return " ".join(_summarize_arm(arm, named=len(arms) > 1) for arm in arms)
 
 
-def _run(run: Gathered) -> str:
-    """One run: accuracy before and after, then what monitoring said."""
+def _summarize_run(run: RunData) -> str:
+    """Accuracy before and after, then the verdict of monitoring."""
     before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
-    readable = run.monitor.get("verdict", "") if run.monitor else ""
+    monitoring = run.monitor.get("verdict", "") if run.monitor else ""
     if not before or not after:
-        return f"The run has not come to its end. {readable}".strip()
-    low, high = newcombe(_right(after), after["problems"], _right(before), before["problems"])
-    return f"{_told('Held-out accuracy', before['accuracy'], after['accuracy'], low, high)} {readable}".strip()
+        return f"The run is not finished. {monitoring}".strip()
+    low, high = newcombe_interval(
+        _num_correct(after), after["problems"], _num_correct(before), before["problems"]
+    )
+    change = _describe_change("Held-out accuracy", before["accuracy"], after["accuracy"], low, high)
+    return f"{change} {monitoring}".strip()
 
 
-def _arm(arm: Arm, named: bool) -> str:
-    """Several seeds: the mean change over them, with Student's interval."""
-    ends = [
+def _summarize_arm(arm: Arm, named: bool) -> str:
+    """The mean change over seeds, with Student's interval."""
+    pairs = [
         (run.summary["before"]["accuracy"], run.summary["after"]["accuracy"])
         for run in arm.runs
         if run.summary and run.summary.get("before") and run.summary.get("after")
     ]
     name = f"{arm.name}: " if named else ""
-    if not ends:
-        return f"{name}no run has come to its end."
-    before, after = (sum(values) / len(ends) for values in zip(*ends, strict=True))
-    count = f"over {len(ends)} seed{'s' * (len(ends) != 1)}"
-    if len(ends) == 1:
-        return f"{name}held-out accuracy {before:.3f} → {after:.3f} {count}, which has no interval."
-    _, low, high = mean_interval([b - a for a, b in ends])
-    told = _told(f"held-out accuracy {count}", before, after, low, high)
-    return f"{name}{told} {_uplift(arm)}".strip()
+    if not pairs:
+        return f"{name}no run is finished."
+    if len(pairs) == 1:
+        before, after = pairs[0]
+        return (
+            f"{name}held-out accuracy {before:.3f} → {after:.3f} over 1 seed, without an interval."
+        )
+    change = _describe_mean_change(f"held-out accuracy over {len(pairs)} seeds", pairs)
+    return f"{name}{change} {_summarize_uplift(arm)}".strip()
 
 
-def _uplift(arm: Arm) -> str:
-    """How the necessity uplift of the monitored seeds changed."""
-    ends = []
+def _summarize_uplift(arm: Arm) -> str:
+    """The change of the necessity uplift over the monitored seeds."""
+    pairs = []
     for run in arm.runs:
         subjects = run.monitor["subjects"] if run.monitor else []
-        found = [measure(entry, "necessity uplift") for entry in subjects[:1] + subjects[-1:]]
-        values = [f["measure"]["value"] for f in found if f]
+        estimates = [
+            find_measure(subject, "necessity_uplift") for subject in subjects[:1] + subjects[-1:]
+        ]
+        values = [estimate["measure"]["value"] for estimate in estimates if estimate]
         if len(values) == 2 and None not in values:
-            ends.append((values[0], values[1]))
-    if len(ends) < 2:
+            pairs.append((values[0], values[1]))
+    if len(pairs) < 2:
         return ""
-    before, after = (sum(values) / len(ends) for values in zip(*ends, strict=True))
-    _, low, high = mean_interval([b - a for a, b in ends])
-    return _told(f"Necessity uplift over {len(ends)} seeds", before, after, low, high)
+    return _describe_mean_change(f"Necessity uplift over {len(pairs)} seeds", pairs)
 
 
-def _told(what: str, before: float, after: float, low: float, high: float) -> str:
-    within = f"{after - before:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+def _describe_mean_change(what: str, pairs: Sequence[tuple[float, float]]) -> str:
+    before, after = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+    _, low, high = mean_interval([b - a for a, b in pairs])
+    return _describe_change(what, before, after, low, high)
+
+
+def _describe_change(what: str, before: float, after: float, low: float, high: float) -> str:
+    interval = f"{after - before:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
     if low <= 0 <= high:
-        return f"A change of {what[0].lower()}{what[1:]} is not shown: {before:.3f} → {after:.3f} ({within})."
-    how = "rose" if low > 0 else "fell"
-    return f"{what} {how} from {before:.3f} to {after:.3f} ({within})."
+        what = f"{what[0].lower()}{what[1:]}"
+        return f"A change of {what} is not shown: {before:.3f} → {after:.3f} ({interval})."
+    direction = "rose" if low > 0 else "fell"
+    return f"{what} {direction} from {before:.3f} to {after:.3f} ({interval})."
 
 
-def _right(found: dict[str, Any]) -> int:
-    return round(found["accuracy"] * found["problems"])
+def _num_correct(scores: dict[str, Any]) -> int:
+    return round(scores["accuracy"] * scores["problems"])

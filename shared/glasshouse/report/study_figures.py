@@ -1,7 +1,7 @@
-"""A study's pictures: a panel of curves a measure, and every effect beside its null and its ceiling.
+"""The figures of a study: one panel of curves per measure, and all effects with nulls and ceilings.
 
-Each is drawn once in stand-in colours for the page (see figures.py) and once in the light page's own
-for files.
+Each is drawn in placeholder colours for the HTML page (see figures.py) and in the colours of the
+light page for files.
 """
 
 from __future__ import annotations
@@ -13,202 +13,226 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from markupsafe import Markup
+
+from glasshouse.measures.registry import lookup
 from glasshouse.report import figures
-from glasshouse.report.rollout_text import printable
-from glasshouse.report.style import CSS
+from glasshouse.report.html import STYLESHEET
+from glasshouse.report.rollout_text import escape_control_characters
 from glasshouse.store.atomic_files import write_bytes
-from glasshouse.study.analysis import Analysis, Line
-from glasshouse.study.bounds import bounds
-from glasshouse.study.questions import Contrast
+from glasshouse.study.analysis import Analysis, ArmCurve
+from glasshouse.study.questions import Comparison, Contrast
+from glasshouse.study.sentences import describe_measure
 from glasshouse.study.verdict import Verdict
 
-LIGHT = tuple(re.findall(r"--line-\d: (#[0-9a-f]{6})", CSS)[: len(figures.COLOURS)])
-"""The page's line colours by day."""
+LIGHT_COLOURS = tuple(
+    re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
+)
+"""Line colours of the light page."""
 MARKERS = "os^Dvp"
-"""Arms are told apart by shape as well as by colour."""
+"""Arms differ in shape as well as in colour."""
 DASHES = ("-", "--", ":")
-"""Beyond as many arms as there are colours."""
-GAP = 0.075
-"""Least distance of two labels, as a share of the panel's height."""
-
-TITLE = 72
+"""For studies with more arms than colours."""
+LABEL_GAP = 0.075
+"""Smallest distance between two labels, as a share of the panel's height."""
+MAX_TITLE = 72
 """Longest title of a panel, in characters."""
 
-Draw = Callable[[Sequence[str]], Any]
-"""Colours to a figure."""
+DrawFigure = Callable[[Sequence[str]], Any]
+"""Takes line colours, returns a matplotlib figure."""
 
 
-def panels(analysis: Analysis) -> dict[str, tuple[str, Draw]]:
-    """By file name: what the picture shows, and how it is drawn."""
-    found: dict[str, tuple[str, Draw]] = {}
-    if any(bounds(a.answer.question.measure) for a in analysis.answers):
-        found["effects"] = (
+def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
+    """By file name: a description of the figure, and a function that draws it."""
+    planned: dict[str, tuple[str, DrawFigure]] = {}
+    if any(_has_bounds(answer.comparison.question.measure) for answer in analysis.answers):
+        planned["effects"] = (
             "Effects with their 95 % intervals, nulls and ceilings",
-            lambda colours: _effects(analysis, colours),
+            lambda colours: _draw_effects(analysis, colours),
         )
-    for name in analysis.study.measures:
-        lines = [line for line in analysis.lines if line.measure == name]
-        told = f"{name} over training steps, mean over seeds with 95 % bands"
-        found[f"curve-{_slug(name)}"] = told, _curve(analysis, name, lines)
-    return found
+    for measure in analysis.study.measures:
+        description = (
+            f"{describe_measure(measure)} over training steps, mean over seeds with 95 % bands"
+        )
+        planned[f"curve-{_slug(measure)}"] = description, _curve_drawer(analysis, measure)
+    return planned
 
 
-def embedded(analysis: Analysis) -> dict[str, str]:
-    """The pictures as SVG for the page, by name."""
+def render_svg_figures(analysis: Analysis) -> dict[str, Markup]:
+    """All figures as SVG for the HTML page, by name."""
     return {
-        name: figures.svg(draw(figures.COLOURS), told)
-        for name, (told, draw) in panels(analysis).items()
+        name: figures.to_svg(draw(figures.COLOURS), description)
+        for name, (description, draw) in plan_figures(analysis).items()
     }
 
 
-def save(analysis: Analysis, folder: Path) -> list[Path]:
-    """Every picture as PNG and SVG."""
+def save_figures(analysis: Analysis, folder: Path) -> None:
+    """Write all figures as PNG and SVG."""
     import matplotlib
 
-    figures.library()
-    written = []
-    for name, (_, draw) in panels(analysis).items():
-        figure = draw(LIGHT)
-        for kind, settled in (("png", {"Software": None}), ("svg", {"Date": None})):
+    pyplot = figures.import_pyplot()
+    for name, (_, draw) in plan_figures(analysis).items():
+        figure = draw(LIGHT_COLOURS)
+        # without software versions and dates the bytes are reproducible
+        for format, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             out = io.BytesIO()
             with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(out, format=kind, dpi=160, facecolor="white", metadata=settled)
-            write_bytes(folder / f"{name}.{kind}", out.getvalue())
-            written.append(folder / f"{name}.{kind}")
-        figures.library().close(figure)
-    return written
+                figure.savefig(out, format=format, dpi=160, facecolor="white", metadata=metadata)
+            write_bytes(folder / f"{name}.{format}", out.getvalue())
+        pyplot.close(figure)
 
 
 # --- curves ----------------------------------------------------------------------------------
 
 
-def _curve(analysis: Analysis, measure: str, lines: Sequence[Line]) -> Draw:
+def _curve_drawer(analysis: Analysis, measure: str) -> DrawFigure:
+    curves = [curve for curve in analysis.curves if curve.measure == measure]
+
     def draw(colours: Sequence[str]) -> Any:
-        figure, axis = _panel(measure, analysis.study.measures[measure], (4.9, 3.0))
-        last = max((line.steps[-1] for line in lines), default=0)
+        title, description = describe_measure(measure), analysis.study.measures[measure]
+        figure, axis = _new_panel(title, description, (4.9, 3.0))
+        last = max((curve.steps[-1] for curve in curves), default=0)
         shift = max(last, 1) * 0.022
         labels = []
-        for line in lines:
-            place = analysis.arms.index(line.arm)
-            colour = colours[place % len(colours)]
-            dash = DASHES[place // len(colours) % len(DASHES)]
-            marker = MARKERS[place % len(MARKERS)]
-            _band(axis, line, colour, dash, marker)
-            x = line.steps[-1] + shift * (place + 1.5)
-            seeds = [v for v in line.last.values() if v is not None]
+        for curve in curves:
+            index = analysis.arms.index(curve.arm)
+            colour = colours[index % len(colours)]
+            dash = DASHES[index // len(colours) % len(DASHES)]
+            marker = MARKERS[index % len(MARKERS)]
+            _plot_curve(axis, curve, colour, dash, marker)
+            x = curve.steps[-1] + shift * (index + 1.5)
+            seeds = [v for v in curve.last.values() if v is not None]
             axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
-            if line.mean[-1] is not None:
-                labels.append((line.mean[-1], line.arm, colour))
-        if bounds(measure):
+            if curve.mean[-1] is not None:
+                labels.append((curve.mean[-1], curve.arm, colour))
+        if _has_bounds(measure):
             axis.set_ylim(-0.03, 1.03)
-        axis.set_xticks(sorted({step for line in lines for step in line.steps}))
-        _label(axis, labels, last + shift * (len(analysis.arms) + 2))
+        axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
+        _label_arms(axis, labels, last + shift * (len(analysis.arms) + 2))
         return figure
 
     return draw
 
 
-def _band(axis: Any, line: Line, colour: str, dash: str, marker: str) -> None:
+def _plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) -> None:
     """Undefined points leave a gap."""
-    gap = float("nan")
     mean, low, high = (
-        [gap if v is None else v for v in values] for values in (line.mean, line.low, line.high)
+        [float("nan") if v is None else v for v in values]
+        for values in (curve.mean, curve.low, curve.high)
     )
-    axis.plot(line.steps, mean, dash, color=colour, linewidth=1.6, marker=marker, ms=3.5)
-    axis.fill_between(line.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(curve.steps, mean, dash, color=colour, linewidth=1.6, marker=marker, ms=3.5)
+    axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label(axis: Any, labels: Sequence[tuple[float, str, str]], x: float) -> None:
-    """Each arm's name beside its last point, moved apart where they would overlap."""
+def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], x: float) -> None:
+    """Write each arm's name next to its last point, without overlaps."""
     bottom, top = axis.get_ylim()
     axis.set_ylim(bottom, top)
     ordered = sorted(labels)
-    places = spread([value for value, _, _ in ordered], (top - bottom) * GAP, bottom, top)
-    for (_, name, colour), y in zip(ordered, places, strict=True):
-        axis.annotate(
-            literal(name), (x, y), color=colour, fontsize=8, va="center", annotation_clip=False
-        )
+    heights = spread_labels(
+        [value for value, _, _ in ordered], (top - bottom) * LABEL_GAP, bottom, top
+    )
+    for (_, name, colour), y in zip(ordered, heights, strict=True):
+        text = escape_mathtext(name)
+        axis.annotate(text, (x, y), color=colour, fontsize=8, va="center", annotation_clip=False)
 
 
-def spread(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
-    """Rising values moved so that neighbours are a gap apart, within bottom and top if there is room.
+def spread_labels(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
+    """Move ascending values apart so that neighbours have a gap, within bottom and top if possible.
 
-    Example: `spread([0.5, 0.5], 0.1, 0, 1)` is [0.45, 0.55].
+    Example: `spread_labels([0.5, 0.5], 0.1, 0, 1)` is [0.45, 0.55].
     """
-    placed: list[list[float]] = []  # groups that touch: (middle, how many)
+    groups: list[list[float]] = []  # [centre, size] of labels that touch
     for value in values:
-        placed.append([value, 1.0])
-        while len(placed) > 1:
-            (a, n), (b, m) = placed[-2], placed[-1]
+        groups.append([value, 1.0])
+        while len(groups) > 1:
+            (a, n), (b, m) = groups[-2], groups[-1]
             if b - a >= gap * (n + m) / 2:
                 break
-            placed[-2:] = [[(a * n + b * m) / (n + m), n + m]]
-    found = []
-    for middle, n in placed:
-        half = gap * (n - 1) / 2
-        middle = max(bottom + half, min(top - half, middle))
-        found += [middle - half + gap * i for i in range(int(n))]
-    return found
+            groups[-2:] = [[(a * n + b * m) / (n + m), n + m]]
+    positions = []
+    for centre, size in groups:
+        half = gap * (size - 1) / 2
+        centre = max(bottom + half, min(top - half, centre))
+        positions += [centre - half + gap * i for i in range(int(size))]
+    return positions
 
 
 # --- effects ---------------------------------------------------------------------------------
 
 
-def _effects(analysis: Analysis, colours: Sequence[str]) -> Any:
-    """A row a question of a bounded measure: effect, null, ceiling; filled where it is shown."""
-    asked = [a for a in analysis.answers if bounds(a.answer.question.measure)]
-    size = (6.6, 0.75 + 0.62 * len(asked))
-    figure, axis = _panel(
-        "effects", "filled if shown; grey: null arm; bar: ceiling; shade: margin", size
+def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
+    """One row per question about a bounded measure; filled markers are shown effects."""
+    answers = [a for a in analysis.answers if _has_bounds(a.comparison.question.measure)]
+    figure, axis = _new_panel(
+        "effects",
+        "filled if shown; grey: null arm; bar: ceiling; shade: margin",
+        (6.6, 0.75 + 0.62 * len(answers)),
     )
     axis.axvline(0, color=figures.INK, alpha=0.4, linewidth=0.8)
-    for row, answered in enumerate(asked):
-        a = answered.answer
-        sure = answered.verdict in (Verdict.SHOWN, Verdict.OPPOSITE)
-        colour = colours[1 if answered.verdict is Verdict.OPPOSITE else 0]
-        _span(axis, a.effect, -row, colour, full=sure)
-        if a.null:
-            _span(axis, a.null, -row - 0.3, figures.INK, full=False, faint=0.45)
-        room = {"rises": a.room.rise, "falls": a.room.fall}.get(a.question.expect)
-        if room is not None:
-            axis.plot([room] * 2, [-row - 0.2, -row + 0.2], color=figures.INK, linewidth=1.4)
-        if a.question.margin is not None:
-            ends = [-a.question.margin, a.question.margin]
-            axis.fill_betweenx([-row - 0.2, -row + 0.2], *ends, color=colour, alpha=0.12, lw=0)
-    names = [literal(_row(a.answer.question.measure, a.answer.effect)) for a in asked]
-    axis.set_yticks([-row for row in range(len(asked))], names)
-    axis.set_ylim(-len(asked) + 0.4, 0.5)
+    for row, answer in enumerate(answers):
+        comparison, question = answer.comparison, answer.comparison.question
+        is_shown = answer.verdict in (Verdict.SHOWN, Verdict.OPPOSITE)
+        colour = colours[1 if answer.verdict is Verdict.OPPOSITE else 0]
+        _plot_effect(axis, comparison.effect, -row, colour, filled=is_shown)
+        if comparison.null:
+            _plot_effect(axis, comparison.null, -row - 0.3, figures.INK, filled=False, alpha=0.45)
+        largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
+        ceiling = largest.get(question.expect)
+        if ceiling is not None:
+            axis.plot([ceiling] * 2, [-row - 0.2, -row + 0.2], color=figures.INK, linewidth=1.4)
+        if question.margin is not None:
+            heights = [-row - 0.2, -row + 0.2]
+            axis.fill_betweenx(
+                heights, -question.margin, question.margin, color=colour, alpha=0.12, lw=0
+            )
+    axis.set_yticks(
+        [-row for row in range(len(answers))],
+        [escape_mathtext(_effect_label(answer.comparison)) for answer in answers],
+    )
+    axis.set_ylim(-len(answers) + 0.4, 0.5)
     axis.set_xlabel("effect", fontsize=8)
     return figure
 
 
-def _row(measure: str, c: Contrast) -> str:
-    return f"{measure}\n{c.arm} − {c.reference}"
+def _effect_label(comparison: Comparison) -> str:
+    question, measure = comparison.question, describe_measure(comparison.question.measure)
+    if question.against_measure:
+        return f"{question.arm}: {measure}\n− {describe_measure(question.against_measure)}"
+    return f"{measure}\n{question.arm} − {comparison.reference}"
 
 
-def _span(axis: Any, c: Contrast, y: float, colour: str, full: bool, faint: float = 1.0) -> None:
-    p = c.paired
+def _plot_effect(
+    axis: Any, contrast: Contrast, y: float, colour: str, filled: bool, alpha: float = 1.0
+) -> None:
+    p = contrast.paired
     if p.effect is None or p.low is None or p.high is None:
         return
-    axis.plot([p.low, p.high], [y, y], color=colour, linewidth=2, alpha=faint)
-    face = colour if full else "none"
-    axis.plot([p.effect], [y], "o", color=colour, mfc=face, ms=6 if faint == 1 else 4, alpha=faint)
+    axis.plot([p.low, p.high], [y, y], color=colour, linewidth=2, alpha=alpha)
+    face = colour if filled else "none"
+    size = 6 if alpha == 1 else 4
+    axis.plot([p.effect], [y], "o", color=colour, mfc=face, ms=size, alpha=alpha)
 
 
-# --- parts -----------------------------------------------------------------------------------
+# --- panels ----------------------------------------------------------------------------------
 
 
-def _panel(title: str, told: str, size: tuple[float, float]) -> tuple[Any, Any]:
-    figure, axis = figures.axes(literal(title))
+def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:
+    text = shorten(f"{title}: {description}" if description else title, MAX_TITLE, placeholder=" …")
+    figure, axis = figures.new_axes("")
     figure.set_size_inches(*size)
-    said = shorten(f"{title}: {told}" if told else title, TITLE, placeholder=" …")
-    axis.set_title(literal(said), fontsize=8.5, loc="left", color=figures.INK)
+    axis.set_title(escape_mathtext(text), fontsize=8.5, loc="left", color=figures.INK)
     return figure, axis
 
 
-def literal(name: str) -> str:
-    """A label is no formula."""
-    return "\n".join(printable(part) for part in name.split("\n")).replace("$", r"\$")
+def escape_mathtext(text: str) -> str:
+    """Text that matplotlib does not parse as a formula, with control characters escaped."""
+    lines = (escape_control_characters(line) for line in text.split("\n"))
+    return "\n".join(lines).replace("$", r"\$")
+
+
+def _has_bounds(measure: str) -> bool:
+    return lookup(measure).bounds is not None
 
 
 def _slug(name: str) -> str:

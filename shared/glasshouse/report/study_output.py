@@ -1,4 +1,4 @@
-"""What `glasshouse study` ends with: study.json, figures, the page, and the verdicts on the screen."""
+"""Write and print everything that `glasshouse study` ends with."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ from pathlib import Path
 
 from rich.console import Console
 
-from glasshouse.report import study_figures, study_markdown, study_page, study_table
+from glasshouse.report.study_figures import plan_figures, save_figures
+from glasshouse.report.study_markdown import render_study_markdown
+from glasshouse.report.study_page import write_study_report
+from glasshouse.report.study_table import print_study
 from glasshouse.store.atomic_files import write_bytes, write_text
-from glasshouse.study.analysis import FILE, Analysis, analyse, write
+from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, analyse_study, write_analysis
 from glasshouse.study.spec import Study
-from glasshouse.study.table import PACKED, Table
+from glasshouse.study.table import COMPRESSED_SUFFIX, Table
 
 
-def present(
+def report_study(
     study: Study, table: Table, results: Path, versions: Mapping[str, str], console: Console
 ) -> Analysis:
-    """Analyse the table, write everything under `results`, and say it.
+    """Analyse the table, write study.json, figures and report.html, and print the answers.
 
-    Example: `present(study, table, out / "results", keeping.versions(), Console())`
+    Example: `report_study(study, table, out / "results", {"torch": "2.13"}, Console())`
     """
-    analysis = analyse(study, table)
-    write(analysis, results)
-    study_figures.save(analysis, results / "figures")
-    page = study_page.write(analysis, results, versions)
-    study_table.show(analysis, console)
-    console.print(f"page    {page}", markup=False, soft_wrap=True)
+    analysis = analyse_study(study, table)
+    write_analysis(analysis, results)
+    save_figures(analysis, results / "figures")
+    page = write_study_report(analysis, results, versions)
+    print_study(analysis, console)
+    console.print(f"report  {page}", markup=False, soft_wrap=True)
     return analysis
 
 
-def publish(analysis: Analysis, table: Table, results: Path, folder: Path, command: str) -> None:
-    """What is kept of a study when its runs are gone: small, and enough to make all of it again."""
-    table.write(folder / f"table.jsonl{PACKED}")
-    shown = {f"{name}.png": told for name, (told, _) in study_figures.panels(analysis).items()}
-    for file in [results / FILE, *(results / "figures" / name for name in shown)]:
+def publish_study(
+    analysis: Analysis, table: Table, results: Path, folder: Path, command: str
+) -> None:
+    """Copy to `folder` what is worth committing: table, analysis, figures and a README."""
+    table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
+    figures = {f"{name}.png": text for name, (text, _) in plan_figures(analysis).items()}
+    for file in [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]:
         write_bytes(folder / file.name, file.read_bytes())
-    write_text(folder / "README.md", study_markdown.page(analysis, shown, command))
+    write_text(folder / "README.md", render_study_markdown(analysis, figures, command))

@@ -1,4 +1,4 @@
-"""A study as one HTML file that needs nothing else: what is shown first, then what it rests on."""
+"""A study as one self-contained HTML file: the verdicts first, then what they rest on."""
 
 from __future__ import annotations
 
@@ -6,200 +6,148 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glasshouse.report import study_figures, study_table
-from glasshouse.report.html import document, gallery, section, table, text
+from glasshouse.measures.registry import lookup
+from glasshouse.report import study_figures
+from glasshouse.report.html import render_page
+from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.store.atomic_files import write_text
-from glasshouse.study import spec
-from glasshouse.study.analysis import Analysis, Answered, Line
-from glasshouse.study.questions import COMPANIONS, Mean
-from glasshouse.study.sentences import claim, plain, short
+from glasshouse.study.analysis import Analysis, Answer, ArmCurve
+from glasshouse.study.questions import COMPANION_MEASURES, SeedMean
+from glasshouse.study.sentences import format_effect, format_value, summarize_claim
+from glasshouse.study.spec import Study, dump_study
 from glasshouse.study.verdict import Verdict, pairs_needed
 
-FILE = "report.html"
-NAMES = {
-    "accuracy": "accuracy, greedy",
-    "kl": "KL from the start",
-    "cot_characters": "CoT length, characters",
-    "sampled_length": "completion length, tokens",
-    "rule_none": "parse failures",
-}
-"""Companions as people read them."""
+REPORT_FILE = "report.html"
 
 
-def write(analysis: Analysis, results: Path, versions: Mapping[str, str]) -> Path:
-    """results/report.html, whole or not at all."""
-    write_text(results / FILE, page(analysis, versions))
-    return results / FILE
+def write_study_report(analysis: Analysis, results: Path, versions: Mapping[str, str]) -> Path:
+    """Write results/report.html atomically."""
+    write_text(results / REPORT_FILE, render_study_report(analysis, versions))
+    return results / REPORT_FILE
 
 
-def page(analysis: Analysis, versions: Mapping[str, str]) -> str:
-    pictures = study_figures.embedded(analysis)
-    effects = pictures.pop("effects", "")
-    parts = [
-        _head(analysis),
-        _verdicts(analysis),
-        _questions(analysis, effects),
-        section("Over training", _curves(list(pictures.values()))),
-        _before_and_after(analysis),
-        _arms(analysis),
-        _reading(analysis),
-        _reproduce(analysis, versions),
-    ]
-    return document(analysis.study.title, "\n".join(parts))
+def render_study_report(analysis: Analysis, versions: Mapping[str, str]) -> str:
+    study = analysis.study
+    figures = study_figures.render_svg_figures(analysis)
+    return render_page(
+        "study_page.html.j2",
+        title=study.title,
+        about=study.about,
+        extent=_describe_extent(analysis),
+        headline=analysis.headline,
+        claims_by_verdict=_claims_by_verdict(analysis),
+        question_columns=QUESTION_COLUMNS,
+        question_rows=[question_cells(answer) for answer in analysis.answers],
+        effects_figure=figures.pop("effects", ""),
+        questions=[_question_context(answer) for answer in analysis.answers],
+        curves=list(figures.values()),
+        before_after_columns=("measure", *analysis.arms),
+        before_after_rows=_before_after_rows(analysis),
+        arm_rows=[_arm_row(study, arm) for arm in analysis.arms],
+        base_rows=_base_rows(analysis),
+        num_tests=analysis.num_tests,
+        pairs_needed=pairs_needed(analysis.num_tests),
+        versions=dict(versions),
+        study_yaml=dump_study(study),
+    )
 
 
-# --- sections --------------------------------------------------------------------------------
+def label_with_unit(measure: str) -> str:
+    """`CoT length, characters`"""
+    spec = lookup(measure)
+    return f"{spec.label}, {spec.unit}" if spec.unit else spec.label
 
 
-def _head(analysis: Analysis) -> str:
+def _describe_extent(analysis: Analysis) -> str:
     arms, seeds = len(analysis.arms), len(analysis.bases)
     bases = sorted(set(analysis.bases.values()))
-    extent = (
+    return (
         f"{arms} arm{'s' * (arms != 1)} × {seeds} seed{'s' * (seeds != 1)}; "
         f"base{'s' * (len(bases) != 1)}: {', '.join(bases)}"
     )
-    return (
-        f"<h1>{text(analysis.study.title)}</h1><p>{text(analysis.study.about)}</p>"
-        f'<p class="soft">{text(extent)}</p>'
-    )
 
 
-def _verdicts(analysis: Analysis) -> str:
-    """The headline, a line a claim."""
-    parts = []
+def _claims_by_verdict(analysis: Analysis) -> dict[str, list[str]]:
+    claims: dict[str, list[str]] = {}
     for verdict in Verdict:
-        told = [claim(a.answer, verdict) for a in analysis.answers if a.verdict is verdict]
-        items = "".join(f"<li>{text(one)}</li>" for one in told)
-        if told:
-            parts.append(f"<p><strong>{verdict.value}</strong></p><ul>{items}</ul>")
-    return f'<div class="verdict">{"".join(parts) or text(analysis.headline)}</div>'
+        for answer in analysis.answers:
+            if answer.verdict is verdict:
+                claim = summarize_claim(answer.comparison, verdict)
+                claims.setdefault(verdict.value, []).append(claim)
+    return claims
 
 
-def _questions(analysis: Analysis, effects: str) -> str:
-    if not analysis.answers:
-        return ""
-    rows = [study_table.cells(answered) for answered in analysis.answers]
-    listed = "".join(_question(answered) for answered in analysis.answers)
-    drawn = f'<figure class="effects">{effects}</figure>' if effects else ""
-    told = table(study_table.HEAD, rows)
-    return section("Questions", f'<div class="questions">{told}</div>{drawn}{listed}')
+def _question_context(answer: Answer) -> dict[str, Any]:
+    """What the template prints about one question."""
+    comparison = answer.comparison
+    companions = comparison.companions  # by arm, then by measure
+    return {
+        "ask": comparison.question.ask,
+        "explanation": answer.explanation,
+        "companion_columns": (f"at {comparison.point}", *companions),
+        "companion_rows": [
+            (
+                label_with_unit(name),
+                *(_format_mean(means.get(name)) for means in companions.values()),
+            )
+            for name in COMPANION_MEASURES
+            if any(name in means for means in companions.values())
+        ],
+        "base_rows": [
+            (base, format_effect(contrast), str(contrast.paired.n))
+            for base, contrast in comparison.by_base.items()
+        ],
+    }
 
 
-def _question(answered: Answered) -> str:
-    a = answered.answer
-    found = [(name, a.companions) for name in COMPANIONS]
-    rows = [
-        (NAMES[name], *(_mean(means.get(name)) for means in beside.values()))
-        for name, beside in found
-        if any(name in means for means in beside.values())
-    ]
-    more = [(base, short(c), str(c.paired.n)) for base, c in a.by_base.items()]
-    beside = table((f"at {a.place}", *a.companions), rows) if rows else ""
-    bases = table(("base", "effect (95 % interval)", "seeds"), more)
-    return (
-        f"<h3>{text(a.question.ask)}</h3><p>{text(answered.sentence)}</p>"
-        f"<details><summary>Beside it: accuracy, KL, length, parse failures; each base</summary>"
-        f"{beside}{bases}</details>"
-    )
-
-
-def _curves(pictures: list[str]) -> str:
-    note = (
-        "Lines: the mean over seeds; bands: Student's 95 % interval of that mean; small marks at "
-        "the right: each seed's last value."
-    )
-    return f'<div class="curves">{gallery(pictures)}</div><p class="soft">{note}</p>'
-
-
-def _before_and_after(analysis: Analysis) -> str:
-    """A row a measure, a column an arm."""
-    rows = []
-    for measure in dict.fromkeys(line.measure for line in analysis.lines):
-        lines = [analysis.line(arm, measure) for arm in analysis.arms]
-        rows.append((NAMES.get(measure, measure), *(_change(line) for line in lines)))
-    note = (
-        "Means over seeds at the first and at the last step; in parentheses the last one's 95 % "
-        "interval. What is not among the study's own measures stands beside them, so that a loss of "
-        "capability is not mistaken for hiding."
-    )
-    inner = table(("", *analysis.arms), rows) + f'<p class="soft">{note}</p>'
-    return section("Before and after", inner)
-
-
-def _arms(analysis: Analysis) -> str:
-    study = analysis.study
-    rows = []
-    for arm in analysis.arms:
-        differs = (
-            ", ".join(f"{key}: {value}" for key, value in _leaves(study.arms[arm])) or "nothing"
+def _before_after_rows(analysis: Analysis) -> list[tuple[str, ...]]:
+    """One row per measure, one column per arm."""
+    return [
+        (
+            label_with_unit(measure),
+            *(_format_first_and_last(analysis.curve(arm, measure)) for arm in analysis.arms),
         )
-        roles = [name for name in ("control", "null") if getattr(study, name) == arm]
-        rows.append((arm, differs, ", ".join(roles)))
-    pairs: dict[str, list[str]] = {}
-    for seed, base in sorted(analysis.bases.items()):
-        pairs.setdefault(base, []).append(str(seed))
-    bases = [(base, ", ".join(seeds)) for base, seeds in sorted(pairs.items())]
-    told = table(("arm", "what differs from the common configuration", "role"), rows)
-    return section(
-        "Arms, bases, seeds", f'<div class="left">{told}{table(("base", "seeds"), bases)}</div>'
-    )
-
-
-def _reading(analysis: Analysis) -> str:
-    tests = analysis.tests
-    items = [
-        "The unit is the seed. A pair has the same starting weights, problem order and evaluation set "
-        "in every arm; the seeds are of RL on these bases, and the claims are about these bases.",
-        "Effect: mean difference within pairs with Student's 95 % interval. p: exact sign-flip test, "
-        f"corrected by Holm over {tests} test{'s' * (tests != 1)}: each question's effect and, for a "
-        "change against the start, the arm − the null arm.",
-        f"So many tests need {pairs_needed(tests)} pairs at least; with fewer, nothing can be shown.",
-        "Null arm: the same effect where the reward is noise. A change against the start counts only "
-        "where it also differs from the null arm.",
-        "“Stays” is shown if the whole 95 % interval lies within the margin: stricter than the usual "
-        "equivalence test (TOST), which takes the 90 % interval. It is not corrected for their number.",
-        "Ceiling: the room that was left, for measures with known bounds. A dash: undefined.",
-        "“Not shown” is not “absent”: the interval says how large an effect may still be.",
+        for measure in analysis.measures
     ]
-    return section("How to read it", f"<ul>{''.join(f'<li>{text(i)}</li>' for i in items)}</ul>")
 
 
-def _reproduce(analysis: Analysis, versions: Mapping[str, str]) -> str:
-    listed = "".join(f"<dt>{text(k)}</dt><dd>{text(str(v))}</dd>" for k, v in versions.items())
-    how = (
-        "Save the study below as study.yaml and run it where these versions are installed: table.jsonl "
-        "comes out the same, byte for byte, and everything on this page follows from it."
-    )
-    command = "glasshouse study study.yaml --out again --check table.jsonl"
-    return section(
-        "How to reproduce",
-        f"<p>{text(how)}</p><pre>{command}</pre><dl>{listed}</dl><details><summary>study.yaml</summary>"
-        f"<pre>{text(spec.dump(analysis.study))}</pre></details>",
+def _arm_row(study: Study, arm: str) -> tuple[str, str, str]:
+    differences = ", ".join(f"{key}: {value}" for key, value in _flatten(study.arms[arm]))
+    roles = {"control": study.control, "null arm": study.null_arm}
+    return (
+        arm,
+        differences or "nothing",
+        ", ".join(role for role, name in roles.items() if name == arm),
     )
 
 
-# --- cells -----------------------------------------------------------------------------------
+def _base_rows(analysis: Analysis) -> list[tuple[str, str]]:
+    seeds: dict[str, list[str]] = {}
+    for seed, base in sorted(analysis.bases.items()):
+        seeds.setdefault(base, []).append(str(seed))
+    return [(base, ", ".join(listed)) for base, listed in sorted(seeds.items())]
 
 
-def _change(line: Line | None) -> str:
+def _format_first_and_last(curve: ArmCurve | None) -> str:
     """`0.24 → 0.96 (0.94 to 0.98)`"""
-    if line is None:
+    if curve is None:
         return "–"
-    end = Mean(mean=line.mean[-1], low=line.low[-1], high=line.high[-1], n=line.n[-1])
-    return f"{plain(line.mean[0])} → {_mean(end)}" if len(line.steps) > 1 else _mean(end)
+    last = SeedMean(mean=curve.mean[-1], low=curve.low[-1], high=curve.high[-1], n=curve.n[-1])
+    first = f"{format_value(curve.mean[0])} → " if len(curve.steps) > 1 else ""
+    return first + _format_mean(last)
 
 
-def _mean(found: Mean | None) -> str:
-    if found is None or found.mean is None:
+def _format_mean(mean: SeedMean | None) -> str:
+    if mean is None or mean.mean is None:
         return "–"
-    if found.low is None:
-        return plain(found.mean)
-    return f"{plain(found.mean)} ({plain(found.low)} to {plain(found.high)})"
+    if mean.low is None:
+        return format_value(mean.mean)
+    return f"{format_value(mean.mean)} ({format_value(mean.low)} to {format_value(mean.high)})"
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -1,4 +1,4 @@
-"""A study's verdicts in a terminal: a table of its questions, then a sentence for each."""
+"""Print the answers of a study in the terminal: a table, then a paragraph per question."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from glasshouse.study.analysis import Analysis, Answered
-from glasshouse.study.questions import Answer, Contrast
-from glasshouse.study.sentences import p_value, short, signed
+from glasshouse.study.analysis import Analysis, Answer
+from glasshouse.study.questions import Comparison
+from glasshouse.study.sentences import format_effect, format_p_holm, format_signed
 from glasshouse.study.verdict import Verdict
 
 STYLES = {
@@ -19,69 +19,75 @@ STYLES = {
     Verdict.NOT_SHOWN: "yellow",
     Verdict.UNDEFINED: "dim",
 }
-HEAD = ("question", "effect (95 % interval)", "p, Holm", "null arm", "ceiling", "verdict")
+QUESTION_COLUMNS = (
+    "question",
+    "effect (95 % interval)",
+    "Holm p or margin",
+    "null arm (95 % interval)",
+    "ceiling",
+    "verdict",
+)
+WIDE_TERMINAL = 130
+"""Terminals with fewer columns show the number of a question instead of its text."""
 
 
-WIDE = 130
-"""From so many columns on, a question's text stands in its row; below, its number alone."""
-
-
-def show(analysis: Analysis, console: Console) -> None:
-    console.print(table(analysis, console.width))
+def print_study(analysis: Analysis, console: Console) -> None:
+    console.print(question_table(analysis, console.width))
     console.print()
-    for number, answered in enumerate(analysis.answers, 1):
-        console.print(f"[bold]{number}. {escape(answered.answer.question.ask)}[/]", soft_wrap=True)
-        console.print(answered.sentence, markup=False, soft_wrap=True)
+    for number, answer in enumerate(analysis.answers, 1):
+        ask = escape(answer.comparison.question.ask)
+        console.print(f"[bold]{number}. {ask}[/]", soft_wrap=True)
+        console.print(answer.explanation, markup=False, soft_wrap=True)
 
 
-def table(analysis: Analysis, width: int) -> Table:
-    wide = width >= WIDE
-    made = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
-    made.add_column("", justify="right")
+def question_table(analysis: Analysis, width: int) -> Table:
+    wide = width >= WIDE_TERMINAL
+    table = Table(
+        box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold"
+    )
+    table.add_column("", justify="right")
     if wide:
-        made.add_column(HEAD[0])
-    for name in HEAD[1:]:
+        table.add_column(QUESTION_COLUMNS[0])
+    for name in QUESTION_COLUMNS[1:]:
         justify: Literal["left", "right"] = "left" if name == "verdict" else "right"
-        made.add_column(name if wide else _folded(name), justify=justify, no_wrap=True)
-    for number, answered in enumerate(analysis.answers, 1):
-        ask, *told, verdict = cells(answered)
-        shown = [ask, *told] if wide else [_folded(cell) for cell in told]
-        style = STYLES[answered.verdict]
-        made.add_row(str(number), *map(escape, shown), f"[{style}]{verdict}[/]")
-    return made
+        table.add_column(name if wide else _fold(name), justify=justify, no_wrap=True)
+    for number, answer in enumerate(analysis.answers, 1):
+        ask, *numbers, verdict = question_cells(answer)
+        cells = [ask, *numbers] if wide else [_fold(cell) for cell in numbers]
+        style = STYLES[answer.verdict]
+        table.add_row(str(number), *map(escape, cells), f"[{style}]{verdict}[/]")
+    return table
 
 
-def _folded(cell: str) -> str:
-    """A cell on two lines."""
-    return cell.replace(" (", "\n(").replace("within ", "within\n").replace(", ", ",\n")
-
-
-def cells(answered: Answered) -> tuple[str, ...]:
-    """A question's row, here and on the page."""
-    a = answered.answer
+def question_cells(answer: Answer) -> tuple[str, ...]:
+    """The row of a question, under `QUESTION_COLUMNS`."""
+    comparison = answer.comparison
+    margin = comparison.question.margin
     return (
-        a.question.ask,
-        short(a.effect),
-        _test(a),
-        _null(a.null),
-        ceiling(a),
-        answered.verdict.value,
+        comparison.question.ask,
+        format_effect(comparison.effect),
+        format_p_holm(comparison.effect) if margin is None else f"within ±{margin:g}",
+        "–" if comparison.null is None else format_effect(comparison.null),
+        format_ceiling(comparison),
+        answer.verdict.value,
     )
 
 
-def ceiling(a: Answer) -> str:
-    """The largest effect possible the way that was expected; both ways where none was."""
-    if a.room.rise is None or a.room.fall is None:
+def format_ceiling(comparison: Comparison) -> str:
+    """The largest possible effect in the expected direction; in both for `unchanged`."""
+    ceiling = comparison.max_effect
+    if ceiling.rise is None or ceiling.fall is None:
         return "–"
-    if a.question.margin is not None:
-        return f"{signed(a.room.fall)}, {signed(a.room.rise)}"
-    return signed(a.room.rise if a.question.expect == "rises" else a.room.fall)
+    if comparison.question.margin is not None:
+        return f"{format_signed(ceiling.fall)}, {format_signed(ceiling.rise)}"
+    return format_signed(ceiling.rise if comparison.question.expect == "rises" else ceiling.fall)
 
 
-def _test(a: Answer) -> str:
-    """Holm's p; where a measure is to stay, the margin that its interval must lie within."""
-    return p_value(a.effect) if a.question.margin is None else f"within ±{a.question.margin:g}"
-
-
-def _null(c: Contrast | None) -> str:
-    return "–" if c is None else short(c)
+def _fold(cell: str) -> str:
+    """Break a cell into two lines."""
+    return (
+        cell.replace(" (", "\n(")
+        .replace("within ", "within\n")
+        .replace(", ", ",\n")
+        .replace(" or ", "\nor ")
+    )

@@ -1,8 +1,9 @@
-"""Studies: a question, arms that differ in one thing, paired seeds, a table, a verdict.
+"""Studies: arms that differ in one setting, paired seeds, one table, a verdict per question.
 
-    study file ──► runs: arms × seeds ──► table ──► analysis ──► verdicts, page
+    study file ──► runs: arms × seeds ──► table ──► analysis ──► verdicts
 
-`spec` says what a study is, `runs` trains it, `table` holds what every run measured.
+`spec` defines the study file, `runner` trains its runs, `table` holds what they measured and
+`analysis` answers the questions. `glasshouse.report` prints and draws the results.
 """
 
 from glasshouse.study.spec import Question, Study

@@ -1,9 +1,9 @@
-"""A study's table as curves, comparisons and verdicts: a pure function of (study, table).
+"""Turn a study's table into curves, comparisons and verdicts: a pure function of (study, table).
 
-    table ──► series ──► questions ──► Holm over the study ──► verdicts
+    table ──► series ──► questions ──► Holm correction ──► verdicts
                    └───► curves: mean over seeds with a 95 % band
 
-Nothing here knows a clock or a path: the same table gives the same bytes of study.json.
+It depends on no clock or path: the same table gives the same bytes of study.json.
 """
 
 from __future__ import annotations
@@ -15,21 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.store.atomic_files import write_text
-from glasshouse.study import sentences
-from glasshouse.study.comparison_points import at_step
-from glasshouse.study.questions import COMPANIONS, Answer, answer, corrected, mean
-from glasshouse.study.series import Measured, measured
+from glasshouse.study.comparison_points import point_at_step
+from glasshouse.study.questions import (
+    COMPANION_MEASURES,
+    Comparison,
+    apply_holm,
+    evaluate_question,
+    mean_over_seeds,
+)
+from glasshouse.study.sentences import compose_headline, explain_comparison
+from glasshouse.study.series import StudySeries, group_series
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Table
-from glasshouse.study.verdict import Verdict, decide, pairs_needed
+from glasshouse.study.verdict import Verdict, decide_verdict, pairs_needed
 
-FILE = "study.json"
+ANALYSIS_FILE = "study.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One arm's curve of one measure: the mean over seeds, Student's 95 % interval, and the seeds
-    themselves at both ends. None where no seed has a value, or one alone an interval."""
+class ArmCurve:
+    """One measure of one arm over steps: the mean over seeds with Student's 95 % interval, and the
+    seeds at both ends. A mean needs one seed with a value, an interval two; otherwise None."""
 
     arm: str
     measure: str
@@ -40,94 +46,99 @@ class Line:
     n: tuple[int, ...]
     """Seeds with a value, by step."""
     first: Mapping[int, float | None]
-    """Each seed's value at the first step."""
+    """Value at the first step, by seed."""
     last: Mapping[int, float | None]
-    """Each seed's value at the last step."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    """Value at the last step, by seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answer:
     """A question with its numbers and its verdict."""
 
-    answer: Answer
+    comparison: Comparison
     verdict: Verdict
-    sentence: str
+    explanation: str
 
     def as_dict(self) -> dict[str, Any]:
-        said = {"verdict": self.verdict.value, "sentence": self.sentence}
-        return {**self.answer.as_dict(), **said}
+        verdict = {"verdict": self.verdict.value, "explanation": self.explanation}
+        return {**self.comparison.as_dict(), **verdict}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Everything that a study says."""
+    """All results of a study."""
 
     study: Study
     headline: str
-    answers: tuple[Answered, ...]
-    lines: tuple[Line, ...]
-    """By measure as the study lists them, companions after them; then by arm."""
+    answers: tuple[Answer, ...]
+    curves: tuple[ArmCurve, ...]
+    """Ordered by measure (the study's, then the companions), then by arm."""
     bases: Mapping[int, str]
-    """What each seed started from."""
-    tests: int
-    """How many tests Holm's correction was over."""
+    """The base of each seed."""
+    num_tests: int
+    """Number of tests that Holm's correction covers."""
 
     @property
     def arms(self) -> list[str]:
-        """Those that were run, in the study's order."""
-        return list(dict.fromkeys(line.arm for line in self.lines))
+        """The arms that have runs, in the study's order."""
+        return list(dict.fromkeys(curve.arm for curve in self.curves))
 
-    def line(self, arm: str, measure: str) -> Line | None:
-        return next((x for x in self.lines if (x.arm, x.measure) == (arm, measure)), None)
+    @property
+    def measures(self) -> list[str]:
+        return list(dict.fromkeys(curve.measure for curve in self.curves))
+
+    def curve(self, arm: str, measure: str) -> ArmCurve | None:
+        return next((c for c in self.curves if (c.arm, c.measure) == (arm, measure)), None)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "title": self.study.title,
             "about": self.study.about,
             "headline": self.headline,
-            "questions": [a.as_dict() for a in self.answers],
-            "curves": [line.as_dict() for line in self.lines],
+            "questions": [answer.as_dict() for answer in self.answers],
+            "curves": [asdict(curve) for curve in self.curves],
             "arms": self.arms,
             "control": self.study.control,
-            "null": self.study.null_arm,
+            "null_arm": self.study.null_arm,
             "bases": dict(self.bases),
-            "tests": self.tests,
-            "pairs_needed": pairs_needed(self.tests),
+            "tests": self.num_tests,
+            "pairs_needed": pairs_needed(self.num_tests),
         }
 
 
-def analyse(study: Study, table: Table) -> Analysis:
-    """Example: `analyse(study, table).headline` says first what is shown, then what is not."""
-    found = measured(table)
+def analyse_study(study: Study, table: Table) -> Analysis:
+    """Example: `analyse_study(study, table).headline` lists what is shown, then what is not."""
+    series = group_series(table)
     for name in study.measures:
-        found.known(name)
-    answers = corrected([answer(question, study, found) for question in study.questions])
+        series.check_measure(name)
+    comparisons = apply_holm([evaluate_question(q, study, series) for q in study.questions])
     return Analysis(
         study=study,
-        headline=sentences.headline(answers),
+        headline=compose_headline(comparisons),
         answers=tuple(
-            Answered(answer=a, verdict=decide(a), sentence=sentences.sentence(a)) for a in answers
+            Answer(comparison=c, verdict=decide_verdict(c), explanation=explain_comparison(c))
+            for c in comparisons
         ),
-        lines=tuple(
-            line(found, arm, measure)
-            for measure in dict.fromkeys([*study.measures, *COMPANIONS])
+        curves=tuple(
+            mean_curve(series, arm, measure)
+            for measure in dict.fromkeys([*study.measures, *COMPANION_MEASURES])
             for arm in study.arms
-            if found.of(arm, measure)
+            if series.get(arm, measure)
         ),
-        bases=found.bases,
-        tests=answers[0].tests if answers else 0,
+        bases=series.bases,
+        num_tests=comparisons[0].num_tests if comparisons else 0,
     )
 
 
-def line(found: Measured, arm: str, measure: str) -> Line:
+def mean_curve(series: StudySeries, arm: str, measure: str) -> ArmCurve:
     """Example: two seeds with 0.2 and 0.4 at step 0 have the mean 0.3 there, (-0.97, 1.57)."""
-    series = found.of(arm, measure)
-    steps = sorted({step for run in series.values() for step in run})
-    means = [mean(list(at_step(found, step).read(arm, measure).values())) for step in steps]
-    return Line(
+    runs = series.get(arm, measure)
+    steps = sorted({step for run in runs.values() for step in run})
+    means = [
+        mean_over_seeds(list(point_at_step(series, step).values_of(arm, measure).values()))
+        for step in steps
+    ]
+    return ArmCurve(
         arm=arm,
         measure=measure,
         steps=tuple(steps),
@@ -135,15 +146,15 @@ def line(found: Measured, arm: str, measure: str) -> Line:
         low=tuple(m.low for m in means),
         high=tuple(m.high for m in means),
         n=tuple(m.n for m in means),
-        first={seed: run.get(steps[0]) for seed, run in sorted(series.items())},
-        last={seed: run.get(steps[-1]) for seed, run in sorted(series.items())},
+        first={seed: run.get(steps[0]) for seed, run in sorted(runs.items())},
+        last={seed: run.get(steps[-1]) for seed, run in sorted(runs.items())},
     )
 
 
-def write(analysis: Analysis, results: Path) -> Path:
-    """results/study.json: sorted keys, no time and no path, the same bytes for the same table."""
+def write_analysis(analysis: Analysis, results: Path) -> Path:
+    """Write results/study.json with sorted keys."""
     text = json.dumps(
         analysis.as_dict(), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False
     )
-    write_text(results / FILE, text + "\n")
-    return results / FILE
+    write_text(results / ANALYSIS_FILE, text + "\n")
+    return results / ANALYSIS_FILE

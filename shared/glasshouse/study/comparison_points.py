@@ -1,4 +1,4 @@
-"""Where arms are compared: at one step, or where they are equally accurate."""
+"""The points at which arms are compared: a step, or equal accuracy."""
 
 from __future__ import annotations
 
@@ -6,83 +6,90 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from glasshouse.estimation import Curve, at_accuracy, shared_accuracy
-from glasshouse.study.series import Measured, Series
+from glasshouse.estimation import AccuracyCurve, shared_accuracy, value_at_accuracy
+from glasshouse.study.series import RunSeries, StudySeries
 
-Values = Mapping[int, float | None]
-"""One value a seed; None where it is undefined."""
+SeedValues = Mapping[int, float | None]
+"""One value per seed; None if undefined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A place has a name for people and gives any arm's values of any measure there."""
+class ComparisonPoint:
+    """A point in training that gives the values of any arm and measure."""
 
     name: str
     """`step 40`, or `accuracy 0.55`."""
-    read: Callable[[str, str], Values]
+    values_of: Callable[[str, str], SeedValues]
     """(arm, measure) to values by seed."""
-    when: Mapping[str, float] = field(default_factory=dict)
-    """At equal accuracy: the step, mean over seeds, at which each arm passes it."""
-    early: bool = False
-    """All arms pass it before their first evaluation after the start: RL had done little yet."""
+    mean_steps: Mapping[str, float] = field(default_factory=dict)
+    """At equal accuracy: the step at which each arm reaches it, mean over seeds."""
+    is_before_first_evaluation: bool = False
+    """Whether all arms reach it before their first evaluation after the start, with little RL yet."""
     reason: str = ""
-    """Why nothing can be read here; empty where something can."""
+    """Why there are no values at this point; empty if there are."""
 
 
-def at_step(found: Measured, step: int) -> Place:
-    def read(arm: str, measure: str) -> Values:
-        return {seed: steps.get(step) for seed, steps in found.of(arm, measure).items()}
+def point_at_step(series: StudySeries, step: int) -> ComparisonPoint:
+    def values_of(arm: str, measure: str) -> SeedValues:
+        return {seed: values.get(step) for seed, values in series.get(arm, measure).items()}
 
-    return Place(name=f"step {step}", read=read)
+    return ComparisonPoint(name=f"step {step}", values_of=values_of)
 
 
-def at_equal_accuracy(found: Measured, arms: Sequence[str]) -> Place:
-    """Midway between the lowest and the highest accuracy that every seed of these arms passes.
+def point_at_equal_accuracy(series: StudySeries, arms: Sequence[str]) -> ComparisonPoint:
+    """The midpoint of the range of accuracy that every seed of these arms passes.
 
-    The level is a function of the accuracies alone: the measure is not looked at to choose it.
+    It depends on the accuracies only, not on the measure that is compared.
     """
-    seeds = set.intersection(*(set(found.of(arm, "accuracy")) for arm in arms))
+    seeds = sorted(set.intersection(*(set(series.get(arm, "accuracy")) for arm in arms)))
     shared = shared_accuracy(
-        *({s: _curve(found, arm, "accuracy", s) for s in sorted(seeds)} for arm in arms)
+        *({seed: _curve(series, arm, "accuracy", seed) for seed in seeds} for arm in arms)
     )
     if shared is None:
-        told = " and ".join(arms)
-        why = f"no accuracy is passed by every seed of {told}"
-        return Place(name="equal accuracy", read=lambda arm, measure: {}, reason=why)
+        return ComparisonPoint(
+            name="equal accuracy",
+            values_of=lambda arm, measure: {},
+            reason=f"no accuracy is passed by every seed of {' and '.join(arms)}",
+        )
     level = (shared[0] + shared[1]) / 2
 
-    def read(arm: str, measure: str) -> Values:
+    def values_of(arm: str, measure: str) -> SeedValues:
         return {
-            seed: at_accuracy(_curve(found, arm, measure, seed), level).value
-            for seed in found.of(arm, measure)
+            seed: value_at_accuracy(_curve(series, arm, measure, seed), level).value
+            for seed in series.get(arm, measure)
         }
 
-    when = {arm: _passed(found, arm, sorted(seeds), level) for arm in arms}
-    runs = [run for arm in arms for run in found.of(arm, "accuracy").values()]
-    first = min((step for run in runs for step in run if step), default=0)
-    early = all(step < first for step in when.values())
-    return Place(name=f"accuracy {level:.3f}", read=read, when=when, early=early)
+    mean_steps = {arm: _mean_step(series, arm, seeds, level) for arm in arms}
+    runs = [run for arm in arms for run in series.get(arm, "accuracy").values()]
+    first_evaluation = min((step for run in runs for step in run if step), default=0)
+    return ComparisonPoint(
+        name=f"accuracy {level:.3f}",
+        values_of=values_of,
+        mean_steps=mean_steps,
+        is_before_first_evaluation=all(step < first_evaluation for step in mean_steps.values()),
+    )
 
 
-def _passed(found: Measured, arm: str, seeds: Sequence[int], level: float) -> float:
-    """The step at which the arm passes the level, mean over seeds; every seed passes it."""
-    curves = [_curve(found, arm, "accuracy", seed) for seed in seeds]
+def last_step(series: RunSeries) -> int:
+    """The last step at which any run has the measure; 0 if none has."""
+    return max((step for steps in series.values() for step in steps), default=0)
+
+
+def _mean_step(series: StudySeries, arm: str, seeds: Sequence[int], level: float) -> float:
+    """The step at which the arm reaches the accuracy, mean over seeds, all of which reach it."""
+    curves = [_curve(series, arm, "accuracy", seed) for seed in seeds]
     steps = [
-        at_accuracy(replace(c, values=[float(s) for s in c.steps]), level).value for c in curves
+        value_at_accuracy(replace(curve, values=[float(s) for s in curve.steps]), level).value
+        for curve in curves
     ]
     return math.fsum(step for step in steps if step is not None) / len(steps)
 
 
-def last_step(series: Series) -> int:
-    """The last step at which any run has the measure; 0 where none has."""
-    return max((step for steps in series.values() for step in steps), default=0)
-
-
-def _curve(found: Measured, arm: str, measure: str, seed: int) -> Curve:
-    """The run's steps at which its accuracy is known."""
-    accuracy = found.of(arm, "accuracy").get(seed, {})
-    values = found.of(arm, measure).get(seed, {})
+def _curve(series: StudySeries, arm: str, measure: str, seed: int) -> AccuracyCurve:
+    """The measure of one run at the steps at which its accuracy is known."""
+    accuracy = series.get(arm, "accuracy").get(seed, {})
+    values = series.get(arm, measure).get(seed, {})
     known = [(step, a) for step, a in sorted(accuracy.items()) if a is not None]
-    return Curve(
+    return AccuracyCurve(
         [step for step, _ in known], [a for _, a in known], [values.get(s) for s, _ in known]
     )

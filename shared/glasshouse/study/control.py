@@ -1,152 +1,133 @@
-"""Positive and negative control over several seeds, and a verdict that a person can act on.
+"""`glasshouse control`: a study of a positive and a negative control, with a pass/fail verdict.
 
-Positive: the configuration as it is must learn. Negative: the same with rewards dealt out at
-random among rollouts must not. Both are needed: a pipeline that "learns" from noise leaks its
-answers somewhere. Finished runs are not run again, and an interrupted one goes on.
+Positive: the configuration unchanged must learn. Negative: the same with rewards shuffled among
+rollouts must not; a pipeline that learns from shuffled rewards leaks answers somewhere.
+
+The verdict uses Student's interval, because the exact test of a study's questions cannot show
+anything with the default five seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from glasshouse import config as configs
 from glasshouse.statistics import mean_interval
 from glasshouse.store.atomic_files import write_json
-from glasshouse.store.run_directory import summary_of
-from glasshouse.study.process_pool import Crew, Done, Job
+from glasshouse.study.display import TerminalProgress
+from glasshouse.study.runner import run_study
+from glasshouse.study.spec import study_from_config
+from glasshouse.study.table import Table
 
-ARMS = {"positive": "reward.shuffle=false", "negative": "reward.shuffle=true"}
-LEARNED = 0.1
-"""A pipeline learns if accuracy rises by at least this much, on average and in every seed."""
+ARMS = {"positive": {"reward.shuffle": False}, "negative": {"reward.shuffle": True}}
+MEASURE = "pass_at_1"
+"""Sampled accuracy: a greedy answer can flip although its probability has hardly changed."""
+MIN_GAIN = 0.1
+"""The positive control passes if accuracy rises by at least this much in every seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Held-out accuracy of one run, before and after."""
+    """Sampled held-out accuracy of one run before and after training."""
 
     seed: int
     before: float
     after: float
-    sampled_before: float
-    sampled_after: float
 
     @property
-    def sampled(self) -> float:
-        return self.sampled_after - self.sampled_before
+    def change(self) -> float:
+        return self.after - self.before
 
 
-def control(
+def run_control(
     files: Sequence[str],
     overrides: Sequence[str],
+    *,
     seeds: int,
     jobs: int,
     out: Path,
-    only: str | None,
-) -> int:
-    """Run what is missing, print a line a run, then the verdict; 0 if both controls pass, else 1."""
-    configs.load(files, overrides)  # a bad configuration is one sentence, not ten failed runs
+    only: str | None = None,
+) -> bool:
+    """Train the missing runs, print the verdict and write results/control.json; True if it passes."""
+    study = study_from_config(
+        files,
+        overrides,
+        title="Positive and negative control",
+        arms={arm: ARMS[arm] for arm in ([only] if only else ARMS)},
+        seeds=seeds,
+        measures={MEASURE: "accuracy of samples", "accuracy": "accuracy of greedy answers"},
+    )
     console = Console(highlight=False)
-    arms = [only] if only else list(ARMS)
-    wanted = [(arm, seed) for seed in range(seeds) for arm in arms]
-    gains: dict[str, list[Gain]] = {arm: [] for arm in arms}
-    for arm, gain in _run_all(wanted, files, overrides, jobs, out):
-        gains[arm].append(gain)
-        console.print(
-            f"{arm} seed {gain.seed}: sampled accuracy {gain.sampled_before:.3f} → {gain.sampled_after:.3f} "
-            f"({gain.sampled:+.3f}), greedy {gain.before:.3f} → {gain.after:.3f}"
-        )
-    passed, sentence = verdict(gains.get("positive"), gains.get("negative"))
-    report = {
-        arm: [{"seed": g.seed, "before": g.before, "after": g.after, "sampled_before": g.sampled_before,
-               "sampled_after": g.sampled_after} for g in sorted(listed, key=lambda g: g.seed)]
-        for arm, listed in gains.items()
-    }  # fmt: skip
-    write_json(out / "control.json", {"verdict": sentence, "passed": passed, **report})
-    console.print(sentence)
-    return 0 if passed else 1
+    with TerminalProgress(study, console) as progress:
+        table = run_study(study, out, jobs=jobs, progress=progress)
+    gains = {arm: _gains(table, arm) for arm in study.arms}
+    passed, verdict = judge_control(gains.get("positive", []), gains.get("negative", []))
+    runs = {arm: [asdict(gain) for gain in gains[arm]] for arm in gains}
+    write_json(out / "results" / "control.json", {"passed": passed, "verdict": verdict, **runs})
+    console.print(verdict)
+    return passed
 
 
-def verdict(positive: list[Gain] | None, negative: list[Gain] | None) -> tuple[bool, str]:
-    """Whether the controls pass, and a sentence. The seed is the unit; sampled accuracy decides,
-    because a greedy answer can flip when nothing but the second digit of a probability moved."""
+def judge_control(positive: Sequence[Gain], negative: Sequence[Gain]) -> tuple[bool, str]:
+    """Whether the controls pass, and why. An arm without runs is not judged."""
     sentences, passed = [], True
-    if negative:
-        gains = [g.sampled for g in negative]
-        mean, low, high = mean_interval(gains)
-        leaks = low > 0 or min(gains) > LEARNED
-        passed &= not leaks
-        shown = f"{mean:+.3f} ({low:+.3f} to {high:+.3f}) over {len(gains)} seeds"
-        sentences.append(
-            f"It learns from noise: something leaks. With shuffled rewards accuracy still rose by {shown}; "
-            "look for answers in prompts, problems shared by training and evaluation, or a reward that "
-            "is applied besides the shuffled one."
-            if leaks
-            else f"It does not learn from noise: with shuffled rewards accuracy changed by {shown}."
-        )
     if positive:
-        gains = [g.sampled for g in positive]
-        mean, low, high = mean_interval(gains)
-        learns = min(gains) >= LEARNED and (low > 0 or len(gains) == 1)
+        learns = min(gain.change for gain in positive) >= MIN_GAIN and (
+            len(positive) == 1 or _interval(positive)[1] > 0
+        )
         passed &= learns
-        shown = f"{mean:+.3f} ({low:+.3f} to {high:+.3f}) over {len(gains)} seeds"
-        sentences.insert(
-            0,
-            f"The pipeline learns: accuracy rose by {shown}."
+        sentences.append(
+            f"The pipeline learns: accuracy rose by {_format(positive)}."
             if learns
-            else f"It does not learn: accuracy changed by {shown}. {_reasons(positive)}",
+            else f"It does not learn: accuracy changed by {_format(positive)}. {_likely_reason(positive)}"
+        )
+    if negative:
+        leaks = _interval(negative)[1] > 0 or min(gain.change for gain in negative) > MIN_GAIN
+        passed &= not leaks
+        sentences.append(
+            f"It learns from shuffled rewards, so answers leak: accuracy rose by {_format(negative)}. Look for "
+            "answers in prompts, problems shared by training and evaluation, or a reward that is not shuffled."
+            if leaks
+            else f"It does not learn from shuffled rewards: accuracy changed by {_format(negative)}."
         )
     return passed, " ".join(sentences)
 
 
-def _reasons(gains: list[Gain]) -> str:
-    start = sum(g.sampled_before for g in gains) / len(gains)
+def _gains(table: Table, arm: str) -> list[Gain]:
+    gains = []
+    for seed in table.seeds(arm):
+        curve = table.curve(arm, seed, MEASURE)
+        before, after = curve[min(curve)], curve[max(curve)]
+        assert before is not None  # an accuracy is always defined
+        assert after is not None
+        gains.append(Gain(seed, before, after))
+    return gains
+
+
+def _interval(gains: Sequence[Gain]) -> tuple[float, float, float]:
+    return mean_interval([gain.change for gain in gains])
+
+
+def _format(gains: Sequence[Gain]) -> str:
+    mean, low, high = _interval(gains)
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f}) over {len(gains)} seeds"
+
+
+def _likely_reason(gains: Sequence[Gain]) -> str:
+    start = sum(gain.before for gain in gains) / len(gains)
     if start > 0.9:
-        return "The likeliest reason: the model is right already; make the task harder."
+        return "The likeliest reason: the model is already accurate; make the task harder."
     if start < 0.02:
         return (
-            "The likeliest reasons: the model is never right, so there is nothing to reinforce (an easier "
-            "task.options, a partial reward), or answers are not read (see rule_none in metrics.jsonl)."
+            "The likeliest reasons: no answer is ever correct, so there is nothing to reinforce (use easier "
+            "task.options or a partial reward), or answers are not parsed (see rule_none in metrics.jsonl)."
         )
-    if any(g.sampled < -LEARNED for g in gains):
+    if any(gain.change < -MIN_GAIN for gain in gains):
         return "The likeliest reason: training collapses; lower learn.learning_rate or set learn.kl_coef."
     return (
         "The likeliest reasons: too few steps, a learning rate that is too low, or groups whose rewards "
-        "are all alike (groups_alike in metrics.jsonl)."
-    )
-
-
-def _run_all(
-    wanted: list[tuple[str, int]],
-    files: Sequence[str],
-    overrides: Sequence[str],
-    jobs: int,
-    out: Path,
-) -> Iterator[tuple[str, Gain]]:
-    """What is there already, then what is missing as it comes."""
-    missing: dict[Job, tuple[str, int]] = {}
-    for arm, seed in wanted:
-        path = out / f"{arm}-{seed}"
-        summary = summary_of(path)
-        if summary and "after" in summary:
-            yield arm, _gain(summary, seed)
-        else:
-            given = [*overrides, ARMS[arm], f"seed={seed}", f"out={path}"]
-            name = f"The {arm} control with seed {seed}"
-            missing[Job(name=name, config=configs.load(files, given))] = arm, seed
-    with Crew(jobs) as crew:
-        for heard in crew.work(missing):
-            if isinstance(heard, Done):
-                arm, seed = missing[heard.job]
-                yield arm, _gain(heard.summary, seed)
-
-
-def _gain(summary: dict[str, Any], seed: int) -> Gain:
-    before, after = summary["before"], summary["after"]
-    return Gain(
-        seed, before["accuracy"], after["accuracy"], before["pass_at_1"], after["pass_at_1"]
+        "are all equal (frac_zero_std in metrics.jsonl)."
     )

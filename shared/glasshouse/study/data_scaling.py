@@ -1,15 +1,14 @@
-"""How large should a training set be? Fixed sets of several sizes against fresh problems.
+"""`glasshouse data scaling`: fixed training sets of several sizes against fresh problems.
 
-Every arm trains for the same number of steps from the same model, so that a larger set costs no
-more training, only more problems. What a small set costs is the gap: training accuracy that
-held-out problems do not share. Finished runs are not run again, and an interrupted one goes on.
+A study with one arm per size and one with fresh problems. All arms train for the same number of
+steps from the same model, so a larger set costs more problems but no more training. The cost of
+a small set is the gap: training accuracy that held-out problems do not reach.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,157 +16,135 @@ from rich.console import Console
 from rich.table import Table
 
 from glasshouse import config as configs
-from glasshouse.config import Config
-from glasshouse.errors import ConfigError, RunError
-from glasshouse.report.learning_curves import read_metrics
-from glasshouse.report.scaling_figure import draw
+from glasshouse.errors import ConfigError
 from glasshouse.statistics import mean_interval
 from glasshouse.store import rollout_reader
 from glasshouse.store.atomic_files import write_json
-from glasshouse.store.run_directory import summary_of, unlike
-from glasshouse.study.process_pool import Crew, Done, Job
+from glasshouse.store.run_directory import load_metrics, load_summary
+from glasshouse.study.display import TerminalProgress
+from glasshouse.study.runner import StudyRun, plan_runs, run_study
+from glasshouse.study.spec import study_from_config
 
 FRESH = "fresh"
-LAST = 10
-"""Training accuracy is the mean over so many last steps."""
-MEASURES = ("held_out", "held_out_sampled", "training", "gap", "seconds", "distinct_problems")
+LAST_STEPS = 10
+"""Training accuracy is the mean over this many last steps."""
+COLUMNS = {
+    "held_out": "held out, greedy",
+    "held_out_sampled": "held out, sampled",
+    "training": "training",
+    "gap": "gap",
+    "seconds": "seconds",
+    "distinct_problems": "distinct",
+}
+"""What is reported of each arm, and its column in the table."""
 
 
-def scaling(
+def run_scaling(
     files: Sequence[str],
     overrides: Sequence[str],
+    *,
     base: int,
     factors: Sequence[float],
     seeds: int,
     jobs: int,
     out: Path,
 ) -> dict[str, Any]:
-    """Run what is missing, print a table, write scaling.json and scaling.png; returns the report."""
+    """Train the missing runs, print a table and write results/scaling.json; returns the report."""
     if min(factors) <= 0 or base < 1 or seeds < 1 or jobs < 1:
         raise ConfigError("--base, --factors, --seeds and --jobs must all be above 0.")
-    resolved = configs.load(files, overrides)  # a bad configuration is one sentence
-    if not resolved.evaluate.problems or not resolved.steps:
+    config = configs.load_config(files, overrides)
+    if not config.evaluate.problems or not config.steps:
         raise ConfigError("Scaling compares held-out accuracy: set evaluate.problems and steps.")
+    sizes = {f"{factor:g}x": max(1, round(base * factor)) for factor in sorted(set(factors))}
+    arms: dict[str, dict[str, Any]] = {
+        arm: {"data.source": "fixed", "data.file": "", "data.size": size}
+        for arm, size in sizes.items()
+    }
+    arms[FRESH] = {"data.source": "fresh", "data.file": ""}
+    study = study_from_config(
+        files,
+        overrides,
+        title=f"Size of the training set for {config.task.name}",
+        arms=arms,
+        seeds=seeds,
+        control=FRESH,
+        measures={"accuracy": "held-out accuracy of greedy answers"},
+    )
     console = Console(highlight=False)
-    arms = {f"{f:g}x": max(1, round(base * f)) for f in sorted(set(factors))}
-    wanted = [(arm, seed) for seed in range(seeds) for arm in (*arms, FRESH)]
-    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in (*arms, FRESH)}
-
-    missing: dict[Job, tuple[str, int]] = {}
-    for arm, seed in wanted:
-        path, size = out / f"{arm}-{seed}", arms.get(arm)
-        source = (
-            ["data.source=fixed", "data.file=''", f"data.size={size}"]
-            if size
-            else ["data.source=fresh", "data.file=''"]
-        )
-        config = configs.load(files, [*overrides, *source, f"seed={seed}", f"out={path}"])
-        summary = summary_of(path)
-        if summary and "after" in summary:
-            _same_configuration(config, path)
-        else:
-            missing[Job(name=f"The run {arm} with seed {seed}", config=config)] = arm, seed
-    for arm, seed in _trained(wanted, missing, jobs):
-        run = measure(out / f"{arm}-{seed}", seed)
-        found[arm].append(run)
-        console.print(
-            f"{arm} seed {run['seed']}: held out {run['held_out']:.3f}, training "
-            f"{run['training']:.3f}, {run['seconds']:.0f} s"
-        )
-    for runs in found.values():
-        runs.sort(key=lambda run: run["seed"])
+    with TerminalProgress(study, console) as progress:
+        run_study(study, out, jobs=jobs, keep_rollouts=True, progress=progress)
+    runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    for run in plan_runs(study, out):
+        runs[run.arm].append(measure_run(run))
     report = {
-        "task": resolved.task.name,
-        "steps": resolved.steps,
+        "task": config.task.name,
+        "steps": config.steps,
         "base": base,
         "overrides": list(overrides),
         "arms": [
-            {"arm": arm, "size": arms.get(arm), "runs": runs, **summarise(runs)}
-            for arm, runs in found.items()
+            {"arm": arm, "size": sizes.get(arm), "runs": runs[arm], **summarize_runs(runs[arm])}
+            for arm in arms
         ],
     }
-    write_json(out / "scaling.json", report)
-    console.print(table(report))
-    draw(report, out / "scaling.png")
-    console.print(f"figures {out / 'scaling.png'}   numbers {out / 'scaling.json'}")
+    write_json(out / "results" / "scaling.json", report)
+    console.print(scaling_table(report))
     return report
 
 
-def _trained(
-    wanted: Sequence[tuple[str, int]], missing: Mapping[Job, tuple[str, int]], jobs: int
-) -> Iterator[tuple[str, int]]:
-    """What is there already, then what is missing as it comes."""
-    yield from (run for run in wanted if run not in missing.values())
-    with Crew(jobs) as crew:
-        for heard in crew.work(missing):
-            if isinstance(heard, Done):
-                yield missing[heard.job]
-
-
-def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and 95 % t interval over seeds of each measure; a single seed has no interval."""
-    summary: dict[str, Any] = {}
-    for name in MEASURES:
-        values = [run[name] for run in runs]
-        if None in values:
-            continue
-        mean, low, high = mean_interval(values)
-        ends = [None, None] if math.isinf(low) else [low, high]
-        summary[name] = {"mean": mean, "low": ends[0], "high": ends[1]}
-    return summary
-
-
-def measure(out: Path, seed: int) -> dict[str, Any]:
-    """One run's figures. The gap compares like with like: training samples with held-out samples,
-    or with the greedy answer if no sample was taken."""
-    summary: dict[str, Any] = json.loads((out / "results" / "summary.json").read_text())
-    rows = read_metrics(out)[-LAST:]
+def measure_run(run: StudyRun) -> dict[str, Any]:
+    """The figures of one run. The gap compares training samples with held-out samples, or with
+    greedy answers if evaluate.samples is 0."""
+    summary = load_summary(run.path)
+    assert summary  # the run is finished
+    rows = load_metrics(run.path)[-LAST_STEPS:]
     training = math.fsum(row["accuracy"] for row in rows) / len(rows)
-    sampled = summary["after"].get("pass_at_1")
-    greedy = summary["after"]["accuracy"]
-    record = out / "results" / "rollouts"
+    sampled, greedy = summary["after"].get("pass_at_1"), summary["after"]["accuracy"]
+    rollouts = rollout_reader.read_rollouts(run.path / "results" / "rollouts", "train")
     return {
-        "seed": seed,
+        "seed": run.seed,
         "before": summary["before"]["accuracy"],
         "held_out": greedy,
         "held_out_sampled": sampled,
         "training": training,
         "gap": training - (greedy if sampled is None else sampled),
         "seconds": summary["seconds"],
-        "distinct_problems": len({row["key"] for row in rollout_reader.read(record, "train")}),
+        "distinct_problems": len({row["key"] for row in rollouts}),
     }
 
 
-def table(report: dict[str, Any]) -> Table:
-    """A row an arm, means with intervals."""
-    shown = Table(
+def summarize_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean over seeds with Student's 95 % interval, which a single seed does not have."""
+    summary: dict[str, Any] = {}
+    for name in COLUMNS:
+        values = [run[name] for run in runs]
+        if None in values:
+            continue
+        mean, low, high = mean_interval(values)
+        bounds = (None, None) if math.isinf(low) else (low, high)
+        summary[name] = {"mean": mean, "low": bounds[0], "high": bounds[1]}
+    return summary
+
+
+def scaling_table(report: dict[str, Any]) -> Table:
+    """One row per arm."""
+    table = Table(
         title=f"{report['task']}, {report['steps']} steps, mean (95 % interval over seeds)",
         title_justify="left",
     )
-    labels = ("held out, greedy", "held out, sampled", "training", "gap", "seconds", "distinct")
-    for column in ("set", *labels):
-        shown.add_column(column, justify="left" if column == "set" else "right")
+    table.add_column("training set")
+    for label in COLUMNS.values():
+        table.add_column(label, justify="right")
     for arm in report["arms"]:
         name = f"{arm['size']:,} ({arm['arm']})" if arm["size"] else arm["arm"]
-        cells = []
-        for key in MEASURES:
-            value, digits = arm.get(key), 0 if key in ("seconds", "distinct_problems") else 3
-            cells.append("" if value is None else _interval(value, digits))
-        shown.add_row(name, *cells)
-    return shown
+        table.add_row(name, *(_format_mean(arm.get(key), key) for key in COLUMNS))
+    return table
 
 
-def _interval(value: dict[str, Any], digits: int) -> str:
-    mean = f"{value['mean']:,.{digits}f}"
-    if value["low"] is None or not digits:
-        return mean
-    return f"{mean} ({value['low']:.2f}–{value['high']:.2f})"
-
-
-def _same_configuration(config: Config, out: Path) -> None:
-    """A finished run counts only if it is the run that is asked for."""
-    if differing := ", ".join(dict.fromkeys(k.split(".")[0] for k in unlike(out, config))):
-        raise RunError(
-            f"{out} holds a finished run with another configuration (these differ: {differing}). "
-            "Choose another --out, or remove it."
-        )
+def _format_mean(value: dict[str, Any] | None, key: str) -> str:
+    if value is None:
+        return ""
+    if key in ("seconds", "distinct_problems"):
+        return f"{value['mean']:,.0f}"
+    if value["low"] is None:
+        return f"{value['mean']:.3f}"
+    return f"{value['mean']:.3f} ({value['low']:.2f}–{value['high']:.2f})"

@@ -1,4 +1,4 @@
-"""What a person sees of a study: a bar with the time that is left, and a line a finished run."""
+"""Show the progress of a study in the terminal: a bar with the time left, a line per finished run."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from glasshouse.study.runner import Planned, Watcher
+from glasshouse.study.runner import StudyProgress, StudyRun
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Row
 
-SHOWN = 3
-"""So many measures stand in a run's line."""
+MEASURES_PER_LINE = 3
 
 
-class Terminal(Watcher):
-    """For people; in a pipe, only the lines.
+class TerminalProgress(StudyProgress):
+    """Without a terminal (in a pipe) only the lines are printed.
 
-    Example: `with Terminal(study, console) as seen: carry_out(study, out, watcher=seen)`
+    Example: `with TerminalProgress(study, console) as progress: run_study(study, out, progress=progress)`
     """
 
     def __init__(self, study: Study, console: Console) -> None:
-        self.study, self.console = study, console
-        self.measures = list(study.measures)[:SHOWN]
-        self.reached: dict[str, int] = {}
+        self.console = console
+        self.measures = list(study.measures)[:MEASURES_PER_LINE]
+        self.last_steps: dict[str, int] = {}
+        """Last step of each run, by its name."""
         self.progress = Progress(
             TextColumn("[bold]study"),
             BarColumn(bar_width=24),
@@ -36,47 +36,47 @@ class Terminal(Watcher):
             console=console,
             disable=not console.is_terminal,
             transient=True,
-            speed_estimate_period=600,  # runs differ: an estimate over several of them
+            speed_estimate_period=600,  # runs differ in speed: estimate over several of them
         )
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> TerminalProgress:
         self.progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def planned(self, runs: Sequence[Planned], finished: int) -> None:
+    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None:
         self.total, self.finished = len(runs), finished
         if finished:
-            self.console.print(f"[dim]{finished} of {len(runs)} runs are finished already.[/]")
-        steps = sum(run.config.steps for run in runs if not run.finished)
-        self.bar = self.progress.add_task("", total=steps, line=self._line())
+            self.console.print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
+        steps = sum(run.config.steps for run in runs if not run.is_finished)
+        self.bar = self.progress.add_task("", total=steps, line=self._count())
 
-    def stepped(self, run: Planned, step: int) -> None:
-        self.reached[run.name] = max(step, self.reached.get(run.name, 0))
-        self.progress.update(self.bar, completed=sum(self.reached.values()))
+    def on_step(self, run: StudyRun, step: int) -> None:
+        self.last_steps[run.name] = max(step, self.last_steps.get(run.name, 0))
+        self.progress.update(self.bar, completed=sum(self.last_steps.values()))
 
-    def done(self, run: Planned, seconds: float, rows: Sequence[Row]) -> None:
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[Row]) -> None:
         self.finished += 1
-        self.stepped(run, run.config.steps)
-        self.progress.update(self.bar, line=self._line())
-        told = ", ".join(change(name, rows) for name in self.measures)
+        self.on_step(run, run.config.steps)
+        self.progress.update(self.bar, line=self._count())
+        changes = ", ".join(format_first_and_last(name, rows) for name in self.measures)
         self.progress.console.print(
             f"{self.finished:>3}/{self.total}  [bold]{escape(run.arm)}[/] seed {run.seed} "
-            f"[dim]({escape(run.base)}, {seconds:.0f} s)[/]  {escape(told)}",
+            f"[dim]({escape(run.base)}, {seconds:.0f} s)[/]  {escape(changes)}",
             soft_wrap=True,
         )
 
-    def warn(self, sentence: str) -> None:
-        self.progress.console.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
+    def on_warning(self, message: str) -> None:
+        self.progress.console.print(f"[yellow]{escape(message)}[/]", soft_wrap=True)
 
-    def _line(self) -> str:
+    def _count(self) -> str:
         return f"{self.finished}/{self.total} runs"
 
 
-def change(measure: str, rows: Sequence[Row]) -> str:
-    """`reliance 0.21 → 0.35`, from the first step that has it to the last."""
+def format_first_and_last(measure: str, rows: Sequence[Row]) -> str:
+    """`reliance 0.21 → 0.35`, from the first step that has the measure to the last."""
     values = [row.value for row in sorted(rows) if row.measure == measure]
     ends = ["undefined" if value is None else f"{value:.3g}" for value in (values[0], values[-1])]
     return f"{measure} {ends[0]} → {ends[1]}"

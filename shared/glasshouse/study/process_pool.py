@@ -1,10 +1,10 @@
-"""Several runs at a time, each hand of the crew training one after another (`run.hand`).
+"""Train several runs at a time in worker processes that are reused (`study.worker`).
 
-    jobs ──► crew ──► hand ──► run directories
-               └────► hand
+    requests ──► ProcessPool ──► worker ──► run directories
+                     └─────────► worker
 
-A hand that dies is replaced, and its run goes on from its last checkpoint; if that one dies of the
-same run, the run is given up. Interrupted once, the hands save what they have and all ends.
+A worker that crashes is replaced and its run resumes from its last checkpoint, up to `MAX_CRASHES`
+times per run. On Ctrl-C each worker saves the run that it is training, then the pool ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,226 +26,231 @@ from typing import IO, Any, Literal
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError
 
-TRIES = 2
-"""So often may hands die of one and the same run."""
-GRACE = 10.0
-"""Seconds that a hand has to save its run when the crew is dismissed."""
+MAX_CRASHES = 2
+"""Worker crashes per run before the run fails."""
+SHUTDOWN_SECONDS = 10.0
+"""How long a worker may take to save its run when the pool closes; then it is killed."""
+STDERR_TAIL = 800
+"""Characters of a worker's stderr or traceback that an error message shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
-    """One run to be trained, or only to be checked: made, but not begun."""
+class RunRequest:
+    """A run to train, or only to check: built, but not started."""
 
     name: str
-    """For sentences: `the run kl, seed 3`."""
+    """For messages, such as `The run kl seed 3`."""
     config: Config
-    work: Literal["train", "check"] = "train"
+    action: Literal["train", "check"] = "train"
     monitor: bool = False
-    """After training, measure both ends as `glasshouse monitor --ends` does."""
+    """After training, monitor the first and last checkpoint like `glasshouse monitor --ends`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
-    job: Job
+class StepDone:
+    request: RunRequest
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    job: Job
+class RunFinished:
+    request: RunRequest
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A hand died of this job; another one takes it up."""
+class RunRestarted:
+    """The worker crashed; another one resumes the run."""
 
-    job: Job
-    sentence: str
+    request: RunRequest
+    message: str
 
 
-Heard = Stepped | Done | Lost
+PoolEvent = StepDone | RunFinished | RunRestarted
 
 
 @dataclass(slots=True, eq=False)
-class _Hand:
+class _Worker:
     process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    job: Job | None = None
-    unread: bytes = b""
+    stderr: IO[bytes]
+    request: RunRequest | None = None
+    """The run that it is working on; None while idle."""
+    partial_line: bytes = b""
 
     @classmethod
-    def start(cls) -> _Hand:
-        errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
+    def start(cls) -> _Worker:
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
         process = subprocess.Popen(
             [sys.executable, "-m", "glasshouse.study.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=stderr,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C reaches the crew alone, which passes it on once
+            start_new_session=True,  # Ctrl-C reaches only the pool, which forwards it
         )
-        return cls(process, errors)
+        return cls(process, stderr)
 
-    def give(self, job: Job) -> None:
-        self.job = job
-        told = {
-            "work": job.work,
-            "monitor": job.monitor,
-            "config": job.config.model_dump(mode="json"),
+    def send(self, request: RunRequest) -> None:
+        self.request = request
+        message = {
+            "action": request.action,
+            "monitor": request.monitor,
+            "config": request.config.model_dump(mode="json"),
         }
         assert self.process.stdin
-        with suppress(BrokenPipeError):  # it died idle: its silence will be heard
-            self.process.stdin.write(json.dumps(told).encode() + b"\n")
+        with suppress(BrokenPipeError):  # it died while idle: `receive` reports that
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
     def fileno(self) -> int:
         assert self.process.stdout
         return self.process.stdout.fileno()
 
-    def read(self) -> list[dict[str, Any]] | None:
-        """Whole lines that have come; None: it is gone."""
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The messages that have arrived; None if the process has ended."""
         data = os.read(self.fileno(), 1 << 16)
         if not data:
             return None
-        *lines, self.unread = (self.unread + data).split(b"\n")
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def last_words(self) -> str:
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace").strip()[-800:]
+    def describe_crash(self) -> str:
+        """How the ended process ended, with the last line of its stderr."""
+        code = self.process.wait()
+        self.stderr.seek(0)
+        tail = self.stderr.read().decode(errors="replace").strip()[-STDERR_TAIL:]
+        cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"its worker process {cause}" + (f" ({tail.splitlines()[-1]})" if tail else "")
 
-    def dismiss(self) -> None:
-        """There is no more to do: idle it goes at once, busy it saves its run first."""
+    def close_stdin(self) -> None:
+        """Ask it to end: at once if idle, after saving its run if busy."""
         assert self.process.stdin
         with suppress(OSError):
             self.process.stdin.close()
 
     def close(self) -> None:
-        """Wait until it has gone; see that it does."""
+        """Wait until the process has ended; kill it if that takes too long."""
         assert self.process.stdout
-        self.dismiss()
+        self.close_stdin()
         try:
-            self.process.wait(GRACE)
+            self.process.wait(SHUTDOWN_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
-        self.errors.close()
+        self.stderr.close()
 
 
 @dataclass(slots=True)
-class Crew:
-    """So many processes.
+class ProcessPool:
+    """Up to `size` worker processes, started when they are needed.
 
     Example:
-        with Crew(2) as crew:
-            for heard in crew.work(jobs):
-                if isinstance(heard, Done): print(heard.summary)
+        with ProcessPool(2) as pool:
+            for event in pool.run(requests):
+                if isinstance(event, RunFinished): print(event.summary)
     """
 
     size: int
-    hands: list[_Hand] = field(default_factory=list)
-    asked: int = 0
-    """How often it was asked to stop."""
-    before: dict[int, Any] = field(default_factory=dict)
+    workers: list[_Worker] = field(default_factory=list)
+    stop_signals: int = 0
+    """How many times SIGINT or SIGTERM has arrived."""
+    previous_handlers: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ConfigError(
-                f"--jobs is {self.size}; at least one run must be under way at a time."
-            )
+            raise ConfigError(f"--jobs is {self.size}; it must be at least 1.")
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ProcessPool:
         for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(ValueError):  # not the main thread: the caller owns the signals
-                self.before[number] = signal.signal(number, self._stop)
+            with suppress(ValueError):  # not the main thread: the caller handles signals
+                self.previous_handlers[number] = signal.signal(number, self._forward_signal)
         return self
 
     def __exit__(self, *error: object) -> None:
         try:
-            for hand in self.hands:
-                hand.dismiss()
-            for hand in self.hands:
-                hand.close()
+            for worker in self.workers:
+                worker.close_stdin()  # all at once, so that they save their runs in parallel
+            for worker in self.workers:
+                worker.close()
         finally:
-            for number, handler in self.before.items():
+            for number, handler in self.previous_handlers.items():
                 signal.signal(number, handler)
 
-    def work(self, jobs: Iterable[Job]) -> Iterator[Heard]:
-        """Do all jobs; what is heard of them as it comes. KeyboardInterrupt at the end if asked to
-        stop; the first job that fails ends it with a sentence."""
-        waiting, tries = deque(jobs), dict[Job, int]()
+    def run(self, requests: Iterable[RunRequest]) -> Iterator[PoolEvent]:
+        """Do all requests and yield events as they arrive.
+
+        The first run that fails raises `RunError`. After a signal, raises `KeyboardInterrupt` once
+        all workers have saved their runs.
+        """
+        waiting, crashes = deque(requests), Counter[RunRequest]()
         while True:
-            while waiting and not self.asked and (hand := self._free()):
-                hand.give(waiting.popleft())
-            busy = [hand for hand in self.hands if hand.job]
+            while waiting and not self.stop_signals and (worker := self._idle_worker()):
+                worker.send(waiting.popleft())
+            busy = [worker for worker in self.workers if worker.request]
             if not busy:
                 break
-            for hand in _ready(busy):
-                job, answers = hand.job, hand.read()
-                assert job
-                if answers is None:
-                    sentence = self._bury(hand)
-                    tries[job] = tries.get(job, 0) + 1
-                    if self.asked:
-                        continue
-                    if tries[job] >= TRIES:
-                        raise RunError(
-                            f"{job.name} failed: {sentence} twice. The same command goes on from its last "
-                            "checkpoint; if memory ran out, --jobs 1 needs half of it."
-                        )
-                    waiting.appendleft(job)
-                    yield Lost(job, f"{job.name}: {sentence}; it goes on in another one.")
+            for worker in _wait_for_output(busy):
+                request, messages = worker.request, worker.receive()
+                assert request
+                if messages is not None:
+                    yield from _parse_messages(worker, request, messages)
                     continue
-                for answer in answers:
-                    if (heard := _heard(hand, job, answer)) is not None:
-                        yield heard
-        if self.asked:
+                crash = worker.describe_crash()
+                worker.close()
+                self.workers.remove(worker)
+                if self.stop_signals:
+                    continue
+                crashes[request] += 1
+                if crashes[request] >= MAX_CRASHES:
+                    raise RunError(
+                        f"{request.name} failed: {crash}, {MAX_CRASHES} times. Run the same command to "
+                        "resume from its last checkpoint; if memory ran out, use a smaller --jobs."
+                    )
+                waiting.appendleft(request)
+                yield RunRestarted(request, f"{request.name}: {crash}; resuming it in a new one.")
+        if self.stop_signals:
             raise KeyboardInterrupt
 
-    def _free(self) -> _Hand | None:
-        for hand in self.hands:
-            if hand.job is None:
-                return hand
-        if len(self.hands) == self.size:
+    def _idle_worker(self) -> _Worker | None:
+        for worker in self.workers:
+            if worker.request is None:
+                return worker
+        if len(self.workers) == self.size:
             return None
-        self.hands.append(_Hand.start())
-        return self.hands[-1]
+        self.workers.append(_Worker.start())
+        return self.workers[-1]
 
-    def _bury(self, hand: _Hand) -> str:
-        """Let go of a hand that has died; how it did, in words."""
-        code = hand.process.wait()
-        words = hand.last_words()
-        hand.close()
-        self.hands.remove(hand)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"its process {how}" + (f" ({words.splitlines()[-1]})" if words else "")
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Pass it on: once, the runs are saved; twice, they end where they are; then by force."""
-        self.asked += 1
-        for hand in self.hands:
+    def _forward_signal(self, number: int, frame: FrameType | None) -> None:
+        """First signal: workers save their runs. Second: they stop at once. Third: they are killed."""
+        self.stop_signals += 1
+        for worker in self.workers:
             with suppress(ProcessLookupError):
-                hand.process.send_signal(signal.SIGINT if self.asked <= 2 else signal.SIGKILL)
+                worker.process.send_signal(
+                    signal.SIGINT if self.stop_signals <= 2 else signal.SIGKILL
+                )
 
 
-def _ready(busy: list[_Hand]) -> list[_Hand]:
-    """Those of the hands that have something to say, or have fallen silent."""
+def _wait_for_output(workers: list[_Worker]) -> list[_Worker]:
+    """Block until some workers have written output or ended."""
     with selectors.DefaultSelector() as selector:
-        for hand in busy:
-            selector.register(hand, selectors.EVENT_READ, hand)
+        for worker in workers:
+            selector.register(worker, selectors.EVENT_READ, worker)
         return [key.data for key, _ in selector.select()]
 
 
-def _heard(hand: _Hand, job: Job, answer: dict[str, Any]) -> Heard | None:
-    if "step" in answer:
-        return Stepped(job, answer["step"])
-    hand.job = None
-    if "done" in answer:
-        return Done(job, answer["done"])
-    if "stopped" in answer:
-        return None
-    if "broken" in answer:
-        raise RunError(f"{job.name} failed: {answer['broken'].strip()[-800:]}")
-    raise RunError(f"{job.name}: {answer['failed']}")
+def _parse_messages(
+    worker: _Worker, request: RunRequest, messages: Iterable[dict[str, Any]]
+) -> Iterator[PoolEvent]:
+    """See `study.worker` for the messages. All but `step` end the request."""
+    for message in messages:
+        if "step" in message:
+            yield StepDone(request, message["step"])
+            continue
+        worker.request = None
+        if "finished" in message:
+            yield RunFinished(request, message["finished"])
+        elif "failed" in message:
+            raise RunError(f"{request.name}: {message['failed']}")
+        elif "crashed" in message:
+            raise RunError(f"{request.name} failed: {message['crashed'].strip()[-STDERR_TAIL:]}")

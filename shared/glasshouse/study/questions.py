@@ -1,13 +1,13 @@
-"""One question of a study: its effect over paired seeds, and what must stand beside it.
+"""The numbers of one question: its effect over paired seeds, and what is reported with it.
 
     effect        the arm − its reference (the same run before RL, or another arm), seed by seed
     null          the same effect in the arm whose reward is noise
-    beyond null   the arm − the null arm: what the reward does that RL on noise does not do
-    matched       two arms where they are equally accurate, beside the same step
-    room          the largest effect possible
-    by base       the effect among the seeds of each base
+    beyond null   the arm − the null arm: the effect of the reward beyond that of RL on noise
+    matched       a comparison of two arms at equal accuracy, besides that at the same step
+    max effect    the largest possible effect
+    by base       the effect over the seeds of each base
 
-Nothing is judged here; see verdict.py.
+Verdicts are decided in verdict.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse.estimation import Paired, family, paired
+from glasshouse.estimation import PairedComparison, compare_paired, holm_correct
+from glasshouse.measures.registry import lookup
 from glasshouse.statistics import mean_interval
-from glasshouse.study.bounds import Room, room
-from glasshouse.study.comparison_points import Place, Values, at_equal_accuracy, at_step, last_step
-from glasshouse.study.series import Measured
+from glasshouse.study.bounds import MaxEffect, max_effect
+from glasshouse.study.comparison_points import (
+    ComparisonPoint,
+    SeedValues,
+    last_step,
+    point_at_equal_accuracy,
+    point_at_step,
+)
+from glasshouse.study.series import StudySeries
 from glasshouse.study.spec import START, Question, Study
 
 ACCURACY = "accuracy"
-COMPANIONS = ("accuracy", "kl", "cot_characters", "sampled_length", "rule_none")
-"""Accuracy, KL from the start, CoT length and parse failures: what stands beside every point."""
+COMPANION_MEASURES = ("accuracy", "kl", "cot_characters", "sampled_length", "rule_none")
+"""Reported at every point: accuracy, KL from the start, CoT length and parse failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +42,22 @@ class Contrast:
     arm: str
     reference: str
     before: float | None
-    """The reference's mean."""
+    """Mean of the reference."""
     after: float | None
-    """The arm's mean."""
-    paired: Paired
+    """Mean of the arm."""
+    paired: PairedComparison
 
-    def corrected(self, p_holm: float | None) -> Contrast:
+    def with_p_holm(self, p_holm: float | None) -> Contrast:
         return replace(self, paired=replace(self.paired, p_holm=p_holm))
 
     def as_dict(self) -> dict[str, Any]:
-        ends = {"before": self.before, "after": self.after}
-        return {"arm": self.arm, "reference": self.reference, **ends, **asdict(self.paired)}
+        means = {"before": self.before, "after": self.after}
+        return {"arm": self.arm, "reference": self.reference, **means, **asdict(self.paired)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
-    """A mean over seeds with Student's 95 % interval; one seed alone has none."""
+class SeedMean:
+    """A mean over seeds with Student's 95 % interval, which a single seed does not have."""
 
     mean: float | None
     low: float | None
@@ -59,210 +66,217 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What the table says to a question."""
+class Comparison:
+    """All numbers of a question."""
 
     question: Question
-    against: str
-    place: str
+    reference: str
+    """An arm or `start`."""
+    point: str
     effect: Contrast
     null: Contrast | None
     beyond_null: Contrast | None
     why_no_null: str
-    """Empty where there is a null."""
+    """Empty if there is a null."""
     matched: Contrast | None
-    """Two arms at a step: the same at equal accuracy. At equal accuracy: the same at the last step."""
-    matched_place: str
-    equal: Place | None
-    """The place of equal accuracy, whichever of the two it is; None against the start."""
-    room: Room
+    """The same contrast at equal accuracy; for a question at equal accuracy, at the last step."""
+    matched_point: str
+    equal_accuracy: ComparisonPoint | None
+    """The point of equal accuracy; None for a change from the start."""
+    max_effect: MaxEffect
     by_base: Mapping[str, Contrast]
-    companions: Mapping[str, Mapping[str, Mean]]
-    """By arm, then by measure, at the question's place."""
-    tests: int = 0
-    """How many tests Holm's correction was over."""
+    companions: Mapping[str, Mapping[str, SeedMean]]
+    """By arm, then by measure, at the question's point."""
+    num_tests: int = 0
+    """Number of tests that Holm's correction covers."""
 
     @property
-    def held_to_null(self) -> bool:
-        """A change against the start is the reward's doing only beyond what RL on noise does."""
+    def must_exceed_null(self) -> bool:
+        """A change from the start is caused by the reward only as far as it exceeds the null arm's."""
         directed = self.question.expect != "unchanged"
-        return self.against == START and directed and self.beyond_null is not None
+        return self.reference == START and directed and self.beyond_null is not None
 
     @property
     def p(self) -> float | None:
-        """What its verdict rests on. Where the change must also go beyond the null, both tests must
-        pass, so the larger p is that of the claim (an intersection-union test)."""
+        """The p of the claim. If the effect must also exceed the null, both tests must pass, so it is
+        the larger p (an intersection-union test)."""
         own = self.effect.paired.p
-        if not self.held_to_null or not self.beyond_null or own is None:
+        if not self.must_exceed_null or not self.beyond_null or own is None:
             return own
         beyond = self.beyond_null.paired.p
         return None if beyond is None else max(own, beyond)
 
     def as_dict(self) -> dict[str, Any]:
-        q = self.question
+        q, equal = self.question, self.equal_accuracy
         return {
             "ask": q.ask,
             "measure": q.measure,
             "arm": q.arm,
-            "against": q.over or self.against,
-            "at": self.place,
+            "against": q.against_measure or self.reference,
+            "at": self.point,
             "expect": q.expect,
             "margin": q.margin,
             "effect": self.effect.as_dict(),
             "null": self.null and self.null.as_dict(),
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
             "why_no_null": self.why_no_null,
-            "matched": self.matched and {"at": self.matched_place, **self.matched.as_dict()},
-            "equal_accuracy": self.equal and _told(self.equal),
-            "ceiling": asdict(self.room),
-            "by_base": {base: c.as_dict() for base, c in self.by_base.items()},
+            "matched": self.matched and {"at": self.matched_point, **self.matched.as_dict()},
+            "equal_accuracy": equal
+            and {
+                "at": equal.name,
+                "mean_steps": dict(equal.mean_steps),
+                "is_before_first_evaluation": equal.is_before_first_evaluation,
+                "reason": equal.reason,
+            },
+            "ceiling": asdict(self.max_effect),
+            "by_base": {base: contrast.as_dict() for base, contrast in self.by_base.items()},
             "companions": {
                 arm: {name: asdict(mean) for name, mean in means.items()}
                 for arm, means in self.companions.items()
             },
-            "tests": self.tests,
+            "tests": self.num_tests,
         }
 
 
-def answer(question: Question, study: Study, found: Measured) -> Answer:
-    """The question's numbers, p-values not yet corrected; see `corrected`."""
-    for name in filter(None, (question.measure, question.over)):
-        found.known(name)
-    against, noise = study.against(question), study.noise(question)
-    here, there = _places(question, against, found)
-    asked = _Asked(question.measure, found, question.over)
-    effect = asked.contrast(here, question.arm, against)
-    why = _no_null(question.arm, against, noise, bool(question.over))
+def evaluate_question(question: Question, study: Study, series: StudySeries) -> Comparison:
+    """Compute the numbers of a question; `apply_holm` corrects the p-values afterwards."""
+    for name in filter(None, (question.measure, question.against_measure)):
+        series.check_measure(name)
+    reference, null_arm = study.reference_of(question), study.null_arm_of(question)
+    point, matched_point = _choose_points(question, reference, series)
+    contrasts = _Contrasts(series, question.measure, question.against_measure)
+    effect = contrasts.at(point, question.arm, reference)
+    why_no_null = _why_no_null(question, reference, null_arm)
     null = beyond = None
-    if not why and noise:
-        null = asked.contrast(here, noise, noise if question.over else against)
-        if not question.over:
-            beyond = asked.contrast(here, question.arm, noise)
-    involved = dict.fromkeys(a for a in (question.arm, against, noise) if a in found.arms)
-    return Answer(
+    if not why_no_null and null_arm:
+        if question.against_measure:
+            null = contrasts.at(point, null_arm, null_arm)
+        else:
+            null = contrasts.at(point, null_arm, reference)
+            beyond = contrasts.at(point, question.arm, null_arm)
+    arms = dict.fromkeys(a for a in (question.arm, reference, null_arm) if a in series.arms)
+    return Comparison(
         question=question,
-        against=against,
-        place=here.name,
+        reference=reference,
+        point=point.name,
         effect=effect,
         null=null,
         beyond_null=beyond,
-        why_no_null=why,
-        matched=asked.contrast(there, question.arm, against) if there else None,
-        matched_place=there.name if there else "",
-        equal=here if question.at == ACCURACY else there,
-        room=room(question.measure, effect.before),
+        why_no_null=why_no_null,
+        matched=contrasts.at(matched_point, question.arm, reference) if matched_point else None,
+        matched_point=matched_point.name if matched_point else "",
+        equal_accuracy=point if question.at == ACCURACY else matched_point,
+        max_effect=max_effect(question.measure, effect.before),
         by_base={
-            base: asked.contrast(here, question.arm, against, base)
-            for base in sorted(set(found.bases.values()))
+            base: contrasts.at(point, question.arm, reference, base)
+            for base in sorted(set(series.bases.values()))
         },
-        companions={arm: companions(here, arm, found) for arm in involved if arm},
+        companions={arm: _companion_means(point, arm, series) for arm in arms if arm},
     )
 
 
-def corrected(answers: Sequence[Answer]) -> list[Answer]:
-    """Holm's correction over the study's questions, each by the p that its verdict rests on."""
-    adjusted = family([replace(a.effect.paired, p=a.p) for a in answers])
-    tests = sum(one.p is not None for one in adjusted)
+def apply_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Holm's correction over the questions of a study, by the p of each claim."""
+    corrected = holm_correct([replace(c.effect.paired, p=c.p) for c in comparisons])
+    num_tests = sum(paired.p is not None for paired in corrected)
     return [
         replace(
-            a,
-            tests=tests,
-            effect=a.effect.corrected(one.p_holm),
-            beyond_null=a.beyond_null
-            and a.beyond_null.corrected(one.p_holm if a.held_to_null else None),
+            c,
+            num_tests=num_tests,
+            effect=c.effect.with_p_holm(paired.p_holm),
+            beyond_null=c.beyond_null
+            and c.beyond_null.with_p_holm(paired.p_holm if c.must_exceed_null else None),
         )
-        for a, one in zip(answers, adjusted, strict=True)
+        for c, paired in zip(comparisons, corrected, strict=True)
     ]
 
 
-def _told(place: Place) -> dict[str, Any]:
-    when = dict(place.when)
-    return {"at": place.name, "passed_at_step": when, "early": place.early, "reason": place.reason}
-
-
-def companions(place: Place, arm: str, found: Measured) -> dict[str, Mean]:
-    return {
-        name: mean(list(place.read(arm, name).values()))
-        for name in COMPANIONS
-        if found.of(arm, name)
-    }
-
-
-def mean(values: Sequence[float | None]) -> Mean:
-    """Over the seeds in which it is defined."""
+def mean_over_seeds(values: Sequence[float | None]) -> SeedMean:
+    """The mean over the seeds for which the measure is defined."""
     known = [v for v in values if v is not None]
     if not known:
-        return Mean(mean=None, low=None, high=None, n=0)
-    middle, low, high = mean_interval(known)
+        return SeedMean(mean=None, low=None, high=None, n=0)
+    mean, low, high = mean_interval(known)
     if len(known) == 1:
-        return Mean(mean=middle, low=None, high=None, n=1)
-    return Mean(mean=middle, low=low, high=high, n=len(known))
+        return SeedMean(mean=mean, low=None, high=None, n=1)
+    return SeedMean(mean=mean, low=low, high=high, n=len(known))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A measure, to be compared between arms."""
+class _Contrasts:
+    """Contrasts of one measure between arms."""
 
+    series: StudySeries
     measure: str
-    found: Measured
-    over: str = ""
-    """The reference's measure, where it is another one."""
+    against_measure: str = ""
+    """The measure of the reference, if it is another one."""
 
-    def contrast(self, place: Place, arm: str, reference: str, base: str = "") -> Contrast:
-        """Over every seed of the study, or of one base; a pair that lacks a value is dropped."""
-        after = place.read(arm, self.measure)
+    def at(self, point: ComparisonPoint, arm: str, reference: str, base: str = "") -> Contrast:
+        """Over all seeds, or those of one base; a pair without both values is dropped."""
+        after = point.values_of(arm, self.measure)
         before = (
-            at_step(self.found, 0).read(arm, self.measure)
+            point_at_step(self.series, 0).values_of(arm, self.measure)
             if reference == START
-            else place.read(reference, self.over or self.measure)
+            else point.values_of(reference, self.against_measure or self.measure)
         )
-        bases = self.found.bases
-        seeds = [s for s in self.found.seeds if not base or bases[s] == base]
+        seeds = [s for s in self.series.seeds if not base or self.series.bases[s] == base]
         both = [s for s in seeds if after.get(s) is not None and before.get(s) is not None]
-        done = paired([after.get(s) for s in seeds], [before.get(s) for s in seeds])
-        if done.effect is None:
-            done = replace(done, reason=self._why(place, arm, reference) or done.reason)
+        paired = compare_paired([after.get(s) for s in seeds], [before.get(s) for s in seeds])
+        if paired.effect is None:
+            reason = self._why_undefined(point, arm, reference)
+            paired = replace(paired, reason=reason or paired.reason)
         return Contrast(
             arm=arm,
-            reference=self.over or reference,
+            reference=self.against_measure or reference,
             before=_mean(before, both),
             after=_mean(after, both),
-            paired=done,
+            paired=paired,
         )
 
-    def _why(self, place: Place, arm: str, reference: str) -> str:
-        for one in (arm, reference):
-            if one != START and not self.found.of(one, self.measure):
-                return f"{one} has no run that measured {self.measure}"
-        if place.reason:
-            return place.reason
-        steps = sorted({s for run in self.found.of(arm, self.measure).values() for s in run})
-        if place.name.startswith("step ") and int(place.name.removeprefix("step ")) not in steps:
-            listed = ", ".join(map(str, steps))
-            return f"{self.measure} was not measured at {place.name}, but at {listed}"
+    def _why_undefined(self, point: ComparisonPoint, arm: str, reference: str) -> str:
+        label = lookup(self.measure).label
+        for name in (arm, reference):
+            if name != START and not self.series.get(name, self.measure):
+                return f"no run of {name} measured {label}"
+        if point.reason:
+            return point.reason
+        steps = sorted({s for run in self.series.get(arm, self.measure).values() for s in run})
+        if point.name.startswith("step ") and int(point.name.removeprefix("step ")) not in steps:
+            measured_at = ", ".join(map(str, steps))
+            return f"{label} was measured at steps {measured_at}, not at {point.name}"
         if reference == START and 0 not in steps:
-            return f"{self.measure} was not measured before RL"
+            return f"{label} was not measured before RL"
         return ""
 
 
-def _places(question: Question, against: str, found: Measured) -> tuple[Place, Place | None]:
-    """Where the question is asked, and where it is asked again beside that."""
-    last = last_step(found.of(question.arm, question.measure))
-    if against == START or question.over:
-        return at_step(found, question.at if isinstance(question.at, int) else last), None
-    equal = at_equal_accuracy(found, [question.arm, against])
+def _choose_points(
+    question: Question, reference: str, series: StudySeries
+) -> tuple[ComparisonPoint, ComparisonPoint | None]:
+    """The point of the question and, for two arms, a second point to report with it."""
+    last = last_step(series.get(question.arm, question.measure))
+    if reference == START or question.against_measure:
+        return point_at_step(series, question.at if isinstance(question.at, int) else last), None
+    equal = point_at_equal_accuracy(series, [question.arm, reference])
     if question.at == ACCURACY:
-        return equal, at_step(found, last)
-    return at_step(found, last if question.at is None else int(question.at)), equal
+        return equal, point_at_step(series, last)
+    return point_at_step(series, last if question.at is None else int(question.at)), equal
 
 
-def _no_null(arm: str, against: str, noise: str | None, within: bool) -> str:
-    if not noise:
+def _why_no_null(question: Question, reference: str, null_arm: str | None) -> str:
+    if not null_arm:
         return "the study has no null arm"
-    if noise == arm or (noise == against and not within):
-        return f"{noise} is the null arm itself"
+    if null_arm == question.arm or (null_arm == reference and not question.against_measure):
+        return f"{null_arm} is the null arm"
     return ""
 
 
-def _mean(values: Values, seeds: Sequence[int]) -> float | None:
-    return mean([values[s] for s in seeds]).mean if seeds else None
+def _companion_means(point: ComparisonPoint, arm: str, series: StudySeries) -> dict[str, SeedMean]:
+    return {
+        name: mean_over_seeds(list(point.values_of(arm, name).values()))
+        for name in COMPANION_MEASURES
+        if series.get(arm, name)
+    }
+
+
+def _mean(values: SeedValues, seeds: Sequence[int]) -> float | None:
+    return mean_over_seeds([values[s] for s in seeds]).mean if seeds else None

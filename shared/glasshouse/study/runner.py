@@ -1,39 +1,45 @@
-"""Arms × seeds, trained by a crew; killed at any moment, the same command goes on.
+"""Train the runs of a study, arms × seeds, and collect their rows in one table.
 
-    OUT/study.yaml                  the study, with the overrides in it
-    OUT/runs/<arm>/seed-<s>/        a run directory; results/rows.jsonl says that it is finished
-    OUT/results/table.jsonl         all their rows
+    OUT/study.yaml                  the study, with overrides
+    OUT/runs/<arm>/seed-<s>/        a run directory; finished once results/rows.jsonl exists
+    OUT/results/table.jsonl         the rows of all runs
 
-A run's rows are written whole, and only then are its checkpoints and rollouts removed.
+Can be killed at any time and resumed: a run's rows are written atomically, and only then are its
+checkpoints and rollouts deleted.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from glasshouse.config import Config
-from glasshouse.errors import ConfigError, RunError, nearest
+from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.store.atomic_files import write_text
-from glasshouse.store.run_directory import held, holds_run, locked, unlike
-from glasshouse.study import spec
-from glasshouse.study.process_pool import Crew, Done, Job, Lost, Stepped
-from glasshouse.study.spec import Study
-from glasshouse.study.table import Row, Table, rows_of
+from glasshouse.store.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
+from glasshouse.study.process_pool import (
+    ProcessPool,
+    RunFinished,
+    RunRequest,
+    RunRestarted,
+    StepDone,
+)
+from glasshouse.study.spec import Study, dump_study, load_study
+from glasshouse.study.table import Row, Table, collect_rows
 
-FILE, ROWS, TABLE = "study.yaml", "rows.jsonl", "table.jsonl"
-KEPT = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS}
-"""What stays of a finished run's results, beside its config.yaml."""
-PATIENCE = 10.0
-"""Seconds for the hands of a crew that was killed to save their runs and let go of them."""
+STUDY_FILE, ROWS_FILE, TABLE_FILE = "study.yaml", "rows.jsonl", "table.jsonl"
+KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}
+"""Result files of a finished run that are not deleted; config.yaml is kept as well."""
+LOCK_WAIT_SECONDS = 10.0
+"""How long the workers of a killed command may take to save their runs and release the locks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class StudyRun:
     """One run of a study."""
 
     arm: str
@@ -47,110 +53,123 @@ class Planned:
         return f"{self.arm} seed {self.seed}"
 
     @property
-    def finished(self) -> bool:
-        return (self.path / "results" / ROWS).is_file()
+    def is_finished(self) -> bool:
+        return (self.path / "results" / ROWS_FILE).is_file()
 
-    def rows(self) -> Sequence[Row]:
-        return Table.read(self.path / "results" / ROWS).rows
-
-
-class Watcher:
-    """Told how a study comes along; says nothing."""
-
-    def planned(self, runs: Sequence[Planned], finished: int) -> None: ...
-    def stepped(self, run: Planned, step: int) -> None: ...
-    def done(self, run: Planned, seconds: float, rows: Sequence[Row]) -> None: ...
-    def warn(self, sentence: str) -> None: ...
+    def load_rows(self) -> Sequence[Row]:
+        return Table.load(self.path / "results" / ROWS_FILE).rows
 
 
-def plan(study: Study, out: Path) -> list[Planned]:
+class StudyProgress:
+    """Callbacks while a study runs; these do nothing."""
+
+    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None: ...
+    def on_step(self, run: StudyRun, step: int) -> None: ...
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[Row]) -> None: ...
+    def on_warning(self, message: str) -> None: ...
+
+
+def plan_runs(study: Study, out: Path) -> list[StudyRun]:
     """All runs, in the order in which they are trained."""
-    planned = []
-    for arm, seed in study.runs():
+    runs = []
+    for arm, seed in study.arm_seed_pairs():
         path = out / "runs" / arm / f"seed-{seed}"
-        planned.append(Planned(arm, study.base(seed), seed, path, study.run(arm, seed, path)))
-    return planned
+        config = study.run_config(arm, seed, path)
+        runs.append(StudyRun(arm, study.base_of(seed), seed, path, config))
+    return runs
 
 
-def carry_out(
-    study: Study, out: Path, *, jobs: int = 2, keep: bool = False, watcher: Watcher | None = None
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    jobs: int = 2,
+    keep_rollouts: bool = False,
+    progress: StudyProgress | None = None,
 ) -> Table:
-    """Train what is missing and write the table."""
-    watcher = watcher or Watcher()
-    runs = plan(study, out)
-    known = _known_arms(study, out)
-    missing = [run for run in runs if not run.finished]
-    with Crew(jobs) as crew:
-        _check_runs([run for run in missing if run.arm not in known], crew)
+    """Train the runs that are not finished and write the table.
+
+    Example: `run_study(load_study(Path("mine.yaml")), Path("runs/studies/mine"), jobs=4)`
+    """
+    progress = progress or StudyProgress()
+    runs = plan_runs(study, out)
+    known_arms = _load_known_arms(study, out)
+    unfinished = [run for run in runs if not run.is_finished]
+    with ProcessPool(jobs) as pool:
+        _check_new_arms([run for run in unfinished if run.arm not in known_arms], pool)
         out.mkdir(parents=True, exist_ok=True)
-        with locked(out):
+        with acquire_lock(out):
             for run in runs:
-                _check_same(run)
-            write_text(out / FILE, spec.dump(study))
-            watcher.planned(runs, len(runs) - len(missing))
+                _check_same_config(run)
+            write_text(out / STUDY_FILE, dump_study(study))
+            progress.on_start(runs, len(runs) - len(unfinished))
             for run in runs:
-                if run.finished:
-                    _check_measures(study, run.arm, run.rows())
-                    _prune(run, keep)  # it may have been killed in the midst of that
-            _train(study, missing, crew, keep, watcher)
-            table = Table(row for run in runs for row in run.rows())
-            table.write(out / "results" / TABLE)
+                if run.is_finished:
+                    _check_measures(study, run.arm, run.load_rows())
+                    _prune(run, keep_rollouts)  # the command may have been killed while pruning
+            _train(study, unfinished, pool, keep_rollouts, progress)
+            table = Table(row for run in runs for row in run.load_rows())
+            table.save(out / "results" / TABLE_FILE)
     return table
 
 
 def _train(
-    study: Study, missing: Sequence[Planned], crew: Crew, keep: bool, watcher: Watcher
+    study: Study,
+    unfinished: Sequence[StudyRun],
+    pool: ProcessPool,
+    keep_rollouts: bool,
+    progress: StudyProgress,
 ) -> None:
-    given = {_job(run): run for run in missing}
-    for run in missing:
-        _wait(lambda path=run.path: not held(path))  # type: ignore[misc]
-    for heard in crew.work(given):
-        run = given[heard.job]
-        match heard:
-            case Stepped(step=step):
-                watcher.stepped(run, step)
-            case Lost(sentence=sentence):
-                watcher.warn(sentence)
-            case Done(summary=summary):
-                rows = rows_of(run.path, run.arm, run.base, run.seed)
+    runs = {_request(run): run for run in unfinished}
+    _wait_for_locks(unfinished)
+    for event in pool.run(runs):
+        run = runs[event.request]
+        match event:
+            case StepDone(step=step):
+                progress.on_step(run, step)
+            case RunRestarted(message=message):
+                progress.on_warning(message)
+            case RunFinished(summary=summary):
+                rows = collect_rows(run.path, run.arm, run.base, run.seed)
                 _check_measures(study, run.arm, rows)
-                Table(rows).write(run.path / "results" / ROWS)
-                _prune(run, keep)
-                watcher.done(run, summary["seconds"], rows)
+                Table(rows).save(run.path / "results" / ROWS_FILE)
+                _prune(run, keep_rollouts)
+                progress.on_run_finished(run, summary["seconds"], rows)
 
 
-def _job(run: Planned, work: Literal["train", "check"] = "train") -> Job:
+def _request(run: StudyRun, action: Literal["train", "check"] = "train") -> RunRequest:
     name = f"The run {run.name} ({run.base})"
-    return Job(name=name, config=run.config, work=work, monitor=run.config.monitor.at_end)
+    return RunRequest(
+        name=name, config=run.config, action=action, monitor=run.config.monitor.at_end
+    )
 
 
-def _check_runs(missing: Sequence[Planned], crew: Crew) -> None:
-    """Make one run of each arm and base, so that what is wrong with any is said before all."""
-    firsts = {(run.arm, run.base): run for run in reversed(missing)}
-    for _ in crew.work(_job(run, "check") for run in reversed(firsts.values())):
+def _check_new_arms(runs: Sequence[StudyRun], pool: ProcessPool) -> None:
+    """Build one run per arm and base, so that any error is reported before training starts."""
+    firsts = {(run.arm, run.base): run for run in reversed(runs)}
+    for _ in pool.run(_request(run, "check") for run in reversed(firsts.values())):
         pass
 
 
-def _known_arms(study: Study, out: Path) -> set[str]:
-    """The arms that were begun before; a directory that holds another study is refused."""
-    if not (out / FILE).exists():
+def _load_known_arms(study: Study, out: Path) -> set[str]:
+    """The arms that were started before; raises if the directory holds another study."""
+    if not (out / STUDY_FILE).exists():
         if out.exists() and (not out.is_dir() or any(p.name[0] != "." for p in out.iterdir())):
             raise RunError(
-                f"{out} already holds files, and they are not a study's. Choose another --out, or "
+                f"{out} already contains files that are not a study's. Choose another --out, or "
                 "remove it."
             )
         return set()
-    there = spec.load(out / FILE)
-    if differing := there.differs(study):
+    previous = load_study(out / STUDY_FILE)
+    if differences := previous.run_differences(study):
         raise RunError(
-            f"{out} holds another study: {'; '.join(differing)}. Choose another --out, or remove it."
+            f"{out} holds another study: {'; '.join(differences)}. Choose another --out, or remove it."
         )
-    return set(there.arms)
+    return set(previous.arms)
 
 
-def _check_same(run: Planned) -> None:
-    """A run that is there counts only if it is the run that is asked for."""
-    if holds_run(run.path) and (differing := unlike(run.path, run.config)):
+def _check_same_config(run: StudyRun) -> None:
+    if is_run_directory(run.path) and (differing := config_diff(run.path, run.config)):
         raise RunError(
             f"{run.path} holds a run with another configuration (these differ: "
             f"{', '.join(differing)}). Choose another --out, or remove it."
@@ -158,34 +177,37 @@ def _check_same(run: Planned) -> None:
 
 
 def _check_measures(study: Study, arm: str, rows: Sequence[Row]) -> None:
-    """Every measure that is drawn or asked about must be there, at the step that is asked about."""
+    """Every measure that the study draws or asks about must exist, at the step in question."""
     steps: dict[str, set[int]] = {}
     for row in rows:
         steps.setdefault(row.measure, set()).add(row.step)
-    asked: list[tuple[str, str, int | None]] = [
+    required: list[tuple[str, str, int | None]] = [
         (f'measures: "{name}"', name, None) for name in study.measures
     ]
     for number, question in enumerate(study.questions):
-        if arm in (question.arm, study.against(question)):
+        if arm in (question.arm, study.reference_of(question)):
             at = question.at if isinstance(question.at, int) else None
-            for name in filter(None, (question.measure, question.over)):
-                asked.append((f'questions.{number}: "{name}"', name, at))
-    for where, name, at in asked:
+            for name in filter(None, (question.measure, question.against_measure)):
+                required.append((f'questions.{number}: "{name}"', name, at))
+    for where, name, at in required:
         if name not in steps:
-            raise ConfigError(f"{where} is nothing that a run measures.{nearest(name, steps)}")
+            raise ConfigError(f"{where} is not a measure of these runs.{did_you_mean(name, steps)}")
         if at is not None and at not in steps[name]:
-            there = ", ".join(map(str, sorted(steps[name])))
+            measured = ", ".join(map(str, sorted(steps[name])))
             raise ConfigError(
-                f"{where} is asked about at step {at}, and measured at steps {there}; change `at`, or "
+                f"{where} was measured at steps {measured}, not at step {at}. Change `at` or "
                 "evaluate.every."
             )
 
 
-def _prune(run: Planned, keep: bool) -> None:
-    """Remove what the table does not need; what is kept is small."""
-    if keep:
+def _prune(run: StudyRun, keep_rollouts: bool) -> None:
+    """Delete what the table does not need."""
+    if keep_rollouts:
         return
-    for folder, kept in ((run.path, {"config.yaml", "results"}), (run.path / "results", KEPT)):
+    for folder, kept in (
+        (run.path, {"config.yaml", "results"}),
+        (run.path / "results", KEPT_RESULTS),
+    ):
         for entry in folder.iterdir():
             if entry.name in kept:
                 continue
@@ -195,8 +217,8 @@ def _prune(run: Planned, keep: bool) -> None:
                 entry.unlink()
 
 
-def _wait(until: Callable[[], bool]) -> None:
-    """A little while; who comes too late is told so by the lock."""
-    end = time.monotonic() + PATIENCE
-    while not until() and time.monotonic() < end:
+def _wait_for_locks(runs: Sequence[StudyRun]) -> None:
+    """Workers of a killed command may still be saving; a lock held longer fails in `Run`."""
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while any(is_locked(run.path) for run in runs) and time.monotonic() < deadline:
         time.sleep(0.1)

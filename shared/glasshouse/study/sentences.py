@@ -1,216 +1,273 @@
-"""What a study says, in sentences: a headline, and one paragraph a question."""
+"""The results of a study in words: a headline, and one paragraph per question."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from glasshouse.estimation.paired_seeds import ALPHA
-from glasshouse.study.questions import Answer, Contrast
+from glasshouse.measures.registry import lookup, owner_of
+from glasshouse.study.questions import Comparison, Contrast
 from glasshouse.study.spec import START
-from glasshouse.study.verdict import Verdict, apart, decide, pairs_needed, tests, too_few
+from glasshouse.study.verdict import (
+    Verdict,
+    decide_verdict,
+    differs_from_zero,
+    has_too_few_pairs,
+    pairs_needed,
+    tests_in_family,
+)
 
-LITTLE_ROOM = 0.05
-"""A measure with less room than this could hardly have moved."""
+SMALL_CEILING = 0.05
+"""A measure whose largest possible effect is below this could hardly change."""
 
 
-def headline(answers: Sequence[Answer]) -> str:
+def compose_headline(comparisons: Sequence[Comparison]) -> str:
     """First what is shown, then what is not as predicted, then what is not shown.
 
     Example: "Shown: reliance rises in outcome (+0.72, 95 % interval +0.68 to +0.76). Not shown: …"
     """
     parts = []
     for verdict in Verdict:
-        told = [claim(a, verdict) for a in answers if decide(a) is verdict]
-        if told:
-            parts.append(f"{verdict.value}: {'; '.join(told)}.")
-    return " ".join(parts) or "The study asks no question."
+        claims = [summarize_claim(c, verdict) for c in comparisons if decide_verdict(c) is verdict]
+        if claims:
+            parts.append(f"{verdict.value}: {'; '.join(claims)}.")
+    return " ".join(parts) or "The study has no questions."
 
 
-def sentence(a: Answer) -> str:
-    """The verdict with its figures; then seeds, null, equal accuracy, bases and room."""
-    if a.effect.paired.effect is None:
-        return f"{Verdict.UNDEFINED.value}: {a.effect.paired.reason}."
-    parts = [_verdict(a), _few(a), _null(a), _matched(a), _bases(a), _room(a)]
+def explain_comparison(comparison: Comparison) -> str:
+    """The verdict with its numbers; then seeds, null, equal accuracy, bases and ceiling."""
+    if comparison.effect.paired.effect is None:
+        return f"{Verdict.UNDEFINED.value}: {comparison.effect.paired.reason}."
+    parts = [
+        _explain_verdict(comparison),
+        _explain_too_few_pairs(comparison),
+        _explain_null(comparison),
+        _explain_matched(comparison),
+        _explain_bases(comparison),
+        _explain_small_ceiling(comparison),
+    ]
     return " ".join(part for part in parts if part)
 
 
-def claim(a: Answer, verdict: Verdict) -> str:
-    """A question in a few words."""
-    early = f" by {a.place}" if isinstance(a.question.at, int) else ""
-    where = f"in {a.question.arm}{_against(a)}{early}"
+def summarize_claim(comparison: Comparison, verdict: Verdict) -> str:
+    """The claim of a question in a few words, with its effect."""
+    question = comparison.question
+    at = f" by {comparison.point}" if isinstance(question.at, int) else ""
     if verdict is Verdict.UNDEFINED:
-        return f"{a.question.measure} {where} ({a.effect.paired.reason})"
+        reason = comparison.effect.paired.reason
+        return f"{describe_measure(question.measure)} in {question.arm}{at} ({reason})"
     that = "that " if verdict is Verdict.NOT_SHOWN else ""
-    return f"{that}{a.question.measure} {_does(a, verdict)} {where} ({span(a.effect)})"
+    return f"{that}{_claim(comparison, verdict)}{at} ({format_effect_in_words(comparison.effect)})"
 
 
-def _against(a: Answer) -> str:
-    if a.question.over:
-        return f" than {a.question.over}"
-    return "" if a.against == START else f" against {a.against}"
+def describe_measure(measure: str) -> str:
+    """Example: `describe_measure("step_verifier.disclosure")` is "disclosure (step verifier)"."""
+    label, owner = lookup(measure).label, owner_of(measure)
+    if not owner:
+        return label
+    monitor = owner.replace(" (", ", ").replace(")", "")
+    return f"{label.removesuffix(f', {owner}')} ({monitor})"
 
 
-def _does(a: Answer, verdict: Verdict) -> str:
-    """What the measure does; where that is not shown, what it was expected to do."""
-    does: str = a.question.expect
+def _claim(comparison: Comparison, verdict: Verdict) -> str:
+    """What the measure does or, if that is not shown, what it was expected to do."""
+    question, reference = comparison.question, comparison.reference
+    measure, direction = describe_measure(question.measure), question.expect
     if verdict is Verdict.OPPOSITE:
-        does = "rises" if (a.effect.paired.effect or 0.0) > 0 else "falls"
-    elif a.question.margin is not None:
-        return f"stays within ±{a.question.margin:g}"
-    return {"rises": "is higher", "falls": "is lower"}[does] if a.question.over else does
+        direction = "rises" if (comparison.effect.paired.effect or 0.0) > 0 else "falls"
+    elif question.margin is not None:
+        if reference == START:
+            return f"{measure} stays within ±{question.margin:g} of its start in {question.arm}"
+        return f"{measure} in {question.arm} stays within ±{question.margin:g} of {reference}"
+    comparative = {"rises": "is higher", "falls": "is lower"}[direction]
+    if question.against_measure:
+        other = describe_measure(question.against_measure)
+        return f"{measure} {comparative} than {other} in {question.arm}"
+    if reference == START:
+        return f"{measure} {direction} in {question.arm}"
+    return f"{measure} {comparative} in {question.arm} than in {reference}"
 
 
-def _verdict(a: Answer) -> str:
-    verdict, q = decide(a), a.question
+def _explain_verdict(comparison: Comparison) -> str:
+    verdict, question = decide_verdict(comparison), comparison.question
     opening = verdict.value
     if verdict is Verdict.OPPOSITE:
-        opening += ": a change is shown" if q.margin is not None else ": the opposite is shown"
-    lead = "that " if verdict is Verdict.NOT_SHOWN else ""
-    before, after = plain(a.effect.before), plain(a.effect.after)
-    if a.against == START:
-        what = f"{q.measure} {_does(a, verdict)} in {q.arm} by {a.place}: {before} → {after}"
-    else:
-        what = (
-            f"{q.measure} {_does(a, verdict)} in {q.arm}{_against(a)} at {a.place}: "
-            f"{after} against {before}"
+        opening += (
+            ", a change is shown" if question.margin is not None else ", the opposite is shown"
         )
-    return f"{opening}: {lead}{what} ({span(a.effect)}; {_test(a)}; {_seeds(a)})."
+    that = "that " if verdict is Verdict.NOT_SHOWN else ""
+    before, after = format_value(comparison.effect.before), format_value(comparison.effect.after)
+    change = (
+        f"by {comparison.point}: {before} → {after}"
+        if comparison.reference == START
+        else f"at {comparison.point}: {after} against {before}"
+    )
+    effect = format_effect_in_words(comparison.effect)
+    return (
+        f"{opening}: {that}{_claim(comparison, verdict)} {change} "
+        f"({effect}; {_explain_test(comparison)}; {_count_seeds(comparison)})."
+    )
 
 
-def _test(a: Answer) -> str:
-    if a.question.margin is not None:
-        return "the whole 95 % interval must lie within the margin, where TOST takes 90 %"
-    larger = ", the larger of this and of what goes beyond noise," if a.held_to_null else ""
-    return f"p {p_value(a.effect)}{larger} after Holm over {a.tests} question{'s' * (a.tests != 1)}"
+def _explain_test(comparison: Comparison) -> str:
+    if comparison.question.margin is not None:
+        return "the whole 95 % interval must lie within the margin, while TOST uses 90 %"
+    larger = ", the larger of the two for the change and for the difference from the null arm,"
+    tests = comparison.num_tests
+    return (
+        f"p {format_p_holm(comparison.effect)}{larger if comparison.must_exceed_null else ''} "
+        f"after Holm correction over {tests} question{'s' * (tests != 1)}"
+    )
 
 
-def _seeds(a: Answer) -> str:
-    p = a.effect.paired
-    dropped = f", {p.dropped} dropped for want of a value" if p.dropped else ""
+def _count_seeds(comparison: Comparison) -> str:
+    p = comparison.effect.paired
+    dropped = f", {p.dropped} dropped because a value is missing" if p.dropped else ""
     return f"{p.n} paired seeds{dropped}"
 
 
-def _few(a: Answer) -> str:
-    p = a.effect.paired
-    if not too_few(a) or p.smallest_p is None:
+def _explain_too_few_pairs(comparison: Comparison) -> str:
+    p, tests = comparison.effect.paired, comparison.num_tests
+    if not has_too_few_pairs(comparison) or p.smallest_p is None:
         return ""
-    best = f"{p.n} pairs give a p of {probability(p.smallest_p)} at best"
+    smallest = f"the smallest possible p of {p.n} pairs is {format_p(p.smallest_p)}"
     if p.smallest_p <= ALPHA:
-        best += f", {probability(p.smallest_p * a.tests)} after Holm over {a.tests} questions"
-    return f"So few seeds can show nothing: {best}; {pairs_needed(tests(a))} would be needed."
+        smallest += (
+            f", {format_p(p.smallest_p * tests)} after Holm correction over {tests} questions"
+        )
+    needed = pairs_needed(tests_in_family(comparison))
+    return f"Too few seeds to show anything: {smallest}; {needed} pairs are needed."
 
 
-def _null(a: Answer) -> str:
-    """The null arm's own effect, and whether the arm can be told from it."""
-    if a.null is None:
-        itself = "itself" in a.why_no_null
-        return "" if itself else "There is no null arm: what RL on noise does is not known."
-    name, beyond = a.null.arm, a.beyond_null
-    against = "" if a.against == START or a.question.over else f" against {a.against}"
-    own = f"In the null arm, {name}, the effect{against} is {span(a.null)}"
+def _explain_null(comparison: Comparison) -> str:
+    """The effect in the null arm, and whether the arm differs from it."""
+    null, beyond = comparison.null, comparison.beyond_null
+    if null is None:
+        is_null_arm = comparison.why_no_null.endswith("is the null arm")
+        return "" if is_null_arm else "There is no null arm: the effect of RL on noise is unknown."
+    to_arm = comparison.reference != START and not comparison.question.against_measure
+    against = f" against {comparison.reference}" if to_arm else ""
+    own = f"In the null arm, {null.arm}, the effect{against} is {format_effect_in_words(null)}"
     if beyond is None:
         return f"{own}."
     if beyond.paired.effect is None:
         return f"{own}; the two cannot be compared: {beyond.paired.reason}."
-    between = f"{beyond.arm} − {name} is {span(beyond)}, p {probability(beyond.paired.p)}"
-    same_way = ((a.effect.paired.effect or 0.0) > 0) == (beyond.paired.effect > 0)
-    if a.held_to_null and apart(beyond) and same_way:
-        return f"{own}: RL on noise does not do the same ({between})."
-    if a.held_to_null and apart(a.effect):
-        further = "RL on noise goes further" if apart(beyond) else "not told apart from RL on noise"
-        return f"{own}: a change from the start there is, but {further} ({between})."
-    if not apart(beyond):
-        return f"{own}; {beyond.arm} is not told apart from it ({between})."
+    between = f"{beyond.arm} − {null.arm} is {format_effect_in_words(beyond)}, p {format_p(beyond.paired.p)}"
+    same_direction = ((comparison.effect.paired.effect or 0.0) > 0) == (beyond.paired.effect > 0)
+    if comparison.must_exceed_null and differs_from_zero(beyond) and same_direction:
+        return f"{own}: RL on noise does not have the same effect ({between})."
+    if comparison.must_exceed_null and differs_from_zero(comparison.effect):
+        but = (
+            "RL on noise has a larger effect"
+            if differs_from_zero(beyond)
+            else "it cannot be distinguished from that of RL on noise"
+        )
+        return f"{own}: there is a change from the start, but {but} ({between})."
+    if not differs_from_zero(beyond):
+        return f"{own}; {beyond.arm} cannot be distinguished from it ({between})."
     return f"{own} ({between})."
 
 
-def _matched(a: Answer) -> str:
-    """The same where both arms are equally accurate: is it more than capability?"""
-    m, effect = a.matched, a.effect.paired.effect
-    if m is None or effect is None:
-        return ""
-    if m.paired.effect is None or m.paired.low is None or m.paired.high is None:
-        return f"At {a.matched_place} it cannot be compared: {m.paired.reason}."
-    passed = (
-        ", ".join(f"{step:.1f} in {arm}" for arm, step in a.equal.when.items()) if a.equal else ""
+def _explain_matched(comparison: Comparison) -> str:
+    """The comparison at equal accuracy: is the effect more than a difference in capability?"""
+    matched, effect, equal = (
+        comparison.matched,
+        comparison.effect.paired.effect,
+        comparison.equal_accuracy,
     )
-    told = f"At {a.matched_place} the difference is {span(m)}, p {p_value(m)}, not corrected"
-    told += f"; accuracy is equal at step {passed} on average"
-    lost = m.paired.low <= 0 if effect > 0 else m.paired.high >= 0
-    if a.equal and a.equal.early:
-        told += ", before the first evaluation after the start, so that it says little"
-    elif lost and a.effect.paired.shown and not a.place.startswith("accuracy"):
-        told += ": a difference in capability may explain it"
-    return f"{told}."
-
-
-def _bases(a: Answer) -> str:
-    if len(a.by_base) < 2:
+    if matched is None or effect is None:
         return ""
-    effects = {base: c.paired.effect for base, c in a.by_base.items()}
-    told = ", ".join(
-        f"{base} {'too few seeds' if effect is None else signed(effect)}"
+    p = matched.paired
+    if p.effect is None or p.low is None or p.high is None:
+        return f"At {comparison.matched_point} they cannot be compared: {p.reason}."
+    steps = ", ".join(
+        f"{step:.1f} in {arm}" for arm, step in (equal.mean_steps if equal else {}).items()
+    )
+    text = (
+        f"At {comparison.matched_point} the difference is {format_effect_in_words(matched)}, "
+        f"p {format_p_holm(matched)}, not corrected; accuracy is equal at step {steps} on average"
+    )
+    vanishes = p.low <= 0 if effect > 0 else p.high >= 0
+    if equal and equal.is_before_first_evaluation:
+        text += ", before the first evaluation after the start, so this says little"
+    elif (
+        vanishes and comparison.effect.paired.shown and not comparison.point.startswith("accuracy")
+    ):
+        text += ": a difference in capability may explain the effect"
+    return f"{text}."
+
+
+def _explain_bases(comparison: Comparison) -> str:
+    if len(comparison.by_base) < 2:
+        return ""
+    effects = {base: contrast.paired.effect for base, contrast in comparison.by_base.items()}
+    text = ", ".join(
+        f"{base} {'too few seeds' if effect is None else format_signed(effect)}"
         for base, effect in effects.items()
     )
     if len({effect > 0 for effect in effects.values() if effect is not None}) > 1:
-        told += ": not one direction in all bases"
-    return f"By base: {told}."
+        text += ": the direction differs between bases"
+    return f"By base: {text}."
 
 
-def _room(a: Answer) -> str:
-    room = {"rises": a.room.rise, "falls": a.room.fall}.get(a.question.expect)
-    if room is None or abs(room) >= LITTLE_ROOM:
+def _explain_small_ceiling(comparison: Comparison) -> str:
+    largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
+    ceiling = largest.get(comparison.question.expect)
+    if ceiling is None or abs(ceiling) >= SMALL_CEILING:
         return ""
-    return f"There was hardly room: the largest effect possible is {signed(room)}."
+    return (
+        f"The measure could hardly change: the largest possible effect is {format_signed(ceiling)}."
+    )
 
 
 # --- numbers ---------------------------------------------------------------------------------
 
 
-def span(c: Contrast) -> str:
+def format_effect_in_words(contrast: Contrast) -> str:
     """`+0.72, 95 % interval +0.68 to +0.76`"""
-    known = _ends(c)
-    if known is None:
-        return f"undefined: {c.paired.reason}"
-    effect, low, high = known
+    numbers = _format_interval(contrast)
+    if numbers is None:
+        return f"undefined: {contrast.paired.reason}"
+    effect, low, high = numbers
     return f"{effect}, 95 % interval {low} to {high}"
 
 
-def short(c: Contrast) -> str:
-    """`+0.72 (+0.68 to +0.76)`; a dash where it is undefined."""
-    known = _ends(c)
-    return "–" if known is None else f"{known[0]} ({known[1]} to {known[2]})"
+def format_effect(contrast: Contrast) -> str:
+    """`+0.72 (+0.68 to +0.76)`; a dash if undefined."""
+    numbers = _format_interval(contrast)
+    return "–" if numbers is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
 
 
-def _ends(c: Contrast) -> tuple[str, str, str] | None:
-    p = c.paired
+def _format_interval(contrast: Contrast) -> tuple[str, str, str] | None:
+    p = contrast.paired
     if p.effect is None or p.low is None or p.high is None:
         return None
-    digits = _digits(max(abs(p.effect), abs(p.low), abs(p.high)))
+    digits = _decimals(max(abs(p.effect), abs(p.low), abs(p.high)))
     return _signed(p.effect, digits), _signed(p.low, digits), _signed(p.high, digits)
 
 
-def signed(value: float) -> str:
-    return _signed(value, _digits(abs(value)))
+def format_signed(value: float) -> str:
+    return _signed(value, _decimals(abs(value)))
 
 
-def plain(value: float | None) -> str:
-    return "–" if value is None else f"{value:.{_digits(abs(value))}f}"
+def format_value(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{_decimals(abs(value))}f}"
 
 
-def p_value(c: Contrast) -> str:
-    """The corrected one where the test is of the study's family."""
-    return probability(c.paired.p if c.paired.p_holm is None else c.paired.p_holm)
+def format_p_holm(contrast: Contrast) -> str:
+    """The Holm-corrected p, or the uncorrected one if the test is not part of the family."""
+    p = contrast.paired
+    return format_p(p.p if p.p_holm is None else p.p_holm)
 
 
-def probability(p: float | None) -> str:
-    """Two figures: `0.0078`, `0.5`."""
+def format_p(p: float | None) -> str:
+    """Two significant digits: `0.0078`, `0.5`."""
     return "–" if p is None else f"{p:.2g}"
 
 
 def _signed(value: float, digits: int) -> str:
-    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0: nothing is "-0.00"
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0 turns -0.0 into 0.0
 
 
-def _digits(size: float) -> int:
+def _decimals(size: float) -> int:
     return 1 if size >= 10 else 2 if size == 0 or round(size, 3) >= 0.1 else 3

@@ -1,7 +1,7 @@
-"""The study file as a typed tree: bases, seeds, arms, measures and questions; nothing is run here.
+"""The study file: bases, seeds, arms, measures and questions. Nothing is run here.
 
-Seed s starts from the same base, sees problems in the same order and is evaluated on the same
-problems in every arm, so that arms are compared within seeds.
+In every arm, seed s starts from the same base, sees the problems in the same order and is evaluated
+on the same problems, so that arms are compared within seeds.
 """
 
 from __future__ import annotations
@@ -16,238 +16,250 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from glasshouse import config as configs
 from glasshouse.config import Config, Section
-from glasshouse.errors import ConfigError, nearest
+from glasshouse.errors import ConfigError, did_you_mean
 
 START = "start"
-"""What a question is asked against, beside arms: the same run before its first step."""
-OWN = {"seed": "seeds (or --seeds)", "model": "bases", "out": "--out"}
-"""Keys of a run that the study sets itself, and by what."""
-ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""The reference of a question that is not an arm: the same run before its first step."""
+RESERVED_KEYS = {"seed": "seeds (or --seeds)", "model": "bases", "out": "--out"}
+"""Config keys that the study sets for each run, and where their values come from."""
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Question(Section):
-    """One comparison, with what is expected of it before it is made."""
+    """One comparison, with its expected result."""
 
     ask: str = Field(min_length=1)
-    """The question as people put it."""
+    """The question in words."""
     measure: str
-    """A name of the table, such as reliance or discloses.disclosure."""
+    """A measure in the table, such as reliance."""
     arm: str
-    """Whose value is asked about."""
+    """The arm that the question is about."""
     against: str = ""
-    """`start`: the same run before RL; or another arm. Empty: the study's `control`."""
-    over: str = ""
-    """Another measure of the same runs, to compare with instead: one monitor with another, say."""
+    """The reference: `start` (the same run before RL) or another arm. Empty: the study's `control`."""
+    against_measure: str = ""
+    """Instead of `against`: another measure of the same runs, such as that of another monitor."""
     null_arm: str = ""
-    """The arm of noise that belongs to this arm; empty: the study's `null_arm`."""
+    """The null arm for this question. Empty: the study's `null_arm`."""
     at: int | Literal["accuracy"] | None = None
-    """At which step; empty: the last; `accuracy`: where both arms are equally accurate."""
+    """The step to compare at. Empty: the last. `accuracy`: where both arms are equally accurate."""
     expect: Literal["rises", "falls", "unchanged"]
-    """What would count as shown; `unchanged` needs a margin."""
+    """The predicted result; `unchanged` needs a margin."""
     margin: float | None = Field(None, gt=0)
-    """With `unchanged`: how far from zero still counts as no change."""
+    """With `unchanged`: the largest difference from zero that counts as no change."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (self.expect == "unchanged") != (self.margin is not None):
-            raise ValueError("`expect: unchanged` needs a margin, and only it takes one")
-        if self.over and self.against:
-            raise ValueError("`over` compares within an arm, `against` with another: give one")
-        if self.at == "accuracy" and (self.over or self.against == START):
-            raise ValueError("`at: accuracy` compares two arms; this question is about one")
+            raise ValueError("`expect: unchanged` needs a margin, and no other `expect` takes one")
+        if self.against_measure and self.against:
+            raise ValueError("set either `against_measure` (same arm) or `against` (another arm)")
+        if self.at == "accuracy" and (self.against_measure or self.against == START):
+            raise ValueError("`at: accuracy` needs two arms; set `against` to another arm")
         if isinstance(self.at, int) and self.at < 0:
-            raise ValueError("`at` is a step, and steps begin at 0")
+            raise ValueError("`at` is a step and must be at least 0")
         return self
 
 
 class Study(Section):
     """A whole study.
 
-    Example: `study = load(Path("studies/leaked_hint.yaml"), ["steps=4"])`
+    Example: `study = load_study(Path("studies/leaked_hint.yaml"), ["steps=4"])`
     """
 
     title: str = Field(min_length=1)
-    """Its name, for people."""
+    """The name of the study."""
     about: str = ""
     """What it is about, in a sentence or two."""
     bases: tuple[str, ...] = Field(min_length=1)
-    """Starting models; seed s starts from bases[s % len(bases)], in every arm."""
+    """Starting models; seed s starts from bases[s % len(bases)] in every arm."""
     seeds: int = Field(8, ge=1)
-    """Runs an arm."""
+    """Runs per arm."""
     config: dict[str, Any] = Field({})
-    """What every run has: the tree of any configuration file."""
+    """What all runs share, with the keys of any configuration file."""
     arms: dict[str, dict[str, Any]] = Field(min_length=1)
-    """By name, what differs: nested trees or dotted keys."""
+    """What differs, by arm: nested or dotted keys."""
     control: str = ""
-    """The arm that others are compared with; empty: the first."""
+    """The reference arm of questions without `against`. Empty: the first arm."""
     null_arm: str | None = None
-    """The arm whose reward is noise; its own effect stands beside every effect."""
+    """The arm whose reward is noise; its effect is reported next to every effect."""
     measures: dict[str, str] = Field({})
-    """The curves that are drawn, in this order, and what each says."""
+    """The curves to draw, in this order, with a description of each."""
     questions: tuple[Question, ...] = ()
 
     @field_validator("arms", mode="before")
     @classmethod
-    def _nothing_differs(cls, arms: Any) -> Any:
-        """`outcome:` with nothing after it is an arm in which nothing differs."""
+    def _fill_empty_arms(cls, arms: Any) -> Any:
+        """`outcome:` without a value is an arm in which nothing differs."""
         if isinstance(arms, Mapping):
-            return {name: {} if given is None else given for name, given in arms.items()}
+            return {name: {} if tree is None else tree for name, tree in arms.items()}
         return arms
 
     @field_validator("arms")
     @classmethod
-    def _arms_have_names(cls, arms: dict[str, Any]) -> dict[str, Any]:
+    def _check_arm_names(cls, arms: dict[str, Any]) -> dict[str, Any]:
         for name in arms:
-            if name == START or not ARM.fullmatch(name):
+            if name == START or not ARM_NAME.fullmatch(name):
                 raise ValueError(
-                    f'an arm cannot be called "{name}": its name becomes a folder (letters, digits, '
-                    f'"_", "." and "-"), and "{START}" is a run before its first step'
+                    f'an arm cannot be called "{name}": use letters, digits, "_", "." and "-" (its name '
+                    f'becomes a folder), and not "{START}"'
                 )
         return arms
 
     @model_validator(mode="before")
     @classmethod
-    def _control_is_first(cls, tree: Any) -> Any:
+    def _fill_control(cls, tree: Any) -> Any:
         if isinstance(tree, Mapping) and not tree.get("control"):
             arms = tree.get("arms")
-            return {
-                **tree,
-                "control": str(next(iter(arms), "")) if isinstance(arms, Mapping) else "",
-            }
+            first = str(next(iter(arms), "")) if isinstance(arms, Mapping) else ""
+            return {**tree, "control": first}
         return tree
 
     @model_validator(mode="after")
-    def _arms_exist(self) -> Self:
-        asked = [("control", self.control), ("null_arm", self.null_arm or self.control)]
+    def _check_arms_exist(self) -> Self:
+        named = [("control", self.control), ("null_arm", self.null_arm or self.control)]
         for number, question in enumerate(self.questions):
-            asked.append((f"questions.{number}.arm", question.arm))
+            named.append((f"questions.{number}.arm", question.arm))
             if question.against not in ("", START):
-                asked.append((f"questions.{number}.against", question.against))
+                named.append((f"questions.{number}.against", question.against))
             if question.null_arm:
-                asked.append((f"questions.{number}.null_arm", question.null_arm))
-            if self.against(question) == question.arm and not question.over:
+                named.append((f"questions.{number}.null_arm", question.null_arm))
+            if self.reference_of(question) == question.arm and not question.against_measure:
                 raise ValueError(
                     f'questions.{number} compares the arm "{question.arm}" with itself; set `against`'
                 )
-        for where, arm in asked:
+        for key, arm in named:
             if arm not in self.arms:
-                raise ValueError(f'{where} is "{arm}", which is no arm.{nearest(arm, self.arms)}')
+                raise ValueError(
+                    f'{key} is "{arm}", which is no arm.{did_you_mean(arm, self.arms)}'
+                )
         return self
 
-    def against(self, question: Question) -> str:
-        """What a question compares its arm with: an arm's name (with `over`, its own), or `start`."""
-        return question.arm if question.over else question.against or self.control
+    def reference_of(self, question: Question) -> str:
+        """What a question compares its arm with: an arm (itself with `against_measure`) or `start`."""
+        return question.arm if question.against_measure else question.against or self.control
 
-    def noise(self, question: Question) -> str | None:
-        """The null arm that stands beside it."""
+    def null_arm_of(self, question: Question) -> str | None:
         return question.null_arm or self.null_arm
 
-    def base(self, seed: int) -> str:
+    def base_of(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
 
-    def run(self, arm: str, seed: int, out: Path | None = None) -> Config:
+    def run_config(self, arm: str, seed: int, out: Path | None = None) -> Config:
         """The configuration of one run."""
-        place = {"seed": seed, "model": self.base(seed), "out": str(out or "")}
-        return configs.resolve(
-            [("config", self.config), (f"arms.{arm}", self.arms[arm]), ("the study", place)]
+        reserved = {"seed": seed, "model": self.base_of(seed), "out": str(out or "")}
+        return configs.resolve_layers(
+            [("config", self.config), (f"arms.{arm}", self.arms[arm]), ("the study", reserved)]
         )
 
-    def runs(self) -> Iterator[tuple[str, int]]:
-        """(arm, seed) in the order in which they are run: all arms of a seed, then the next seed,
-        so that an unfinished study has whole pairs."""
+    def arm_seed_pairs(self) -> Iterator[tuple[str, int]]:
+        """(arm, seed) in training order: all arms of a seed, then the next seed, so that an
+        unfinished study contains complete pairs."""
         return ((arm, seed) for seed in range(self.seeds) for arm in self.arms)
 
-    def part(self, arms: Sequence[str] | None = None, seeds: int | None = None) -> Study:
-        """The same study with these arms and so many seeds; questions about other arms go."""
-        chosen = list(self.arms) if arms is None else [arm for arm in self.arms if arm in arms]
+    def subset(self, arms: Sequence[str] | None = None, seeds: int | None = None) -> Study:
+        """The study with only these arms and seeds, without questions about other arms."""
         for arm in arms or ():
             if arm not in self.arms:
-                raise ConfigError(f'The study has no arm "{arm}".{nearest(arm, self.arms)}')
-        kept = [
+                raise ConfigError(f'The study has no arm "{arm}".{did_you_mean(arm, self.arms)}')
+        chosen = [arm for arm in self.arms if arms is None or arm in arms]
+        questions = [
             question.model_dump()
-            | {"against": "" if question.over else self.against(question)}
+            | {"against": "" if question.against_measure else self.reference_of(question)}
             | {"null_arm": question.null_arm if question.null_arm in chosen else ""}
             for question in self.questions
-            if {question.arm, self.against(question)} <= {*chosen, START}
+            if {question.arm, self.reference_of(question)} <= {*chosen, START}
         ]
         tree = self.model_dump() | {
             "arms": {arm: self.arms[arm] for arm in chosen},
             "control": self.control if self.control in chosen else "",
             "null_arm": self.null_arm if self.null_arm in chosen else None,
-            "questions": kept,
+            "questions": questions,
             "seeds": self.seeds if seeds is None else seeds,
         }
-        return check(tree, "the study")
+        return parse_study(tree, "the study")
 
-    def differs(self, other: Study) -> list[str]:
-        """What makes runs of the two studies different, in words; more seeds and more arms do not."""
-        found = []
+    def run_differences(self, other: Study) -> list[str]:
+        """What makes the runs of two studies different. More seeds or arms do not."""
+        differences = []
         if self.bases != other.bases:
-            found.append(f"bases ({', '.join(self.bases)} → {', '.join(other.bases)})")
+            differences.append(f"bases ({', '.join(self.bases)} → {', '.join(other.bases)})")
         for arm in self.arms:
             if arm in other.arms:
-                before, after = self.run(arm, 0), other.run(arm, 0)
-                old, new = dict(configs.leaves(before)), dict(configs.leaves(after))
-                found += [
+                before, after = self.run_config(arm, 0), other.run_config(arm, 0)
+                old, new = dict(configs.flatten(before)), dict(configs.flatten(after))
+                differences += [
                     f"{key} in the arm {arm} ({old.get(key)!r} → {new.get(key)!r})"
-                    for key in configs.changes(before, after)
+                    for key in configs.diff_configs(before, after)
                     if key != "model"
                 ]
-        return found
+        return differences
 
 
-def name(file: Path) -> str:
-    """What a study is called: as its file, or as the experiment that it is of."""
+def study_name(file: Path) -> str:
+    """The file's name, or that of its experiment for an experiment's `study.yaml`."""
     return file.resolve().parent.name if file.stem == "study" else file.stem
 
 
-def load(file: Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a study file; overrides are laid over its `config`, under what its arms set."""
-    tree = configs.read(file)
-    study = check(tree, str(file))
+def load_study(file: Path, overrides: Sequence[str] = ()) -> Study:
+    """Read a study file. Overrides apply to its `config`; what an arm sets takes precedence."""
+    study = parse_study(configs.read_yaml_file(file), str(file))
     if overrides:
-        _not_own(configs.overlaid([overrides]), "the command line")
-        configs.resolve([(str(file), study.config), ("the command line", overrides)])
-        given = configs.overlaid([study.config, overrides])
-        study = study.model_copy(update={"config": given})
+        _refuse_reserved_keys(configs.merge_layers([overrides]), "the command line")
+        configs.resolve_layers([(str(file), study.config), ("the command line", overrides)])
+        config = configs.merge_layers([study.config, overrides])
+        study = study.model_copy(update={"config": config})
     for arm in study.arms:
         try:
-            study.run(arm, 0)
+            study.run_config(arm, 0)
         except ConfigError as error:
             raise ConfigError(f"{file}, {error}") from None
     return study
 
 
-def check(tree: Mapping[str, Any], where: str) -> Study:
-    """A tree as a study, or a sentence for each thing that is wrong with it."""
+def study_from_config(
+    files: Sequence[str | Path], overrides: Sequence[str], **fields: Any
+) -> Study:
+    """A study of one training configuration: its base is the configuration's model.
+
+    Example: `study_from_config([], ["steps=4"], title="t", arms={"plain": {}}, seeds=2)`
+    """
+    base = configs.load_config(files, overrides).model
+    layers = [configs.read_yaml_file(Path(file)) for file in files]
+    tree = configs.merge_layers([*layers, overrides])
+    config = {key: value for key, value in tree.items() if key not in RESERVED_KEYS}
+    return parse_study({"bases": [base], "config": config, **fields}, "the command line")
+
+
+def parse_study(tree: Mapping[str, Any], where: str) -> Study:
+    """Validate a tree; the error names every key that is wrong."""
     try:
         study = Study.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(_sentence(dict(e), where) for e in error.errors())) from None
-    _not_own(configs.overlaid([study.config]), f"{where}, config")
-    for arm, given in study.arms.items():
-        _not_own(configs.overlaid([given]), f"{where}, arm {arm}")
+        raise ConfigError("\n".join(_explain(dict(e), where) for e in error.errors())) from None
+    _refuse_reserved_keys(configs.merge_layers([study.config]), f"{where}, config")
+    for arm, overrides in study.arms.items():
+        _refuse_reserved_keys(configs.merge_layers([overrides]), f"{where}, arm {arm}")
     return study
 
 
-def dump(study: Study) -> str:
-    """The study as YAML; read again, it is the same."""
+def dump_study(study: Study) -> str:
+    """The study as YAML, which `load_study` reads back."""
     return yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _not_own(tree: Mapping[str, Any], where: str) -> None:
-    for key, instead in OWN.items():
+def _refuse_reserved_keys(tree: Mapping[str, Any], where: str) -> None:
+    for key, source in RESERVED_KEYS.items():
         if key in tree:
-            raise ConfigError(f"{where}: {key} is set by the study itself, from {instead}.")
+            raise ConfigError(f"{where}: {key} is set by the study, from {source}. Remove it.")
 
 
-def _sentence(error: dict[str, Any], where: str) -> str:
-    """One pydantic error as: where, what, and what to do."""
+def _explain(error: dict[str, Any], where: str) -> str:
+    """One pydantic error: where, what is wrong, and what to do."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         section = Question if error["loc"][0] == "questions" else Study
-        name = str(error["loc"][-1])
-        return f'{where}: there is no key "{path}".{nearest(name, section.model_fields)}'
+        key = str(error["loc"][-1])
+        return f'{where}: there is no key "{path}".{did_you_mean(key, section.model_fields)}'
     message = error["msg"].removeprefix("Value error, ").rstrip(".?")
     end = "?" if error["msg"].endswith("?") else "."
     if error["type"] == "missing":

@@ -1,4 +1,4 @@
-"""A table against a committed one, byte for byte."""
+"""Compare a table with a committed one, byte by byte."""
 
 from __future__ import annotations
 
@@ -7,48 +7,52 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from glasshouse.errors import RecordError
-from glasshouse.study.table import Table, read_text
+from glasshouse.errors import RunDataError
+from glasshouse.study.table import Table, read_table_text
 
-SHOWN = 5
+MAX_DIFFERENCES = 5
+"""Differing rows that the message lists."""
 
 
-def read(file: Path) -> list[str]:
-    """A committed table's lines."""
+def read_table_lines(file: Path) -> list[str]:
     try:
-        return read_text(file).splitlines()
+        return read_table_text(file).splitlines()
     except (OSError, ValueError) as error:
-        raise RecordError(f"There is no table {file} to compare with: {error}.") from None
+        raise RunDataError(f"The table {file} cannot be read: {error}.") from None
 
 
-def compare(
-    table: Table, lines: Sequence[str], file: str, *, part: bool = False
+def compare_tables(
+    table: Table, lines: Sequence[str], file: str, *, only_these_runs: bool = False
 ) -> tuple[bool, str]:
-    """Whether the table is what the file's lines say, and a sentence. `part`: only the lines of runs
-    that the table has.
+    """Whether the table equals the committed lines, and a message. `only_these_runs` ignores the
+    lines of runs that the table does not have.
 
-    Example: `compare(table, read(Path("committed.jsonl")), "committed.jsonl")`
+    Example: `compare_tables(table, read_table_lines(Path("committed.jsonl")), "committed.jsonl")`
     """
-    whole = len(lines)
-    if part:
+    total = len(lines)
+    if only_these_runs:
         runs = {(row.arm, row.seed) for row in table}
-        lines = [line for line in lines if _run(line, file) in runs]
-    here = table.text().splitlines()
-    if list(lines) == here:
-        of = f" of its {whole:,}" if len(lines) < whole else ""
-        return True, f"identical: {len(here):,} rows, bytewise those{of} of {file}"
-    differing = [
-        pair for pair in zip_longest(lines, here, fillvalue="(no row)") if len(set(pair)) > 1
+        lines = [line for line in lines if _arm_and_seed(line, file) in runs]
+    new_lines = table.text().splitlines()
+    if list(lines) == new_lines:
+        of_total = f" of {total:,}" if len(lines) < total else ""
+        return True, f"identical: {len(new_lines):,}{of_total} rows equal {file} byte for byte"
+    pairs = zip_longest(lines, new_lines, fillvalue="(no row)")
+    differing = [(committed, new) for committed, new in pairs if committed != new]
+    listed = [
+        f"  {file}: {committed}\n  this study: {new}"
+        for committed, new in differing[:MAX_DIFFERENCES]
     ]
-    shown = [f"  {file}: {there}\n  this study: {mine}" for there, mine in differing[:SHOWN]]
-    more = f"\n  … and {len(differing) - SHOWN:,} more" if len(differing) > SHOWN else ""
-    sentence = f"different from {file}: {len(differing):,} of {len(here):,} rows; the first:\n"
-    return False, sentence + "\n".join(shown) + more
+    more = len(differing) - MAX_DIFFERENCES
+    if more > 0:
+        listed.append(f"  … and {more:,} more")
+    message = f"different from {file}: {len(differing):,} of {len(new_lines):,} rows; the first:\n"
+    return False, message + "\n".join(listed)
 
 
-def _run(line: str, file: str) -> tuple[str, int]:
+def _arm_and_seed(line: str, file: str) -> tuple[str, int]:
     try:
         row = json.loads(line)
         return row["arm"], row["seed"]
     except (ValueError, KeyError, TypeError):
-        raise RecordError(f"{file} is not a study's table: {line[:80]!r}.") from None
+        raise RunDataError(f"{file} is not a study's table: {line[:80]!r}.") from None

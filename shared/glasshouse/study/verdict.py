@@ -1,10 +1,10 @@
-"""The verdict on a question. The sentence that says it is in sentences.py.
+"""The verdict on a question; sentences.py explains it in words.
 
-A change is shown if its p, corrected by Holm over the study's questions, is at most 0.05 and Student's
-95 % interval is off zero. A change against the start must also go beyond the null arm, otherwise it
-is what RL on noise does: its p is then the larger of the two, and both intervals must be off zero.
-That a measure stays is shown if its whole 95 % interval lies within the margin: stricter than the
-usual equivalence test (TOST), which asks that of the 90 % interval.
+A change is shown if its p, Holm-corrected over the study's questions, is at most 0.05 and Student's
+95 % interval excludes zero. A change from the start must also exceed that of the null arm, because
+RL on noise moves weights too: its p is the larger of the two, and both intervals must exclude zero.
+`unchanged` is shown if the whole 95 % interval lies within the margin, which is stricter than the
+usual equivalence test (TOST) with its 90 % interval.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import math
 from enum import Enum
 
 from glasshouse.estimation.paired_seeds import ALPHA
-from glasshouse.study.questions import Answer, Contrast
+from glasshouse.study.questions import Comparison, Contrast
 
 
 class Verdict(Enum):
-    """In the order in which a study tells them."""
+    """In the order in which results are listed."""
 
     SHOWN = "Shown"
     OPPOSITE = "Not as predicted"
@@ -25,53 +25,52 @@ class Verdict(Enum):
     UNDEFINED = "Not measured"
 
 
-def decide(a: Answer) -> Verdict:
-    p = a.effect.paired
+def decide_verdict(comparison: Comparison) -> Verdict:
+    p, question = comparison.effect.paired, comparison.question
     if p.effect is None or p.low is None or p.high is None:
         return Verdict.UNDEFINED
-    if a.question.margin is not None:
-        margin = a.question.margin
-        if -margin <= p.low and p.high <= margin:
-            return Verdict.NOT_SHOWN if too_few(a) else Verdict.SHOWN
-        outside = p.low > margin or p.high < -margin
+    if question.margin is not None:
+        if -question.margin <= p.low and p.high <= question.margin:
+            return Verdict.NOT_SHOWN if has_too_few_pairs(comparison) else Verdict.SHOWN
+        outside = p.low > question.margin or p.high < -question.margin
         return Verdict.OPPOSITE if p.shown and outside else Verdict.NOT_SHOWN
-    if not p.shown or (a.held_to_null and not beyond_null(a)):
+    if not p.shown or (comparison.must_exceed_null and not exceeds_null(comparison)):
         return Verdict.NOT_SHOWN
-    predicted = (p.effect > 0) == (a.question.expect == "rises")
-    return Verdict.SHOWN if predicted else Verdict.OPPOSITE
+    as_predicted = (p.effect > 0) == (question.expect == "rises")
+    return Verdict.SHOWN if as_predicted else Verdict.OPPOSITE
 
 
-def beyond_null(a: Answer) -> bool:
-    """Does the arm differ from the null arm, the same way as from its reference?"""
-    beyond, effect = a.beyond_null, a.effect.paired.effect
+def exceeds_null(comparison: Comparison) -> bool:
+    """Whether the arm differs from the null arm in the same direction as from its reference."""
+    beyond, effect = comparison.beyond_null, comparison.effect.paired.effect
     if beyond is None or beyond.paired.effect is None or effect is None:
         return False
     return beyond.paired.shown and (beyond.paired.effect > 0) == (effect > 0)
 
 
-def apart(c: Contrast) -> bool:
-    """Told from zero by its own p and interval, uncorrected."""
-    p = c.paired
+def differs_from_zero(contrast: Contrast) -> bool:
+    """Whether the uncorrected p and the interval exclude zero."""
+    p = contrast.paired
     if p.p is None or p.low is None or p.high is None:
         return False
     return p.p <= ALPHA and not p.low <= 0 <= p.high
 
 
-def too_few(a: Answer) -> bool:
-    """So few pairs that even the clearest effect would not be shown. That a measure stays is no
-    test of Holm's family, but two or three seeds that agree by luck do not show it either."""
-    smallest = a.effect.paired.smallest_p
-    return smallest is not None and smallest * tests(a) > ALPHA
+def has_too_few_pairs(comparison: Comparison) -> bool:
+    """Whether even the clearest effect could not be shown. `unchanged` is not part of Holm's family
+    but needs as many pairs as a single test: two or three seeds may agree by chance."""
+    smallest = comparison.effect.paired.smallest_p
+    return smallest is not None and smallest * tests_in_family(comparison) > ALPHA
 
 
-def tests(a: Answer) -> int:
-    """How many tests the question's p is corrected over."""
-    return 1 if a.question.margin is not None else max(1, a.tests)
+def tests_in_family(comparison: Comparison) -> int:
+    """The number of tests that the question's p is corrected for."""
+    return 1 if comparison.question.margin is not None else max(1, comparison.num_tests)
 
 
-def pairs_needed(count: int) -> int:
-    """Fewest pairs whose smallest p survives Holm over so many tests.
+def pairs_needed(num_tests: int) -> int:
+    """The fewest pairs whose smallest possible p survives Holm's correction over the tests.
 
     Example: `pairs_needed(1)` is 6: 2/2⁶ = 0.031. `pairs_needed(8)` is 9: 8 · 2/2⁹ = 0.031.
     """
-    return 1 + math.ceil(math.log2(max(1, count) / ALPHA))
+    return 1 + math.ceil(math.log2(max(1, num_tests) / ALPHA))

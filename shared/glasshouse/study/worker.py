@@ -1,10 +1,11 @@
-"""One hand of a crew: a process that trains the runs it is given, one after another.
+"""A worker process of the pool: trains the runs that it is sent, one after another.
 
-    stdin:  a job a line            {"work": "train", "monitor": false, "config": {…}}
-    stdout: what it has to say      {"step": 12}, and at the end {"done": {…}} or {"failed": "…"}
+    stdin:  one request per line    {"action": "train", "monitor": false, "config": {…}}
+    stdout: one message per line    {"step": 12}, then one of
+            {"finished": SUMMARY}, {"stopped": SUMMARY}, {"failed": MESSAGE}, {"crashed": TRACEBACK}
 
-Torch and transformers are imported once, not once a run. SIGINT and SIGTERM end a run as they end
-`glasshouse train`: it is saved. So does the end of stdin, for then the crew is gone.
+torch and transformers are imported once per worker, not once per run. SIGINT, SIGTERM and the end
+of stdin (the pool has died) save the run that is training, as they do in `glasshouse train`.
 """
 
 from __future__ import annotations
@@ -22,88 +23,86 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.errors import GlasshouseError
 
-Tell = Callable[[dict[str, Any]], None]
+Message = dict[str, Any]
 
 
 def main() -> None:
-    """Work until there is no more to do."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    """Handle requests until stdin ends."""
+    pipe = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # anything else that is printed goes to stderr
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)
-    jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        signal.signal(number, _exit)
+    requests: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     busy = threading.Event()
-    threading.Thread(target=_listen, args=(sys.stdin, jobs, busy), daemon=True).start()
+    threading.Thread(target=_read_requests, args=(requests, busy), daemon=True).start()
 
-    def tell(answer: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # the crew is gone; stdin says so too, and the run is saved
-            answers.write(json.dumps(answer) + "\n")
+    def send(message: Message) -> None:
+        with suppress(BrokenPipeError):  # the pool has died; `_read_requests` handles that
+            pipe.write(json.dumps(message) + "\n")
 
-    while (job := jobs.get()) is not None:
+    while (request := requests.get()) is not None:
         busy.set()
-        answer = _answer(job, tell)
+        result = _handle(request, send)
         busy.clear()
-        tell(answer)
-        gc.collect()  # two models at once are one too many
+        send(result)
+        gc.collect()  # free this run's model before the next one is loaded
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """Between runs there is nothing to save; while one trains, `run.interrupt` listens instead."""
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Between runs there is nothing to save. During a run, `train.interruption` handles signals."""
     raise SystemExit(128 + number)
 
 
-def _listen(
-    stdin: TextIO, jobs: queue.SimpleQueue[dict[str, Any] | None], busy: threading.Event
-) -> None:
-    for line in stdin:
-        jobs.put(json.loads(line))
-    jobs.put(None)
-    if busy.is_set():  # nobody is left who would want the answer
+def _read_requests(requests: queue.SimpleQueue[Message | None], busy: threading.Event) -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    requests.put(None)
+    if busy.is_set():  # the pool has died or is closing: save the run and stop
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _answer(job: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """The job done, or why it is not: in a sentence if a person can mend it."""
+def _handle(request: Message, send: Callable[[Message], None]) -> Message:
+    """Do what is requested; errors that the user can fix become a `failed` message."""
     try:
-        return _work(job, tell)
+        return _train_or_check(request, send)
     except GlasshouseError as error:
         return {"failed": str(error)}
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return {"failed": "the disk is full. Free some space; the same command goes on."}
-        return {"broken": traceback.format_exc()}
+            return {"failed": "the disk is full. Free some space and run the same command again."}
+        return {"crashed": traceback.format_exc()}
     except Exception:
-        return {"broken": traceback.format_exc()}
+        return {"crashed": traceback.format_exc()}
 
 
-def _work(job: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def _train_or_check(request: Message, send: Callable[[Message], None]) -> Message:
+    from glasshouse.train import Trainer
     from glasshouse.train.display import Display
-    from glasshouse.train.loop import Run
 
-    class Steps(Display):
+    class StepReporter(Display):
         def step(self, row: dict[str, Any], groups: list[Any]) -> None:
-            tell({"step": row["step"]})
+            send({"step": row["step"]})
 
         def resumed(self, step: int, path: Path) -> None:
-            tell({"step": step})
+            send({"step": step})
 
-    run = Run(Config.model_validate(job["config"]), Steps())
-    if job["work"] == "check":
-        run.placement.close()
-        return {"done": {}}
-    summary = run.train()
+    trainer = Trainer(Config.model_validate(request["config"]), StepReporter())
+    if request["action"] == "check":
+        trainer.backend.close()
+        return {"finished": {}}
+    summary = trainer.train()
     if "after" not in summary:
         return {"stopped": summary}
-    if job["monitor"]:
-        from glasshouse.evaluation.monitor_run import monitor
+    if request["monitor"]:
+        from glasshouse.evaluation.monitor_run import monitor_run
 
-        monitor(Path(summary["run"]), ends=True)
-    return {"done": summary}
+        monitor_run(Path(summary["run"]), only_ends=True)
+    return {"finished": summary}
 
 
 if __name__ == "__main__":
