@@ -102,17 +102,16 @@ def _tasks(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from glasshouse import tasks
-    from glasshouse.rewards.self_check import validate
+    from glasshouse.rewards.self_check import check_task
 
     console = Console(highlight=False, markup=False)
     for name in [args.name] if args.name else [*tasks.TASKS, *tasks.ORGANISMS]:
-        # the organism's demonstrations are correct only if every digit is readable
-        task = tasks.make(name, {"smudged": 0, "keyed": 1} if name == "leaked_hint" else {})
+        task = tasks.make_example_task(name)
         _print_task(console, task)
         if args.name:
             _print_prompts(console, task)
         if args.validate:
-            console.print(f"    {validate(task, args.validate)}")
+            console.print(f"    {check_task(task, args.validate)}")
     if not args.name:
         console.print(
             "gym.<name>: any procedural task of reasoning-gym (pip install 'glasshouse[gym]')"
@@ -125,7 +124,9 @@ def _print_task(console: Console, task: Task[Any]) -> None:
 
     problem = task.draw(randomness.stream("example", task.name))
     size = task.size()
-    console.print(f"{task.name}: {task.about}; {f'{size:,}' if size else 'uncounted'} problems")
+    console.print(
+        f"{task.name}: {task.description}; {f'{size:,}' if size else 'uncounted'} problems"
+    )
     console.print(f"    {problem.question}  →  {problem.answer}")
     for option, field in task.Options.model_fields.items():
         console.print(
@@ -136,6 +137,7 @@ def _print_task(console: Console, task: Task[Any]) -> None:
 def _print_prompts(console: Console, task: Task[Any]) -> None:
     """Print the chat of each style and a demonstration of each mode."""
     from glasshouse import randomness
+    from glasshouse.tasks.base import MODE_STREAM_KEYS
     from glasshouse.types import Style
 
     problem = task.draw(randomness.stream("example", task.name))
@@ -144,17 +146,19 @@ def _print_prompts(console: Console, task: Task[Any]) -> None:
         for message in task.messages(problem, style):
             console.print(f"{message['role']}: {message['content']}")
     for name, mode in task.modes.items():
-        console.rule(f"{name}: {mode.about}", align="left")
-        console.print(task.demonstrate(problem, name, randomness.stream("shown", task.name, name)))
+        console.rule(f"{name}: {mode.description}", align="left")
+        stream_key = MODE_STREAM_KEYS.get(name, name)
+        rng = randomness.stream("shown", task.name, stream_key)
+        console.print(task.demonstrate(problem, name, rng))
 
 
 def _build_pocket(args: argparse.Namespace) -> None:
-    from glasshouse.pocket.build_command import build_into
+    from glasshouse.pocket.build_command import build_pocket_model
 
-    build_into(args.recipe, Path(args.out), args.steps)
+    build_pocket_model(args.recipe, Path(args.out), args.steps)
 
 
 def _print_card(args: argparse.Namespace) -> None:
-    from glasshouse.models.policy import POCKET
+    from glasshouse.models.policy import POCKET_FOLDER
 
-    print((POCKET / "README.md").read_text(), end="")
+    print((POCKET_FOLDER / "README.md").read_text(), end="")

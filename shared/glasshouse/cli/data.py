@@ -145,7 +145,13 @@ def _scaling(args: argparse.Namespace) -> None:
     overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
     out = Path(args.out)
     report = run_scaling(
-        args.config, overrides, base=args.base, factors=factors, seeds=args.seeds, jobs=args.jobs, out=out
+        args.config,
+        overrides,
+        base=args.base,
+        factors=factors,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        out=out,
     )
     draw_scaling_figure(report, out / "results" / "scaling.png")
     print(f"files   {out / 'results'}  (scaling.json, scaling.png)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import (
     add_actions,
@@ -14,6 +16,11 @@ from glasshouse.cli.parser import (
     add_json,
     add_run_directory,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from glasshouse.plan.forecast import RunForecast
 
 
 def add_commands(commands: Any) -> None:
@@ -160,10 +167,49 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _forecast(args: argparse.Namespace) -> None:
-    from glasshouse.plan.forecast import show
+    from rich.console import Console
 
-    show(
-        Path(args.run_directory), lag=args.max_offpolicy_steps, problems=args.groups_per_step,
-        learners=args.learners, per_host=args.per_host, bandwidth=args.bandwidth,
-        out=Path(args.out) if args.out else None, as_json=args.json,
+    from glasshouse.plan.forecast import forecast_run
+
+    result = forecast_run(
+        Path(args.run_directory), max_offpolicy_steps=args.max_offpolicy_steps,
+        groups_per_step=args.groups_per_step, learners=args.learners, per_host=args.per_host,
+        bandwidth=args.bandwidth,
     )  # fmt: skip
+    if args.json:
+        points = [{"generators": n, **asdict(point)} for n, point in result.points.items()]
+        print(json.dumps({"measured": asdict(result.measured), "pipeline": asdict(result.pipeline),
+                          "per_host": result.per_host, "forecast": points}, indent=2))  # fmt: skip
+    else:
+        console = Console(highlight=False)
+        console.print(_forecast_table(result))
+        for sentence in result.bottlenecks():
+            console.print(sentence)
+    if args.out:
+        from glasshouse.report.forecast_figure import draw_forecast
+
+        draw_forecast(result.curves(), Path(args.out))
+
+
+def _forecast_table(result: RunForecast) -> Table:
+    from rich.table import Table
+
+    measured, times = result.measured, result.measured.times
+    rollouts = measured.groups_per_step * measured.group_size
+    per_host = f"{result.per_host} generators per host" if result.per_host else "one host"
+    table = Table(
+        title=f"{measured.groups_per_step:,} groups of {measured.group_size} in {measured.chunks:,} "
+        f"chunks per step, max_offpolicy_steps={result.pipeline.max_offpolicy_steps}, {per_host}\n"
+        f"measured: chunk {times.chunk:.3f} s, learn {times.learn:.3f} s, "
+        f"sync {times.sync:.4f} s, send {times.send:.4f} s per host",
+        title_justify="left",
+    )
+    for column in ("generators", "s/step", "rollouts/s", "speed-up", "utilization", "bottleneck"):
+        table.add_column(column, justify="left" if column == "bottleneck" else "right")
+    first = next(iter(result.points.values())).seconds
+    for n, point in result.points.items():
+        table.add_row(
+            f"{n:,}", f"{point.seconds:.3f}", f"{rollouts / point.seconds:,.0f}",
+            f"{first / point.seconds:.2f}×", f"{point.generator_utilization:.0%}", point.limit,
+        )  # fmt: skip
+    return table

@@ -59,21 +59,21 @@ def _checkpoints(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from glasshouse.store import checkpoints
-    from glasshouse.store.run_directory import config_of
+    from glasshouse.store.run_directory import load_run_config
 
     path = Path(args.run_directory)
-    config_of(path)  # raises if this is not a run directory
-    entries = checkpoints.listed(path / "checkpoints")
-    valid = [entry for entry in entries if not entry.faults]
-    paths_of_role = checkpoints.roles(valid)
+    load_run_config(path)  # raises if this is not a run directory
+    entries = checkpoints.list_checkpoints(path / "checkpoints")
+    valid = [entry for entry in entries if not entry.problems]
+    paths_of_role = checkpoints.assign_roles(valid)
     roles = {
         entry.path: [role for role, paths in paths_of_role.items() if entry.path in paths]
         for entry in entries
     }
     if args.json:
         rows = [
-            {"step": c.step, "reward": c.reward, "why": c.why, "bytes": c.bytes, "path": str(c.path),
-             "valid": not c.faults, "faults": list(c.faults), "kept_as": roles[c.path]}
+            {"step": c.step, "reward": c.reward, "reason": c.reason, "bytes": c.bytes, "path": str(c.path),
+             "valid": not c.problems, "problems": list(c.problems), "kept_as": roles[c.path]}
             for c in entries
         ]  # fmt: skip
         print(json.dumps(rows, indent=2))
@@ -83,9 +83,9 @@ def _checkpoints(args: argparse.Namespace) -> int:
         table = Table("step", "reward", "size", "kept as", "valid", "saved because")
         for c in entries:
             reward = "" if c.reward is None else f"{c.reward:+.3f}"
-            validity = "yes" if not c.faults else f"[red]no[/]: {c.faults[0]}"
+            validity = "yes" if not c.problems else f"[red]no[/]: {c.problems[0]}"
             size = f"{c.bytes / 1e6:.1f} MB"
-            table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, c.why)
+            table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, c.reason)
         console = Console(highlight=False)
         console.print(table)
         if valid:
@@ -94,12 +94,12 @@ def _checkpoints(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from glasshouse.report.run_page import write
+    from glasshouse.report.run_page import write_run_report
 
-    print(write([Path(run) for run in args.runs], Path(args.out) if args.out else None))
+    print(write_run_report([Path(run) for run in args.runs], Path(args.out) if args.out else None))
 
 
 def _figure(args: argparse.Namespace) -> None:
-    from glasshouse.report.learning_curves import draw
+    from glasshouse.report.learning_curves import draw_learning_curves
 
-    draw([Path(run) for run in args.runs], Path(args.out), args.title)
+    draw_learning_curves([Path(run) for run in args.runs], Path(args.out), args.title)

@@ -158,7 +158,12 @@ def _control(args: argparse.Namespace) -> int:
     from glasshouse.study.control import run_control
 
     passed = run_control(
-        args.config, args.overrides, seeds=args.seeds, jobs=args.jobs, out=Path(args.out), only=args.only
+        args.config,
+        args.overrides,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        out=Path(args.out),
+        only=args.only,
     )
     return 0 if passed else 1
 

@@ -19,7 +19,7 @@ from glasshouse.types import ExtractionRule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.store import Reader
+    from glasshouse.store import RolloutReader
 
 PRINTED_DAMAGE = 20
 
@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
         "--step", default="", metavar="N or A..B", help="for example 5, 10..20, 10.."
     )
     filters.add_argument(
-        "--kind", choices=["train", "validation", "replaced"], help="replaced: resampled by DAPO"
+        "--kind", choices=["train", "validation", "discarded"], help="discarded: resampled by DAPO"
     )
     filters.add_argument(
         "--split", default="", help="train, validation/greedy or validation/sampled"
@@ -89,7 +89,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _rollouts(args: argparse.Namespace) -> int:
-    from glasshouse.store import Query, Reader
+    from glasshouse.store import RolloutFilter, RolloutReader
 
     run = Path(args.run_directory)
     folder = _find_rollout_log(run)
@@ -99,25 +99,25 @@ def _rollouts(args: argparse.Namespace) -> int:
         args.kind = args.kind or "train"
     first, last = _parse_range(args.step, "--step", 0)
     lowest, highest = _parse_range(args.reward, "--reward", -math.inf)
-    query = Query(
+    query = RolloutFilter(
         kinds=(args.kind,) if args.kind else (),
-        first=math.ceil(first),
-        last=last,
+        first_step=math.ceil(first),
+        last_step=last,
         split=args.split,
         task=args.task,
         key=args.key,
         group=group,
         correct=args.correct,
         rule=args.rule,
-        lowest=lowest,
-        highest=highest,
+        min_reward=lowest,
+        max_reward=highest,
         text=args.text,
         pattern=_compile_regex(args.regex) if args.regex else None,
     )
     if args.limit is not None and args.limit < 1:
         raise RunError(f"--limit is {args.limit}; it must be at least 1.")
-    reader = Reader(folder)
-    rows = CountedRows(islice(reader.rows(query), args.limit or (3 if args.show else None)))
+    reader = RolloutReader(folder)
+    rows = CountedRows(islice(reader.iter_rows(query), args.limit or (3 if args.show else None)))
     _display(args, folder, rows)
     damaged = _print_damage(run, reader)
     if not rows.count and not damaged:
@@ -143,14 +143,14 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
 
     from glasshouse.report import rollout_text
     from glasshouse.store import export
-    from glasshouse.store.rollout_rows import encode
+    from glasshouse.store.rollout_rows import encode_rows
 
     console = Console(highlight=False)
     if args.export:
-        if count := export.export(rows, Path(args.export)):
+        if count := export.export_rows(rows, Path(args.export)):
             print(f"{count:,} rollouts written to {args.export}.")
     elif args.sql:
-        names, records = export.sql(rows, args.sql)
+        names, records = export.run_sql(rows, args.sql)
         if rows.count:
             _print_query_result(console, names, records, as_json=args.json)
     elif args.group:
@@ -158,13 +158,13 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
         for row in rows:
             by_split.setdefault(row["split"], []).append(row)
         for group in by_split.values():
-            console.print(rollout_text.side_by_side(group, console.width))
+            console.print(rollout_text.render_group(group, console.width))
     elif args.json:
         for row in rows:
-            sys.stdout.write(encode([row]).decode())
+            sys.stdout.write(encode_rows([row]).decode())
     elif args.show:
         for row in rows:
-            console.print(rollout_text.single(row, args.prompt))
+            console.print(rollout_text.render_rollout(row, args.prompt))
     else:
         _print_overview(console, args.run_directory, folder, rows)
 
@@ -172,20 +172,20 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
 def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows) -> None:
     """Print one line per kind and step, the size of the log, and further commands."""
     from glasshouse.report import rollout_text
-    from glasshouse.store import storage
-    from glasshouse.store.manifest import read_manifest, size
+    from glasshouse.store import measure_log
+    from glasshouse.store.manifest import format_bytes, read_manifest
 
-    tallies = rollout_text.tally(rows)
+    tallies = rollout_text.tally_by_step(rows)
     if not tallies:
         return
     entries = [line.entry for line in read_manifest(folder) if line.entry]
-    total = storage(folder)
-    console.print(rollout_text.overview(tallies, entries))
+    total = measure_log(folder)
+    console.print(rollout_text.overview_table(tallies, entries))
     selected = "" if rows.count == total.rows else f"{rows.count:,} of "
     console.print(
         f"\n{selected}{total.rows:,} rollouts in {total.frames} frames: {total} "
         f"({total.raw / max(1, total.bytes):.1f} to 1, "
-        f"{size(total.bytes / max(1, total.rows))} per rollout)"
+        f"{format_bytes(total.bytes / max(1, total.rows))} per rollout)"
     )
     last = max(step for _, step in tallies)
     console.print("[dim]next:[/]")
@@ -206,7 +206,7 @@ def _print_query_result(
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.report.rollout_text import printable
+    from glasshouse.report.rollout_text import escape_control_characters
 
     if as_json:
         for record in records:
@@ -215,16 +215,19 @@ def _print_query_result(
         return
     table = Table(*names)
     for record in records:
-        cells = (f"{v:.6g}" if isinstance(v, float) else printable(str(v)) for v in record)
+        cells = (
+            f"{v:.6g}" if isinstance(v, float) else escape_control_characters(str(v))
+            for v in record
+        )
         table.add_row(*map(Text, cells))
     console.print(table)
 
 
-def _print_damage(run: Path, reader: Reader) -> bool:
+def _print_damage(run: Path, reader: RolloutReader) -> bool:
     """Print what is damaged or missing to stderr; returns whether anything is."""
-    from glasshouse.store.rollout_reader import lost_steps
+    from glasshouse.store.rollout_reader import find_missing_steps
 
-    messages = [*reader.damage, *lost_steps(run, reader)]
+    messages = [*reader.damage, *find_missing_steps(run, reader)]
     for message in messages[:PRINTED_DAMAGE]:
         print(f"damage: {message}", file=sys.stderr)
     if len(messages) > PRINTED_DAMAGE:

@@ -100,18 +100,20 @@ def _study(args: argparse.Namespace) -> int:
             return 130
         table_file = out / "results" / "table.jsonl"
         console.print(f"table   {table_file}  ({len(table):,} rows)", soft_wrap=True)
-    from glasshouse.report.study_output import (  # imports torch and matplotlib
-        report_study,
-        publish_study,
-    )
     from glasshouse.models.provenance import software_versions
+    from glasshouse.report.study_output import (  # imports torch and matplotlib
+        publish_study,
+        report_study,
+    )
 
     analysis = report_study(study, table, out / "results", software_versions(), console)
     if args.publish:
         command = f"glasshouse study {args.study} --publish {args.publish}"
         publish_study(analysis, table, out / "results", Path(args.publish), command)
     if committed is not None:
-        same, sentence = compare_tables(table, committed, args.check, only_these_runs=bool(arms or args.seeds))
+        same, sentence = compare_tables(
+            table, committed, args.check, only_these_runs=bool(arms or args.seeds)
+        )
         console.print(sentence, markup=False, soft_wrap=True)
         return 0 if same else 1
     return 0

@@ -32,17 +32,19 @@ def add_commands(commands: Any) -> None:
 def _track(args: argparse.Namespace) -> None:
     from glasshouse import track
     from glasshouse.errors import TrackError
-    from glasshouse.store.run_directory import config_of, locked, summary_of
+    from glasshouse.store.run_directory import acquire_lock, load_run_config, load_summary
 
     path, failures = Path(args.run_directory), list[str]()
-    config = config_of(path)
-    track.check(args.to)
-    with locked(path):
-        mirrors = track.start(args.to, path, config, lambda kind, text, **_: failures.append(text))
-        looks, summary = mirrors.looks, summary_of(path) or {}
-        ending: track.Ending = "finished" if "after" in summary else "interrupted"
-        mirrors.end(summary, ending, patience=None)
+    config = load_run_config(path)
+    track.validate_trackers(args.to)
+    with acquire_lock(path):
+        trackers = track.start_trackers(
+            args.to, path, config, lambda kind, text, **_: failures.append(text)
+        )
+        urls, summary = trackers.urls, load_summary(path) or {}
+        outcome: track.RunOutcome = "finished" if "after" in summary else "interrupted"
+        trackers.finish(summary, outcome, timeout=None)
     if failures:
         raise TrackError("\n".join(failures))
-    for name, look in looks.items():
-        print(f"{path} is uploaded to {name}: {look}")
+    for name, url in urls.items():
+        print(f"{path} is uploaded to {name}: {url}")

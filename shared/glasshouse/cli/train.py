@@ -130,15 +130,15 @@ def _train(args: argparse.Namespace, config_files: Sequence[Path] = ()) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     from glasshouse import config
-    from glasshouse.store.run_directory import CONFIG, config_of
+    from glasshouse.store.run_directory import CONFIG, load_run_config
     from glasshouse.train import resume
 
     path = Path(args.run_directory)
-    config_of(path)  # raises if this is not a run directory
+    load_run_config(path)  # raises if this is not a run directory
     target = Path(args.fork or path)
     resolved = config.load_config([path / CONFIG], [*args.overrides, f"out={target}"])
     if args.fork:
-        resume.fork(path, target, resolved)
+        resume.fork_run(path, target, resolved)
     return _run_training(resolved, args)
 
 
@@ -150,9 +150,9 @@ def _run_training(config: Config, args: argparse.Namespace) -> int:
     display = Display() if args.quiet else TerminalDisplay(verbose=args.verbose)
     summary = Trainer(config, display).train()
     if not args.quiet:
-        from glasshouse.report.post_train import close
+        from glasshouse.report.post_train import report_after_training
 
-        close(config, summary)
+        report_after_training(config, summary)
     return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
 
 
@@ -162,8 +162,8 @@ def _eval(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from glasshouse import config
-    from glasshouse.train import Trainer
-    from glasshouse.train.display import scores
+    from glasshouse.evaluation.evaluate import evaluate_model
+    from glasshouse.train.display import results_table
 
     settings = [
         f"model={args.model}",
@@ -171,8 +171,8 @@ def _eval(args: argparse.Namespace) -> None:
         f"task.style={args.style}",
         "steps=0",
     ]
-    results = Trainer(config.load_config([], [*settings, *args.overrides])).evaluate_only()
+    results = evaluate_model(config.load_config([], [*settings, *args.overrides]))
     if args.json:
         print(json.dumps(results, indent=2))
     else:
-        Console(highlight=False).print(scores(results))
+        Console(highlight=False).print(results_table(results))
