@@ -1,4 +1,4 @@
-"""The examples of docs/monitorability.md print what the page says they print."""
+"""The examples in docs/monitorability.md print the output that the page shows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 PAGE = Path(__file__).parents[2] / "docs" / "monitorability.md"
 
 
-def test_the_page_shows_what_its_examples_print() -> None:
+def test_examples_print_the_output_on_the_page() -> None:
     examples = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) == 2
-    for code, shown in examples:
+    for code, output in examples:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             names: dict[str, Any] = {}
             exec(code, names)
-        assert printed.getvalue() == shown
+        assert printed.getvalue() == output

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
-from glasshouse.errors import MonitorError, nearest
+from glasshouse.errors import MonitorError, did_you_mean
 from glasshouse.estimation.bootstrap import (
     RESAMPLES,
     Interval,
@@ -92,7 +92,7 @@ def estimate_rates(
     """
     for name in names:
         if name not in RATES:
-            raise MonitorError(f'There is no rate "{name}".{nearest(name, RATES)}')
+            raise MonitorError(f'There is no rate "{name}".{did_you_mean(name, RATES)}')
     specs = {name: RATES[name] for name in names}
     columns = (planted, behaviour, flagged)
     intervals = bootstrap_all(

@@ -9,16 +9,16 @@ from numpy.typing import ArrayLike
 
 from glasshouse.measures.rates import rate
 from glasshouse.measures.result import MeasureResult, check_same_length, mean_result
-from glasshouse.types import Rule
+from glasshouse.types import ExtractionRule
 
 
 def compute_companions(
-    *, correct: ArrayLike, cot_tokens: ArrayLike, rules: Sequence[Rule]
+    *, correct: ArrayLike, cot_tokens: ArrayLike, rules: Sequence[ExtractionRule]
 ) -> dict[str, MeasureResult]:
     """Accuracy, CoT length and parse failures. `rules` holds the parser rule of each answer."""
     check_same_length(correct=np.asarray(correct), cot_tokens=np.asarray(cot_tokens), rules=rules)
     return {
         "accuracy": rate(correct),
         "cot_tokens": mean_result(cot_tokens, "there is no rollout"),
-        "parse_failure_rate": rate([rule is Rule.NONE for rule in rules]),
+        "parse_failure_rate": rate([rule is ExtractionRule.NONE for rule in rules]),
     }
