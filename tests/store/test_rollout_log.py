@@ -1,4 +1,4 @@
-"""The record's writer: what was appended is there, whatever happened on the way."""
+"""The rollout log's writer: completed appends survive crashes, truncation and full disks."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.store.appending import kill_once
-from tests.store.made import rollout, rollouts
+from tests.store.example_rollouts import make_rollout, make_rollouts
+from tests.store.killed_writer import kill_writer
 
-from glasshouse.errors import RecordError
-from glasshouse.store import Reader, RolloutLog, read, storage
-from glasshouse.store.rollout_rows import row
+from glasshouse.errors import RunDataError
+from glasshouse.store import RolloutLog, RolloutReader, measure_log, read_rollouts
+from glasshouse.store.rollout_log import EMPTY_POSITION
+from glasshouse.store.rollout_rows import rollout_to_row
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def appends(log: RolloutLog, steps: range) -> None:
+def append_steps(log: RolloutLog, steps: range) -> None:
+    """Append a train frame per step, and a validation frame at odd steps."""
     for step in steps:
         if step % 2:
-            log.append("validation", step, rollouts(step, split="validation/greedy"))
-        log.append("train", step, rollouts(step))
+            log.append("validation", step, make_rollouts(step, split="validation/greedy"))
+        log.append("train", step, make_rollouts(step))
 
 
-def content(folder: Path) -> list[tuple[str, int]]:
-    """(kind, step) of every frame that can be read, in order; nothing may be damaged."""
-    reader = Reader(folder)
-    found = list(dict.fromkeys((row["kind"], row["step"]) for row in reader.rows()))
+def list_frames(folder: Path) -> list[tuple[str, int]]:
+    """(kind, step) of every frame, in order; asserts that nothing is damaged."""
+    reader = RolloutReader(folder)
+    frames = list(dict.fromkeys((row["kind"], row["step"]) for row in reader.iter_rows()))
     assert not reader.damage
     assert not reader.unfinished
-    return found
+    return frames
 
 
 FRAMES = [("validation", 1), ("train", 1), ("train", 2), ("validation", 3), ("train", 3)]
@@ -45,54 +47,54 @@ FRAMES = [("validation", 1), ("train", 1), ("train", 2), ("validation", 3), ("tr
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    appends(RolloutLog(tmp_path / "record"), range(1, 4))
-    return tmp_path / "record"
+    append_steps(RolloutLog(tmp_path / "log"), range(1, 4))
+    return tmp_path / "log"
 
 
-def test_what_is_appended_is_read_back(folder: Path) -> None:
-    assert content(folder) == FRAMES
-    wanted = [{"kind": "train", **row(r)} for step in (1, 2, 3) for r in rollouts(step)]
-    assert list(read(folder, "train")) == wanted
-    assert list(read(folder, "train", after=2)) == wanted[-4:]
-    assert list(read(folder)) == list(Reader(folder).rows())
+def test_appended_rollouts_are_read_back(folder: Path) -> None:
+    assert list_frames(folder) == FRAMES
+    rows = [{"kind": "train", **rollout_to_row(r)} for s in (1, 2, 3) for r in make_rollouts(s)]
+    assert list(read_rollouts(folder, "train")) == rows
+    assert list(read_rollouts(folder, "train", after=2)) == rows[-4:]
+    assert list(read_rollouts(folder)) == list(RolloutReader(folder).iter_rows())
 
 
-def test_its_storage_is_what_the_files_take(folder: Path) -> None:
-    found, log = storage(folder), RolloutLog(folder)
-    sizes = {p.name: p.stat().st_size for p in folder.glob("*.zst")}
-    assert (found.bytes, found.rows, found.frames) == (sum(sizes.values()), 20, 5)
-    assert found.raw > found.bytes
-    assert log.storage == found
-    assert log.position()["bytes"].items() >= sizes.items()
+def test_measured_size_is_that_of_the_files(folder: Path) -> None:
+    size, log = measure_log(folder), RolloutLog(folder)
+    file_sizes = {p.name: p.stat().st_size for p in folder.glob("*.zst")}
+    assert (size.bytes, size.rows, size.frames) == (sum(file_sizes.values()), 20, 5)
+    assert size.raw > size.bytes
+    assert log.size == size
+    assert log.get_position()["bytes"].items() >= file_sizes.items()
 
 
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("after", range(4))
-def test_a_rewind_is_as_if_nothing_had_been_appended(
+def test_truncated_log_equals_one_that_was_never_longer(
     tmp_path: Path, before: int, after: int
 ) -> None:
     log = RolloutLog(tmp_path / "a")
-    appends(log, range(1, before + 1))
-    position, wanted = log.position(), files(tmp_path / "a")
-    appends(log, range(before + 1, before + after + 1))
-    removed = log.rewind(position)
+    append_steps(log, range(1, before + 1))
+    position, files = log.get_position(), read_files(tmp_path / "a")
+    append_steps(log, range(before + 1, before + after + 1))
+    removed = log.truncate_to(position)
     assert [e.step for e in removed if e.kind == "train"] == list(
         range(before + 1, before + after + 1)
     )
-    assert files(tmp_path / "a") == wanted
-    assert log.position() == position
-    appends(log, range(before + 1, before + 3))
-    appends(RolloutLog(tmp_path / "b"), range(1, before + 3))
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert read_files(tmp_path / "a") == files
+    assert log.get_position() == position
+    append_steps(log, range(before + 1, before + 3))
+    append_steps(RolloutLog(tmp_path / "b"), range(1, before + 3))
+    assert read_files(tmp_path / "a") == read_files(tmp_path / "b")
 
 
-def test_a_rewind_that_a_crash_stopped_is_finished_on_opening(
+def test_truncation_interrupted_by_a_crash_is_completed_on_opening(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash at each call that changes a file."""
-    wanted = tmp_path / "wanted"
-    appends(RolloutLog(wanted), range(1, 2))
-    position = RolloutLog(wanted).position()
+    """Crashes at each flush in turn."""
+    short = tmp_path / "short"
+    append_steps(RolloutLog(short), range(1, 2))
+    position = RolloutLog(short).get_position()
     for crash in range(20):
         copy = tmp_path / f"copy{crash}"
         shutil.copytree(folder, copy)
@@ -105,165 +107,159 @@ def test_a_rewind_that_a_crash_stopped_is_finished_on_opening(
         with monkeypatch.context() as patched:
             patched.setattr("os.fsync", fsync)
             try:
-                log.rewind(position)
+                log.truncate_to(position)
             except SystemExit:
                 pass
             else:
-                assert files(copy) == files(wanted)
+                assert read_files(copy) == read_files(short)
                 return
         RolloutLog(copy)
-        # either it had not begun, or it is finished
-        assert files(copy) in (files(folder), files(wanted)), crash
+        # Either the truncation had not started, or it is complete.
+        assert read_files(copy) in (read_files(folder), read_files(short)), crash
         if crash > 1:
-            assert files(copy) == files(wanted), crash
-    raise AssertionError("a rewind that never ends")
+            assert read_files(copy) == read_files(short), crash
+    raise AssertionError("the truncation never ends")
 
 
-def test_a_position_that_is_not_there_is_a_sentence_and_changes_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_position_that_the_log_does_not_contain_is_refused_without_changes(folder: Path) -> None:
     log = RolloutLog(folder)
-    end = log.position()
-    log.rewind(RolloutLog(tmp_path / "empty").position() | {"bytes": {}})
-    assert files(folder) == {}
-    appends(log, range(1, 3))
-    before = files(folder)
-    with pytest.raises(RecordError, match=r"is shorter .* Take an older checkpoint"):
-        log.rewind(end)
-    appends(log, range(5, 9))
-    with pytest.raises(RecordError, match="another run's, or was changed"):
-        log.rewind(end)
-    assert all(after.startswith(before[name]) for name, after in files(folder).items())
+    end = log.get_position()
+    log.truncate_to(EMPTY_POSITION)
+    assert read_files(folder) == {}
+    append_steps(log, range(1, 3))
+    files = read_files(folder)
+    with pytest.raises(RunDataError, match="fewer than when the checkpoint was saved"):
+        log.truncate_to(end)
+    append_steps(log, range(5, 9))
+    with pytest.raises(RunDataError, match=r"manifest\.jsonl differs"):
+        log.truncate_to(end)
+    assert all(data.startswith(files[name]) for name, data in read_files(folder).items())
 
 
 # --- crashes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["train", "validation"])
-def test_an_append_cut_anywhere_is_undone_on_opening(tmp_path: Path, kind: str) -> None:
-    """What a crash can leave of a frame, and of its line."""
+def test_append_cut_off_at_any_byte_is_removed_on_opening(tmp_path: Path, kind: str) -> None:
+    """A crash can leave part of a frame, or the frame and part of its manifest line."""
     log = RolloutLog(tmp_path / "a")
-    appends(log, range(1, 3))
-    before = files(tmp_path / "a")
-    log.append(kind, 3, rollouts(3, split=kind))
-    after, data = files(tmp_path / "a"), f"{kind}.jsonl.zst"
-    for name, others in ((data, before), ("manifest.jsonl", after)):
+    append_steps(log, range(1, 3))
+    before = read_files(tmp_path / "a")
+    log.append(kind, 3, make_rollouts(3, split=kind))
+    after, frame_file = read_files(tmp_path / "a"), f"{kind}.jsonl.zst"
+    for name, others in ((frame_file, before), ("manifest.jsonl", after)):
         first, last = len(before[name]), len(after[name])
-        for end in sorted({*range(first, last, 17), first + 1, last - 2, last - 1}):
-            for file, content_of in others.items():
-                (tmp_path / "a" / file).write_bytes(content_of)
+        for end in sorted({*range(first, last, 31), first + 1, last - 2, last - 1}):
+            for file, data in others.items():
+                (tmp_path / "a" / file).write_bytes(data)
             (tmp_path / "a" / name).write_bytes(after[name][:end])
-            again = RolloutLog(tmp_path / "a")
-            assert files(tmp_path / "a") == before, (name, end)
-            assert bool(again.repairs) == (name != data or end > len(before[name]))
+            reopened = RolloutLog(tmp_path / "a")
+            assert read_files(tmp_path / "a") == before, (name, end)
+            assert bool(reopened.repairs) == (name != frame_file or end > len(before[name]))
 
 
-def test_a_line_without_its_frame_is_taken_back(folder: Path) -> None:
-    """A disk that lied about what it had written."""
+def test_manifest_line_without_its_frame_is_removed_on_opening(folder: Path) -> None:
+    """A disk may report a write as flushed and lose it."""
     path = folder / "train.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-3])
     log = RolloutLog(folder)
-    assert log.repairs[0] == (
-        "train, step 3: its frame is not whole, and its line was taken out of the manifest"
-    )
-    assert content(folder) == FRAMES[:-1]
-    log.append("train", 3, rollouts(3))
-    assert content(folder) == FRAMES
+    assert "train, step 3" in log.repairs[0]
+    assert list_frames(folder) == FRAMES[:-1]
+    log.append("train", 3, make_rollouts(3))
+    assert list_frames(folder) == FRAMES
     path.unlink()
     RolloutLog(folder)
-    assert content(folder) == [f for f in FRAMES if f[0] == "validation"]
+    assert list_frames(folder) == [f for f in FRAMES if f[0] == "validation"]
 
 
-def test_damage_in_the_middle_is_left_for_the_reader_to_report(folder: Path) -> None:
-    """Cutting it away would take good frames with it."""
-    before = files(folder)
-    damaged = bytearray(before["train.jsonl.zst"])
+def test_damage_in_the_middle_is_kept_and_reported_by_the_reader(folder: Path) -> None:
+    """Truncating there would remove intact frames."""
+    damaged = bytearray((folder / "train.jsonl.zst").read_bytes())
     damaged[20] ^= 1
     (folder / "train.jsonl.zst").write_bytes(damaged)
     log = RolloutLog(folder)
     assert log.repairs == []
-    log.append("train", 4, rollouts(4))
-    reader = Reader(folder)
-    assert {r["step"] for r in reader.rows() if r["kind"] == "train"} == {2, 3, 4}
+    log.append("train", 4, make_rollouts(4))
+    reader = RolloutReader(folder)
+    assert {r["step"] for r in reader.iter_rows() if r["kind"] == "train"} == {2, 3, 4}
     assert [(d.kind, d.step) for d in reader.damage] == [("train", 1)]
 
 
-def test_a_lost_manifest_does_not_cost_the_frames(folder: Path) -> None:
-    (folder / "manifest.jsonl").rename(folder.parent / "kept")
-    before = files(folder)
-    with pytest.raises(RecordError, match=r"more than a crash can leave.*nothing was changed"):
+def test_log_with_a_lost_manifest_is_refused_without_changes(folder: Path) -> None:
+    (folder / "manifest.jsonl").rename(folder.parent / "backup")
+    files = read_files(folder)
+    with pytest.raises(RunDataError, match=r"manifest\.jsonl has lost lines"):
         RolloutLog(folder)
-    assert files(folder) == before
-    (folder.parent / "kept").rename(folder / "manifest.jsonl")
+    assert read_files(folder) == files
+    (folder.parent / "backup").rename(folder / "manifest.jsonl")
     RolloutLog(folder)
-    assert content(folder) == FRAMES
+    assert list_frames(folder) == FRAMES
 
 
-def test_killed_at_random_moments_no_committed_frame_is_lost_and_none_is_there_twice(
-    tmp_path: Path,
-) -> None:
-    """Forty here; `python tests/store/appending.py FOLDER 1000` for more."""
-    chance = random.Random(0)
-    for _ in range(40):
-        kill_once(tmp_path / "record", chance)
+def test_kills_at_random_times_lose_and_duplicate_no_completed_step(tmp_path: Path) -> None:
+    """15 kills; `python -m tests.store.killed_writer FOLDER 1000` for more."""
+    generator = random.Random(0)
+    for _ in range(15):
+        kill_writer(tmp_path / "log", generator)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """64 kB, in pages of 4."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)],
+    """A file system of 64 kB, in pages of 4 kB."""
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount_point)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    if mount.returncode:
+        pytest.skip(f"mounting a small disk needs root: {mount.stderr.strip()}")
+    yield mount_point
+    subprocess.run(["umount", str(mount_point)], check=True)
 
 
-def test_a_full_disk_leaves_all_earlier_frames_and_space_lets_it_go_on(small_disk: Path) -> None:
+def test_full_disk_keeps_all_earlier_frames_and_appending_works_again_with_space(
+    small_disk: Path,
+) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(40_000))
-    folder = small_disk / "record"
-    log, step = RolloutLog(folder), 0
-    full = 0
-    while not full:
-        step, before = step + 1, log.position()
+    folder = small_disk / "log"
+    log, step, error_number = RolloutLog(folder), 0, 0
+    while not error_number:
+        step, position = step + 1, log.get_position()
         try:
-            log.append("train", step, rollouts(step, groups=8, samples=8))
-        except OSError as error:  # inside a frame
-            full = error.errno or 0
-    assert full == errno.ENOSPC
-    assert log.position() == before
-    assert RolloutLog(folder).position() == before
-    assert content(folder) == [("train", s) for s in range(1, step)]
+            log.append("train", step, make_rollouts(step, groups=8, samples=8))
+        except OSError as error:
+            error_number = error.errno or 0
+    assert error_number == errno.ENOSPC
+    assert log.get_position() == position
+    assert RolloutLog(folder).get_position() == position
+    assert list_frames(folder) == [("train", s) for s in range(1, step)]
     filler.unlink()
-    log.append("train", step, rollouts(step))
-    assert content(folder) == [("train", s) for s in range(1, step + 1)]
+    log.append("train", step, make_rollouts(step))
+    assert list_frames(folder) == [("train", s) for s in range(1, step + 1)]
 
 
-def test_a_disk_that_fills_within_a_manifest_line(small_disk: Path) -> None:
-    """Page by page, until frame and line fit; at one page less the line is torn."""
-    folder, filler, page = small_disk / "record", small_disk / "filler", 4096
+def test_disk_full_within_a_manifest_line_keeps_all_earlier_frames(small_disk: Path) -> None:
+    """Frees the disk page by page until frame and line fit; with one page less, the line is cut."""
+    folder, filler, page = small_disk / "log", small_disk / "filler", 4096
     log = RolloutLog(folder)
-    while log.sizes.get("manifest.jsonl", 0) < page - 250:
-        log.append("train", log.lines, rollouts(log.lines, 1, 1))
-    before, failures = log.position(), 0
-    far = 10**250  # its line goes over the page's end
+    while log.file_sizes.get("manifest.jsonl", 0) < page - 250:
+        log.append("train", log.lines, make_rollouts(log.lines, 1, 1))
+    position, failures = log.get_position(), 0
+    long_step = 10**250  # makes a line that crosses the end of the page
     with open(filler, "wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(page)):
             pass
-    while log.position() == before:
+    while log.get_position() == position:
         try:
-            log.append("train", far, [replace(rollout(1), step=far)])
+            log.append("train", long_step, [replace(make_rollout(1), step=long_step)])
         except OSError:
             failures += 1
-            assert log.position() == before
-            assert RolloutLog(folder).position() == before
-            assert len(content(folder)) == before["lines"]
+            assert log.get_position() == position
+            assert RolloutLog(folder).get_position() == position
+            assert len(list_frames(folder)) == position["lines"]
             os.truncate(filler, filler.stat().st_size - page)
     assert failures
     assert any("manifest.jsonl" in repair for repair in log.repairs)
-    assert content(folder)[-1] == ("train", far)
+    assert list_frames(folder)[-1] == ("train", long_step)

@@ -1,4 +1,4 @@
-"""A rollout goes into a row and comes back, bit for bit."""
+"""Converting a rollout to a row and back is exact."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.store.made import rollout
+from tests.store.example_rollouts import make_rollout
 
-from glasshouse.errors import RecordError
-from glasshouse.store.rollout_rows import decode, encode, rollout_of, row
-from glasshouse.types import AnswerKind, Completion, Extracted, Grade, Problem, Rollout, Rule
+from glasshouse.errors import RunDataError
+from glasshouse.store.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
+from glasshouse.types import (
+    AnswerKind,
+    Completion,
+    Extracted,
+    ExtractionRule,
+    Grade,
+    Problem,
+    Rollout,
+)
 from glasshouse.types import StopReason as Stop
 
 
-def joined(text: str) -> str:
-    """Two surrogates that together mean one character are that character, as in JSON."""
+def join_surrogates(text: str) -> str:
+    """Replace each surrogate pair by its character, as JSON does."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-texts = st.text(st.characters(), max_size=30).map(joined)  # lone surrogates too
+texts = st.text(st.characters(), max_size=30).map(join_surrogates)  # includes lone surrogates
 numbers = st.integers(0, 2**40)
 reals = st.floats(allow_nan=False)
 tokens = st.lists(st.integers(0, 2**20), max_size=5).map(tuple)
@@ -36,12 +44,12 @@ problems = st.builds(
     decimals=numbers, level=texts, meta=st.dictionaries(texts, json_values, max_size=2),
 )  # fmt: skip
 extracted = st.builds(
-    Extracted, value=st.none() | texts, rule=st.sampled_from(Rule),
+    Extracted, value=st.none() | texts, rule=st.sampled_from(ExtractionRule),
     span=st.none() | st.tuples(numbers, numbers), ambiguous=st.booleans(), reason=texts,
 )  # fmt: skip
 grades = st.builds(
-    Grade, reward=reals, parts=st.dictionaries(texts, reals, max_size=2), correct=st.booleans(),
-    lenient=st.booleans(), strict=st.booleans(), tagged=st.booleans(), extracted=extracted,
+    Grade, reward=reals, terms=st.dictionaries(texts, reals, max_size=2), correct=st.booleans(),
+    lenient=st.booleans(), strict=st.booleans(), has_answer_tag=st.booleans(), extracted=extracted,
 )  # fmt: skip
 messages = st.lists(st.fixed_dictionaries({"role": texts, "content": texts}), max_size=2)
 completions = st.builds(
@@ -56,29 +64,29 @@ any_rollout = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(any_rollout)
-def test_every_rollout_comes_back_as_it_was(given: Rollout) -> None:
-    data = encode([row(given)])
-    data.decode("utf-8")  # for anybody
-    back = rollout_of(decode(data)[0])
-    assert back == given
-    assert encode([row(back)]) == data
-    assert [struct.pack("f", x) for x in back.completion.logprobs] == [
-        struct.pack("f", x) for x in given.completion.logprobs
+def test_every_rollout_round_trips_bit_for_bit(rollout: Rollout) -> None:
+    data = encode_rows([rollout_to_row(rollout)])
+    data.decode("utf-8")
+    restored = rollout_from_row(decode_rows(data)[0])
+    assert restored == rollout
+    assert encode_rows([rollout_to_row(restored)]) == data
+    assert [struct.pack("f", x) for x in restored.completion.logprobs] == [
+        struct.pack("f", x) for x in rollout.completion.logprobs
     ]
-    assert str(back.advantage) == str(given.advantage)  # -0.0 too
+    assert str(restored.advantage) == str(rollout.advantage)  # distinguishes -0.0
 
 
 @pytest.mark.parametrize(
     "text", ["a\u2028b\u2029c\x85d\x0be\r\n", "lone \udc80 and \ud800", "\x00\x1b[2J", "🙂", "x" * 3_000_000]
 )  # fmt: skip
-def test_texts_that_break_other_formats(text: str) -> None:
-    given = replace(rollout(1), text=text, prompt_text=text)
-    back = decode(encode([row(given), row(given)]))
-    assert [rollout_of(r) for r in back] == [given, given]
+def test_unusual_texts_round_trip(text: str) -> None:
+    rollout = replace(make_rollout(1), text=text, prompt_text=text)
+    rows = decode_rows(encode_rows([rollout_to_row(rollout), rollout_to_row(rollout)]))
+    assert [rollout_from_row(row) for row in rows] == [rollout, rollout]
 
 
-def test_without_tokens_the_texts_and_the_length_are_there() -> None:
-    full, thin = row(rollout(1)), row(rollout(1), tokens=False)
+def test_row_without_tokens_has_texts_and_length() -> None:
+    full, thin = rollout_to_row(make_rollout(1)), rollout_to_row(make_rollout(1), with_tokens=False)
     assert {name for name in full if full[name] != thin[name]} == {
         "prompt_tokens",
         "tokens",
@@ -86,5 +94,5 @@ def test_without_tokens_the_texts_and_the_length_are_there() -> None:
     }
     assert thin["tokens"] is thin["logprobs"] is thin["prompt_tokens"] is None
     assert thin["length"] == 4
-    with pytest.raises(RecordError, match=r"Step 1, group 0, sample 0 .*rollout_log.tokens_every"):
-        rollout_of(thin)
+    with pytest.raises(RunDataError, match=r"Step 1, group 0, sample 0 .*rollout_log.tokens_every"):
+        rollout_from_row(thin)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proofs.resume import ROOT, differing, result
+from proofs.resume import ROOT, list_differences, load_result
 
 from glasshouse.cli import main
 from glasshouse.store import rollout_reader
 from glasshouse.study import spec
-from glasshouse.study.runner import carry_out
+from glasshouse.study.runner import run_study
 from glasshouse.study.table import Table
 
 STUDY = f"""
@@ -74,7 +74,7 @@ def carried_out(
     file: Path, out: Path, arms: list[str] | None = None, seeds: int | None = None, **how: Any
 ) -> Table:
     """The study without its analysis, whose figures take longer than these runs."""
-    return carry_out(spec.load(file).part(arms, seeds), out, **how)
+    return run_study(spec.load_study(file).subset(arms, seeds), out, **how)
 
 
 def study(file: Path, out: Path, *more: str) -> int:
@@ -146,7 +146,7 @@ def test_a_seed_is_paired_over_arms_and_a_run_is_what_train_alone_gives(
         asked = []
         for arm in ("plain", "kl"):
             run = whole / "runs" / arm / f"seed-{seed}"
-            rows = rollout_reader.read(run / "results" / "rollouts", "train")
+            rows = rollout_reader.read_rollouts(run / "results" / "rollouts", "train")
             asked.append([(r["step"], r["key"]) for r in rows])
             asked.append((run / "data" / "evaluation.jsonl").read_text())
         assert asked[:2] == asked[2:]
@@ -155,7 +155,7 @@ def test_a_seed_is_paired_over_arms_and_a_run_is_what_train_alone_gives(
     alone = tmp_path / "alone"
     command = ["train", "--quiet", "--config", str(run / "config.yaml"), f"out={alone}"]
     subprocess.run([sys.executable, "-m", "glasshouse", *command], check=True, timeout=120)
-    assert not differing(alone, result(run))
+    assert not list_differences(alone, load_result(run))
 
 
 def test_killed_and_interrupted_it_goes_on_and_gives_the_same_bytes(

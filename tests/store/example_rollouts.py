@@ -1,4 +1,4 @@
-"""Rollouts made up for tests of the record: small, every field in use, a function of their place."""
+"""Small rollouts for tests of the rollout log: every field is set and depends on their position."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from glasshouse.types import (
     AnswerKind,
     Completion,
     Extracted,
+    ExtractionRule,
     Grade,
     Problem,
     Rollout,
-    Rule,
     StopReason,
 )
 
 
-def rollout(step: int, group: int = 0, sample: int = 0, split: str = "train") -> Rollout:
-    right = (step + group + sample) % 3 != 0
-    text = f"First {step}, then {group}.\n[ANSWER] {sample}" if right else f"Maybe {sample}?"
+def make_rollout(step: int, group: int = 0, sample: int = 0, split: str = "train") -> Rollout:
+    correct = (step + group + sample) % 3 != 0
+    text = f"First {step}, then {group}.\n[ANSWER] {sample}" if correct else f"Maybe {sample}?"
     return Rollout(
         step=step,
         split=split,
@@ -42,18 +42,18 @@ def rollout(step: int, group: int = 0, sample: int = 0, split: str = "train") ->
             version=step - 1,
         ),
         grade=Grade(
-            reward=1.0 if right else 0.25 * sample,
-            parts={"exact": float(right), "closeness": 0.25 * sample},
-            correct=right,
-            lenient=right,
-            strict=right,
-            tagged=right,
+            reward=1.0 if correct else 0.25 * sample,
+            terms={"exact": float(correct), "closeness": 0.25 * sample},
+            correct=correct,
+            lenient=correct,
+            strict=correct,
+            has_answer_tag=correct,
             extracted=Extracted(
                 value=str(sample),
-                rule=Rule.TAG if right else Rule.LAST,
+                rule=ExtractionRule.TAG if correct else ExtractionRule.LAST,
                 span=(text.rindex(str(sample)), text.rindex(str(sample)) + 1),
                 ambiguous=False,
-                reason="it is tagged" if right else "it is the last number",
+                reason="it is tagged" if correct else "it is the last number",
             ),
         ),
         advantage=0.5 - sample,
@@ -61,5 +61,7 @@ def rollout(step: int, group: int = 0, sample: int = 0, split: str = "train") ->
     )
 
 
-def rollouts(step: int, groups: int = 2, samples: int = 2, split: str = "train") -> list[Rollout]:
-    return [rollout(step, g, s, split) for g in range(groups) for s in range(samples)]
+def make_rollouts(
+    step: int, groups: int = 2, samples: int = 2, split: str = "train"
+) -> list[Rollout]:
+    return [make_rollout(step, g, s, split) for g in range(groups) for s in range(samples)]
