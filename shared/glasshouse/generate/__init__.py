@@ -1,7 +1,7 @@
-"""Generation: prompts to completions. It knows tokens, not tasks.
+"""Generation: from prompts to completions. It knows tokens, not tasks.
 
-`Generator` is the protocol; `TorchGenerator` the default engine. A generator is handed weights
-with a version (`load`) and stamps that version on every completion.
+`Generator` is the protocol, `TorchGenerator` the default engine. A generator gets weights with a
+version (`load_weights`) and records that version in every completion.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import Protocol
 
 from torch import Tensor
 
-from glasshouse.generate.sampling import Sampling
+from glasshouse.generate.sampling import SamplingParams
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.types import Completion, Request
 
-__all__ = ["Generator", "Sampling", "TorchGenerator"]
+__all__ = ["Generator", "SamplingParams", "TorchGenerator"]
 
 
 class Generator(Protocol):
     """Anything that turns requests into completions."""
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Generate with these weights from now on, and stamp this version."""
+    def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Switches to these weights and records this version in completions from now on."""
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[list[Completion]]:
-        """One list of completions a request, in order."""
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams
+    ) -> list[list[Completion]]:
+        """Returns one list of completions per request, in order."""

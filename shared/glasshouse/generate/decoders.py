@@ -1,12 +1,13 @@
-"""Two ways to compute next-token logits with a cache: the Llama family's, and anybody's.
+"""Two ways to compute next-token logits with a cache: for the Llama family, and for any causal LM.
 
-A decoder holds `slots`: rows that are being decoded. `prefill` fills them (prompts computed once,
-however many samples each has), `step` advances all by a token, `compact` drops finished ones.
+A decoder holds `slots`: rows that are being decoded. `prefill` fills them (each prompt is computed
+once, whatever the group size), `step` advances all by one token, `compact` drops finished ones.
 
-The Llama decoder keeps slots as a grid of G prompts × K samples. A prompt's keys are stored once
-for its K samples, and a sample's own keys in a static cache that is written in place.
+The Llama decoder arranges slots as a grid of G prompts × K samples. The keys of a prompt are stored
+once for its K samples, those of a sample in a static cache that is written in place.
 
-Shapes: S = G·K slots, J key heads, r = H / J queries a key head, P prompt length, t own length.
+Shapes: S = G·K slots, J key-value heads, r = H / J queries per key head, P prompt length, t own
+length.
 """
 
 from __future__ import annotations
@@ -23,78 +24,83 @@ from glasshouse.models import llama
 
 
 class Decoder(Protocol):
-    """What the generation loop needs."""
+    """What the generation loop needs from a model."""
 
-    def prefill(self, prompts: Sequence[Sequence[int]], samples: int, room: int) -> Tensor:
-        """Logits `(len(prompts) * samples, V)` for the first new token; room for `room` tokens."""
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
+    ) -> Tensor:
+        """Logits `(len(prompts) * group_size, V)` for the first new token; reserves cache for
+        `max_new_tokens` tokens."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits `(S, V)` after one more token in each slot."""
+        """Logits `(S, V)` after one more token in every slot."""
 
-    def compact(self, live: Tensor) -> Tensor:
-        """Drop slots that are not `live` `(S,)` bool. Returns the old numbers of the slots that
-        remain, in their new order; a few dead ones may stay where dropping them would cost more."""
+    def compact(self, active: Tensor) -> Tensor:
+        """Drops slots that are not active, `(S,)` bool. Returns the old indices of the remaining slots
+        in their new order; a few inactive ones may stay if dropping them would cost more."""
 
     def release(self) -> None:
-        """Forget the slots and free their memory; the weights stay."""
+        """Frees the memory of the slots; the weights stay."""
 
 
 class LlamaDecoder:
-    """The fast path."""
+    """The fast path for models that `llama.is_supported` accepts."""
 
-    LINEAR_COST = 96
-    """What a slot's dense layers cost, in cached tokens attended to: decides the layout below."""
+    DENSE_COST = 96
+    """Cost of the dense layers of a slot, in attended cache tokens; decides the layout in `compact`."""
 
     def __init__(self, model: Any) -> None:
-        weights = llama.fuse(model)
-        scale = weights.head_dim**-0.5  # folded into q once, instead of into every score
+        weights = llama.fuse_weights(model)
+        scale = weights.head_dim**-0.5  # folded into the queries once, instead of every score
         layers = tuple(_scale_queries(layer, weights, scale) for layer in weights.layers)
         self.w = weights._replace(layers=layers)
         self.cos, self.sin = torch.empty(0), torch.empty(0)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], samples: int, room: int) -> Tensor:
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
+    ) -> Tensor:
         w = self.w
         lengths = torch.tensor([len(p) for p in prompts])
         longest = int(lengths.max())
         tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = torch.tensor(prompt)
-        if len(self.cos) < longest + room:
-            self.cos, self.sin = llama.rotations(w, longest + room)
-        hidden, self.prompt_cache = llama.forward(w, tokens, keep_cache=True, scale=1.0)
+        if len(self.cos) < longest + max_new_tokens:
+            self.cos, self.sin = llama.rotary_tables(w, longest + max_new_tokens)
+        hidden, self.prompt_cache = llama.forward(w, tokens, return_cache=True, scale=1.0)
         last = hidden[torch.arange(len(prompts)), lengths - 1]
 
         padded = torch.arange(longest) >= lengths[:, None]  # (G, P)
         self.padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)
-        self.groups, self.samples, self.length = len(prompts), samples, 0
-        self.positions = lengths.repeat_interleave(samples)
-        shape = (len(prompts) * samples, w.key_heads, room, w.head_dim)
+        self.groups, self.group_size, self.length = len(prompts), group_size, 0
+        self.positions = lengths.repeat_interleave(group_size)
+        shape = (len(prompts) * group_size, w.num_kv_heads, max_new_tokens, w.head_dim)
         self.cache = [(torch.empty(shape), torch.empty(shape)) for _ in w.layers]
-        return F.linear(last, w.head).repeat_interleave(samples, 0)
+        return F.linear(last, w.head).repeat_interleave(group_size, 0)
 
     def step(self, tokens: Tensor) -> Tensor:
         w, t = self.w, self.length
         cos, sin = self.cos[self.positions][:, None], self.sin[self.positions][:, None]
         x = F.embedding(tokens, w.embed)
-        for number, (layer, own) in enumerate(zip(w.layers, self.cache, strict=True)):
-            q, k, v = llama.attention_inputs(w, layer, x, cos, sin)
+        for index, (layer, own) in enumerate(zip(w.layers, self.cache, strict=True)):
+            q, k, v = llama.project_qkv(w, layer, x, cos, sin)
             own[0][:, :, t] = k
             own[1][:, :, t] = v
             if self.prompt_cache:
-                attended = self._attend(q, self.prompt_cache[number], own, t + 1)
+                attended = self._attend_shared(q, self.prompt_cache[index], own, t + 1)
             else:
-                attended = self._attend_alone(q, own, t + 1)
-            x = llama.after_attention(w, layer, x, attended)
+                attended = self._attend_unshared(q, own, t + 1)
+            x = llama.finish_block(w, layer, x, attended)
         self.length += 1
         self.positions = self.positions + 1
         return F.linear(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head)
 
-    def _attend(
+    def _attend_shared(
         self, q: Tensor, prompt: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], t: int
     ) -> Tensor:
-        """Attention of one query a slot over its prompt's and its own keys, `(S, H·d)`."""
-        g, n, j = self.groups, self.samples, self.w.key_heads
-        s, r, d = g * n, self.w.heads // j, self.w.head_dim
+        """Attention of one query per slot over shared prompt keys and its own keys, `(S, H·d)`."""
+        g, n, j = self.groups, self.group_size, self.w.num_kv_heads
+        s, r, d = g * n, self.w.num_heads // j, self.w.head_dim
         p = prompt[0].shape[2]
         grouped = q.reshape(g, n, j, r, d).transpose(1, 2).reshape(g * j, n * r, d)
         to_prompt = torch.bmm(grouped, prompt[0].flatten(0, 1).mT).view(g, j, n, r, p)
@@ -108,81 +114,87 @@ class LlamaDecoder:
         from_own = torch.bmm(scores[..., p:], own[1].flatten(0, 1)[:, :t]).view(s, j, r, d)
         return (from_prompt.transpose(1, 2).reshape(s, j, r, d) + from_own).reshape(s, -1)
 
-    def _attend_alone(self, q: Tensor, own: tuple[Tensor, Tensor], t: int) -> Tensor:
-        """The same where each slot has its prompt in front of its own keys."""
-        s, j = len(q), self.w.key_heads
-        grouped = q.reshape(s * j, self.w.heads // j, self.w.head_dim)
+    def _attend_unshared(self, q: Tensor, own: tuple[Tensor, Tensor], t: int) -> Tensor:
+        """The same if each slot holds its prompt in front of its own keys."""
+        s, j = len(q), self.w.num_kv_heads
+        grouped = q.reshape(s * j, self.w.num_heads // j, self.w.head_dim)
         scores = torch.bmm(grouped, own[0].flatten(0, 1)[:, :t].mT).view(s, -1, t)
         scores = (scores + self.padding[:, None, :t]).softmax(-1).view(s * j, -1, t)
         return torch.bmm(scores, own[1].flatten(0, 1)[:, :t]).reshape(s, -1)
 
-    def compact(self, live: Tensor) -> Tensor:
+    def compact(self, active: Tensor) -> Tensor:
         if not self.prompt_cache:
-            kept = live.nonzero()[:, 0]
-            self._keep(kept, kept)
-            return kept
-        grid = live.view(self.groups, self.samples)
+            remaining = active.nonzero()[:, 0]
+            self._keep(remaining, remaining)
+            return remaining
+        grid = active.view(self.groups, self.group_size)
         counts = grid.sum(1)
         groups = counts.nonzero()[:, 0]
         widest, rows = int(counts.max()), int(counts.sum())
-        prompt, each = self.padding.shape[1], self.LINEAR_COST + self.length
-        if len(groups) * (widest * each + prompt) <= rows * (each + prompt):
-            # live samples first, in order; `widest` a group, a few of them dead
+        prompt_length, slot_cost = self.padding.shape[1], self.DENSE_COST + self.length
+        if len(groups) * (widest * slot_cost + prompt_length) <= rows * (slot_cost + prompt_length):
+            # active samples first, in order; `widest` per group, a few of them inactive
             order = grid[groups].to(torch.int8).argsort(dim=1, descending=True, stable=True)
-            kept = (groups[:, None] * self.samples + order[:, :widest]).flatten()
+            remaining = (groups[:, None] * self.group_size + order[:, :widest]).flatten()
             self.prompt_cache = [(k[groups], v[groups]) for k, v in self.prompt_cache]
-            self.groups, self.samples = len(groups), widest
-            self._keep(kept, groups)
-        else:  # too few share a prompt: it moves in front of each slot's own keys
-            kept = live.nonzero()[:, 0]
-            groups = kept // self.samples
+            self.groups, self.group_size = len(groups), widest
+            self._keep(remaining, groups)
+        else:  # too few samples share a prompt: copy it in front of the keys of each slot
+            remaining = active.nonzero()[:, 0]
+            groups = remaining // self.group_size
             self.cache = [
-                (self._join(pk[groups], k[kept]), self._join(pv[groups], v[kept]))
+                (self._prepend(pk[groups], k[remaining]), self._prepend(pv[groups], v[remaining]))
                 for (pk, pv), (k, v) in zip(self.prompt_cache, self.cache, strict=True)
             ]
             self.prompt_cache = []
-            self.groups, self.samples = len(kept), 1
-            self.padding = F.pad(self.padding[groups], (0, self.cache[0][0].shape[2] - prompt))
-            self.positions = self.positions[kept]
-            self.length += prompt
-        return kept
+            self.groups, self.group_size = len(remaining), 1
+            self.padding = F.pad(
+                self.padding[groups], (0, self.cache[0][0].shape[2] - prompt_length)
+            )
+            self.positions = self.positions[remaining]
+            self.length += prompt_length
+        return remaining
 
-    def _keep(self, slots: Tensor, paddings: Tensor) -> None:
-        self.padding, self.positions = self.padding[paddings], self.positions[slots]
+    def _keep(self, slots: Tensor, padding_rows: Tensor) -> None:
+        self.padding, self.positions = self.padding[padding_rows], self.positions[slots]
         self.cache = [(self._move(k, slots), self._move(v, slots)) for k, v in self.cache]
 
-    def _join(self, prompt: Tensor, own: Tensor) -> Tensor:
-        """`(S, J, P + room, d)`: the prompt's keys, what is filled of the own, and the room left."""
-        room = own.new_empty(*own.shape[:2], own.shape[2] - self.length, own.shape[3])
-        return torch.cat([prompt, own[:, :, : self.length], room], dim=2)
+    def _prepend(self, prompt: Tensor, own: Tensor) -> Tensor:
+        """`(S, J, P + max_new_tokens, d)`: prompt keys, filled own keys, and the free positions."""
+        free = own.new_empty(*own.shape[:2], own.shape[2] - self.length, own.shape[3])
+        return torch.cat([prompt, own[:, :, : self.length], free], dim=2)
 
     def release(self) -> None:
         self.cache, self.prompt_cache = [], []
 
-    def _move(self, cache: Tensor, kept: Tensor) -> Tensor:
-        """Kept slots to the front of the same memory; only what is filled is copied."""
-        cache[: len(kept), :, : self.length] = cache[:, :, : self.length][kept]
-        return cache[: len(kept)]
+    def _move(self, cache: Tensor, slots: Tensor) -> Tensor:
+        """Moves these slots to the front of the same memory, copying only filled positions."""
+        cache[: len(slots), :, : self.length] = cache[:, :, : self.length][slots]
+        return cache[: len(slots)]
 
 
-def _scale_queries(layer: llama.Layer, w: llama.Weights, scale: float) -> llama.Layer:
-    """Queries times `scale`: in the norm's gain where they are normalised, else in the product."""
+def _scale_queries(
+    layer: llama.LayerWeights, w: llama.LlamaWeights, scale: float
+) -> llama.LayerWeights:
+    """Scales the queries: in the gain of their norm if they have one, else in the projection."""
     if layer.q_norm is not None:
         return layer._replace(q_norm=layer.q_norm * scale)
     rows = torch.ones(layer.qkv.shape[0])
-    rows[: w.heads * w.head_dim] = scale
+    rows[: w.num_heads * w.head_dim] = scale
     bias = None if layer.qkv_bias is None else layer.qkv_bias * rows
     return layer._replace(qkv=layer.qkv * rows[:, None], qkv_bias=bias)
 
 
 class TransformersDecoder:
-    """Any causal LM, through transformers' own forward and cache; prompts padded on the left."""
+    """Any causal LM, through transformers' forward and cache; prompts are left-padded."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.cache: Any = None
 
-    def prefill(self, prompts: Sequence[Sequence[int]], samples: int, room: int) -> Tensor:
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
+    ) -> Tensor:
         longest = max(len(p) for p in prompts)
         tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
         self.mask = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -200,12 +212,12 @@ class TransformersDecoder:
         self.cache = getattr(out, "past_key_values", None)
         if self.cache is None:
             raise ConfigError(
-                f'A model of type "{self.model.config.model_type}" keeps no attention cache; '
-                "Glasshouse generates with models that do."
+                f'A model of type "{self.model.config.model_type}" has no attention cache, which '
+                "generation requires; set `model` to another one."
             )
-        self.cache.batch_repeat_interleave(samples)
-        self.mask = self.mask.repeat_interleave(samples, 0)
-        return out.logits[:, -1].float().repeat_interleave(samples, 0)
+        self.cache.batch_repeat_interleave(group_size)
+        self.mask = self.mask.repeat_interleave(group_size, 0)
+        return out.logits[:, -1].float().repeat_interleave(group_size, 0)
 
     def step(self, tokens: Tensor) -> Tensor:
         self.mask = F.pad(self.mask, (0, 1), value=1)
@@ -218,11 +230,11 @@ class TransformersDecoder:
         )
         return out.logits[:, -1].float()
 
-    def compact(self, live: Tensor) -> Tensor:
-        kept = live.nonzero()[:, 0]
-        self.cache.batch_select_indices(kept)
-        self.mask = self.mask[kept]
-        return kept
+    def compact(self, active: Tensor) -> Tensor:
+        remaining = active.nonzero()[:, 0]
+        self.cache.batch_select_indices(remaining)
+        self.mask = self.mask[remaining]
+        return remaining
 
     def release(self) -> None:
         self.cache = None

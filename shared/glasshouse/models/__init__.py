@@ -1,9 +1,12 @@
-"""Policy: the language model being trained.
+"""Models: the language model being trained.
 
-`load("pocket")` opens the embedded default, `load("folder")` or `load("org/name")` any Hugging
-Face causal LM; `save` writes the standard layout.
+policy.py         `load_policy` and `save_policy` any Hugging Face causal LM, or the pocket model
+llama.py          fast forward pass for the Llama family
+logprobs.py       log-probabilities of completions; shared_prefix.py computes each prompt once
+lora.py           low-rank adapters
+tokenizer.py      the pocket model's tokenizer
 """
 
-from glasshouse.models.policy import Policy, load, save
+from glasshouse.models.policy import Policy, load_policy, save_policy
 
-__all__ = ["Policy", "load", "save"]
+__all__ = ["Policy", "load_policy", "save_policy"]

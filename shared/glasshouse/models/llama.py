@@ -1,11 +1,11 @@
-"""The Llama family's forward pass, written once for generating and for learning.
+"""The forward pass of the Llama family, shared by generation and learning.
 
-transformers' own modules hold the parameters; this file reads them (`fuse`) and computes with
+The parameters stay in transformers' modules; `fuse_weights` reads them and `forward` computes with
 fewer, larger operations: one product for q, k and v, one for gate and up, a rotation without
-temporary halves. Covers Llama, SmolLM, Qwen2 and Qwen3; anything else goes through transformers'
-forward (see `supported`).
+temporary halves. Covers Llama, SmolLM, Qwen2 and Qwen3; other models use transformers' forward (see
+`is_supported`).
 
-Shapes: B rows, L positions, D hidden, H query heads, J key heads, d head dimension.
+Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head dimension.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.models.fused_ops import gated_down, norm_linear
+from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear
 
-FAMILY = {"llama", "qwen2", "qwen3"}
+SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
 
 
-class Layer(NamedTuple):
-    """One block's parameters, q/k/v and gate/up joined."""
+class LayerWeights(NamedTuple):
+    """The parameters of one block, with q/k/v and gate/up concatenated."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -38,30 +38,30 @@ class Layer(NamedTuple):
     down_bias: Tensor | None
 
 
-class Weights(NamedTuple):
-    """Everything a forward pass reads."""
+class LlamaWeights(NamedTuple):
+    """Everything a forward pass needs."""
 
     embed: Tensor
-    padding: int | None
-    """The token whose embedding gets no gradient as an input, as in transformers."""
-    layers: tuple[Layer, ...]
+    padding_token: int | None
+    """The token whose input embedding gets no gradient, as in transformers."""
+    layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: Tensor
-    rotation: Tensor
+    inv_freq: Tensor
     """Inverse frequencies of the rotary embedding, `(d / 2,)`."""
-    rotation_scale: float
-    heads: int
-    key_heads: int
+    rope_scale: float
+    num_heads: int
+    num_kv_heads: int
     head_dim: int
     eps: float
 
 
-def supported(model: Any) -> bool:
-    """Can this model take the fast path? Sliding windows and dynamic rotations cannot."""
+def is_supported(model: Any) -> bool:
+    """Whether this model can use the fast path: no sliding windows, no dynamic rotary scaling."""
     config = model.config
     rope = getattr(config, "rope_parameters", None) or {}
     return (
-        config.model_type in FAMILY
+        config.model_type in SUPPORTED_MODEL_TYPES
         and getattr(config, "hidden_act", "silu") == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and rope.get("rope_type", "default") in {"default", "linear", "llama3"}
@@ -69,61 +69,61 @@ def supported(model: Any) -> bool:
     )
 
 
-def fuse(model: Any) -> Weights:
-    """The model's parameters, joined. Differentiable: gradients reach the model's own tensors."""
+def fuse_weights(model: Any) -> LlamaWeights:
+    """Concatenates the model's parameters; differentiable, so gradients reach the model's tensors."""
     body, config = model.model, model.config
     layers = []
     for block in body.layers:
         a, m = block.self_attn, block.mlp
         layers.append(
-            Layer(
+            LayerWeights(
                 block.input_layernorm.weight,
                 torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]),
-                _join(a.q_proj.bias, a.k_proj.bias, a.v_proj.bias),
+                _concatenate(a.q_proj.bias, a.k_proj.bias, a.v_proj.bias),
                 a.q_norm.weight if hasattr(a, "q_norm") else None,
                 a.k_norm.weight if hasattr(a, "k_norm") else None,
                 a.o_proj.weight,
                 a.o_proj.bias,
                 block.post_attention_layernorm.weight,
                 torch.cat([m.gate_proj.weight, m.up_proj.weight]),
-                _join(m.gate_proj.bias, m.up_proj.bias),
+                _concatenate(m.gate_proj.bias, m.up_proj.bias),
                 m.down_proj.weight,
                 m.down_proj.bias,
             )
         )
-    return Weights(
+    return LlamaWeights(
         embed=body.embed_tokens.weight,
-        padding=body.embed_tokens.padding_idx,
+        padding_token=body.embed_tokens.padding_idx,
         layers=tuple(layers),
         norm=body.norm.weight,
         head=model.lm_head.weight,
-        rotation=body.rotary_emb.inv_freq.float(),
-        rotation_scale=float(body.rotary_emb.attention_scaling),
-        heads=config.num_attention_heads,
-        key_heads=config.num_key_value_heads,
+        inv_freq=body.rotary_emb.inv_freq.float(),
+        rope_scale=float(body.rotary_emb.attention_scaling),
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
     )
 
 
-def _join(*parts: Tensor | None) -> Tensor | None:
+def _concatenate(*parts: Tensor | None) -> Tensor | None:
     present = [p for p in parts if p is not None]
     return torch.cat(present) if present else None
 
 
-def rotations(weights: Weights, positions: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and *signed* sines, `(positions, d)`: `x·cos + halves_swapped(x)·sin` rotates."""
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), weights.rotation)
-    cos, sin = angles.cos() * weights.rotation_scale, angles.sin() * weights.rotation_scale
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), weights.inv_freq)
+    cos, sin = angles.cos() * weights.rope_scale, angles.sin() * weights.rope_scale
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-def attention_inputs(
-    w: Weights, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+def project_qkv(
+    w: LlamaWeights, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
-    h, j, d = w.heads, w.key_heads, w.head_dim
-    joined = norm_linear(x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps)
+    h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
+    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps)
     joined = joined.unflatten(-1, (h + 2 * j, d))
     qk, v = joined[..., : h + j, :], joined[..., h + j :, :]
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -135,30 +135,30 @@ def attention_inputs(
     return qk[..., :h, :], qk[..., h:, :], v
 
 
-def after_attention(w: Weights, layer: Layer, x: Tensor, attended: Tensor) -> Tensor:
-    """The rest of a block: output projection, MLP, both residuals."""
+def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
+    """The rest of a block after attention: output projection, MLP and both residuals."""
     x = x + F.linear(attended, layer.out, layer.out_bias)
-    gate_up = norm_linear(x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps)
-    return gated_down(x, gate_up, layer.down, layer.down_bias)
+    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps)
+    return gated_mlp_output(x, gate_up, layer.down, layer.down_bias)
 
 
 def forward(
-    w: Weights, tokens: Tensor, *, keep_cache: bool = False, scale: float | None = None
+    w: LlamaWeights, tokens: Tensor, *, return_cache: bool = False, scale: float | None = None
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, and if asked each layer's
-    rotated keys and values `(B, J, L, d)`. Padding on the right needs no mask: attention is causal.
-    `scale` is what scores are multiplied by, `d ** -0.5` unless given."""
-    cos, sin = rotations(w, tokens.shape[1])
+    """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, and with `return_cache` the
+    rotated keys and values `(B, J, L, d)` of each layer. Right padding needs no mask: attention is
+    causal. Scores are multiplied by `scale`, by default `d ** -0.5`."""
+    cos, sin = rotary_tables(w, tokens.shape[1])
     cos, sin = cos[:, None], sin[:, None]
-    x = F.embedding(tokens, w.embed, w.padding)
+    x = F.embedding(tokens, w.embed, w.padding_token)
     cache = []
     for layer in w.layers:
-        q, k, v = attention_inputs(w, layer, x, cos, sin)
+        q, k, v = project_qkv(w, layer, x, cos, sin)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if keep_cache:
+        if return_cache:
             cache.append((k.contiguous(), v.contiguous()))
         attended = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=w.heads != w.key_heads
+            q, k, v, is_causal=True, scale=scale, enable_gqa=w.num_heads != w.num_kv_heads
         )
-        x = after_attention(w, layer, x, attended.transpose(1, 2).flatten(-2))
+        x = finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2))
     return F.rms_norm(x, x.shape[-1:], w.norm, w.eps), cache

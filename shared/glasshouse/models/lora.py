@@ -1,4 +1,4 @@
-"""Low-rank adapters through peft: train a few numbers a layer instead of all of them."""
+"""Low-rank adapters (LoRA) through peft."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from glasshouse.models.policy import Policy
 
 
 def add_adapters(policy: Policy, rank: int, seed: int) -> Policy:
-    """The policy with LoRA adapters on every linear layer; only they are trained. Checkpoints are
-    saved with the adapters merged in, in the standard layout."""
+    """Adds LoRA adapters to every linear layer; only they are trained. Checkpoints are saved with the
+    adapters merged, in the standard layout."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
@@ -19,8 +19,8 @@ def add_adapters(policy: Policy, rank: int, seed: int) -> Policy:
         ) from None
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        settings = LoraConfig(
+        lora_config = LoraConfig(
             r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-        model = get_peft_model(policy.model, settings)
+        model = get_peft_model(policy.model, lora_config)
     return Policy(policy.name, model, policy.tokenizer, policy.card)

@@ -1,7 +1,7 @@
 """The pocket model's tokenizer: byte-level BPE in which digits never merge.
 
 All 256 bytes are in the vocabulary, so that every text round-trips. The chat template drops the
-system message: what a model of this size must know stands in the question.
+system message: everything a model of this size needs is in the question.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-PIECES = r"\[ANSWER\] ?|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
-"""What BPE may merge within: the answer tag, a digit, a word, a mark, a space."""
+PRETOKEN_PATTERN = r"\[ANSWER\] ?|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
+"""BPE merges only within these: the answer tag, a digit, a word, a punctuation mark, a space."""
 
 
-def train(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTokenizerFast:
-    """A tokenizer for these texts, wrapped so that transformers loads and saves it."""
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> PreTrainedTokenizerFast:
+    """Trains a tokenizer on these texts, wrapped so that transformers can load and save it."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(PRETOKEN_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=vocab_size,
         min_frequency=2,
         special_tokens=[PAD, END, USER, ASSISTANT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
