@@ -6,7 +6,7 @@ VENV   := .venv
 BENCH  := .venv-bench
 TRACK  := .venv-track
 BIN    := $(VENV)/bin
-EXTRAS   := dev,gym,lora,monarch,monitor,parquet,report,sql,tensorboard
+EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard
 TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.
 export OMP_NUM_THREADS := 1

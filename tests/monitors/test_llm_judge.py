@@ -1,10 +1,12 @@
-"""The LLM judge against a server on this machine that misbehaves in every way we could think of."""
+"""The LLM judge against a local HTTP server that fails in many ways."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,19 +15,19 @@ from typing import Any
 import pytest
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors import Endpoint, JudgeMonitor, flags, score_all
-from glasshouse.monitors.llm_judge import read
-from glasshouse.monitors.openai_client import _seconds
-from glasshouse.monitors.views import Scope, View, look
-
-pytestmark = pytest.mark.alone
+from glasshouse.monitors import Endpoint, JudgeMonitor, Scope, make_view, score_all, stack_flags
+from glasshouse.monitors.llm_judge import parse_reply
+from glasshouse.monitors.openai_client import parse_retry_after
+from glasshouse.monitors.views import View
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
+SHORT = 0.2
+"""Seconds of timeout, for requests that never get a complete reply."""
 Behaviour = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Follows the server's script, one behaviour a request; the last one is repeated."""
+    """Follows the server's script, one behaviour per request; the last one is repeated."""
 
     server: Server
 
@@ -36,17 +38,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.bodies.append(body)
             self.server.paths.append(self.path)
             self.server.keys.append(self.headers.get("Authorization"))
-            self.server.times.append(time.monotonic())
-            self.server.under_way += 1
-            self.server.most = max(self.server.most, self.server.under_way)
         script = self.server.script
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             script[min(number, len(script) - 1)](self)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-        finally:
-            with self.server.lock:
-                self.server.under_way -= 1
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -70,8 +64,6 @@ class Server(ThreadingHTTPServer):
         self.bodies: list[str] = []
         self.paths: list[str] = []
         self.keys: list[str | None] = []
-        self.times: list[float] = []
-        self.under_way = self.most = 0
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -89,18 +81,18 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
-def says(content: Any, usage: Any = None) -> bytes:
+def completion(content: Any, usage: Any = None) -> bytes:
     used = {"prompt_tokens": 100, "completion_tokens": 20} if usage is None else usage
     message = {"role": "assistant", "content": content}
     return json.dumps({"choices": [{"message": message}], "usage": used}).encode()
 
 
-def opinion(score: float = 0.9, reason: str = "says the key") -> bytes:
-    return says(json.dumps({"score": score, "reason": reason}))
+def judge_reply(score: float = 0.9, reason: str = "says the key") -> bytes:
+    return completion(json.dumps({"score": score, "reason": reason}))
 
 
 def good(handler: Handler) -> None:
-    handler.reply(opinion())
+    handler.reply(judge_reply())
 
 
 def status(code: int, **headers: str) -> Behaviour:
@@ -112,11 +104,11 @@ def sends(content: bytes) -> Behaviour:
 
 
 def hangs(handler: Handler) -> None:
-    handler.server.stopping.wait(20)
+    handler.server.stopping.wait(60)
 
 
 def drips(handler: Handler) -> None:
-    """A byte now and then: no single wait is long, and the whole never ends."""
+    """Sends a byte now and then: each read is short, and the reply never ends."""
     handler.send_response(200)
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
@@ -130,34 +122,48 @@ def drips_headers(handler: Handler) -> None:
         handler.wfile.write(b"x")
 
 
-def cut_short(handler: Handler) -> None:
-    """Promises more than it sends."""
+def truncated(handler: Handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "5000")
     handler.end_headers()
-    handler.wfile.write(opinion()[:40])
+    handler.wfile.write(judge_reply()[:40])
 
 
-def hangs_up(handler: Handler) -> None:
+def endless(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    while not handler.server.stopping.is_set():
+        handler.wfile.write(b" " * 65536)
+
+
+def disconnects(handler: Handler) -> None:
     handler.connection.close()
 
 
-def no_http(handler: Handler) -> None:
+def not_http(handler: Handler) -> None:
     handler.wfile.write(b"\x00\xff this is not HTTP \r\n\r\n")
 
 
 def judge(
-    server: Server, scope: Scope = Scope.COT, cache: Path | None = None, **options: Any
+    server: Server,
+    scope: Scope = Scope.COT,
+    cache: Path | None = None,
+    waits: list[float] | None = None,
+    **options: Any,
 ) -> JudgeMonitor:
-    settings = {"timeout": 0.4, "attempts": 3, "backoff": 0.01, "longest_wait": 0.5}
+    """A judge that does not sleep between attempts; `waits` receives the seconds instead."""
+    settings = {"timeout": 60.0, "max_attempts": 3, "max_wait": 0.5}
     endpoint = Endpoint(
         url=f"http://127.0.0.1:{server.server_port}/v1", model="judge-1", **{**settings, **options}
     )
-    return JudgeMonitor("judge", scope, endpoint, behaviour="copies the key", cache=cache)
+    record = (waits if waits is not None else []).append
+    return JudgeMonitor(
+        "judge", scope, endpoint, behaviour="copies the key", cache=cache, sleep=record
+    )
 
 
 def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
-    return look(
+    return make_view(
         scope,
         prompt=f"{SECRETS['prompt']} what is 2+2?",
         question=f"{SECRETS['question']} what is 2+2?",
@@ -165,23 +171,30 @@ def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
     )
 
 
-def test_a_verdict_has_the_judges_score_and_reason_and_its_cost_is_counted(server: Server) -> None:
+def test_an_output_has_the_judges_score_and_reason_and_its_cost_is_counted(server: Server) -> None:
     server.script = [good]
     monitor = judge(server, price_prompt=10.0, price_completion=50.0)
-    verdict = monitor.score(view())
-    assert (verdict.score, verdict.flag, verdict.failed) == (0.9, True, False)
-    assert verdict.reason == "says the key"
-    assert monitor.cost()["cost"] == pytest.approx((100 * 10 + 20 * 50) / 1e6)
+    output = monitor.score(view())
+    assert (output.score, output.flagged, output.failed) == (0.9, True, False)
+    assert output.reason == "says the key"
+    assert monitor.usage()["cost"] == pytest.approx((100 * 10 + 20 * 50) / 1e6)
     assert server.paths == ["/v1/chat/completions"]
-    sent = json.loads(server.bodies[0])
-    assert sent["model"] == "judge-1"
-    assert sent["temperature"] == 0
-    assert sent["response_format"]["type"] == "json_schema"
-    assert "copies the key" in sent["messages"][0]["content"]
+    body = json.loads(server.bodies[0])
+    assert body["model"] == "judge-1"
+    assert body["temperature"] == 0
+    assert body["response_format"]["type"] == "json_schema"
+    assert "copies the key" in body["messages"][0]["content"]
+
+
+def test_a_query_in_the_url_is_kept(server: Server) -> None:
+    server.script = [good]
+    url = f"http://127.0.0.1:{server.server_port}/v1/?api-version=2"
+    JudgeMonitor("j", Scope.COT, Endpoint(url=url, model="m"), behaviour="b").score(view())
+    assert server.paths == ["/v1/chat/completions?api-version=2"]
 
 
 @pytest.mark.parametrize(
-    ("scope", "shown"),
+    ("scope", "parts"),
     [
         (Scope.PROMPT, {"prompt"}),
         (Scope.ANSWER, {"question", "answer"}),
@@ -189,148 +202,193 @@ def test_a_verdict_has_the_judges_score_and_reason_and_its_cost_is_counted(serve
         (Scope.COT_ANSWER, {"cot", "answer"}),
     ],
 )
-def test_what_goes_over_the_wire_holds_nothing_beyond_the_scope(
-    server: Server, scope: Scope, shown: set[str]
+def test_a_request_contains_only_the_parts_in_scope(
+    server: Server, scope: Scope, parts: set[str]
 ) -> None:
     server.script = [good]
     score_all(judge(server, scope), [view(scope=scope)])
-    reached = {part for part, secret in SECRETS.items() if secret in server.bodies[0]}
-    assert reached == shown
+    assert {part for part, secret in SECRETS.items() if secret in server.bodies[0]} == parts
 
 
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (status(500), "answers 500"),
-        (status(503), "answers 503"),
-        (status(429), "answers 429"),
-        (hangs, "no whole reply within 0.4 s"),
-        (drips, "no whole reply within 0.4 s"),
-        (drips_headers, "no whole reply within 0.4 s"),
-        (cut_short, "the reply was cut short, 4960 bytes before its end"),
-        (hangs_up, "the connection failed"),
-        (no_http, "the connection failed: BadStatusLine"),
+        (status(500), "500"),
+        (status(503), "503"),
+        (status(429), "429"),
+        (truncated, "received 40 bytes, expected 5000"),
+        (endless, "larger than 4194304 bytes"),
+        (disconnects, "connection failed"),
+        (not_http, "connection failed"),
         (sends(b"<html>busy</html>"), "not a chat completion"),
         (sends(b"\xff\xfe\x00"), "not a chat completion"),
         (sends(b"[" * 100_000), "not a chat completion"),
         (sends(b"[]"), "not a chat completion"),
         (sends(b'{"choices": []}'), "not a chat completion"),
-        (sends(says(None)), "has no text"),
-        (sends(says("I think it cheats.")), "Invalid JSON"),
-        (sends(says('{"score": 0.9, "rea')), "Invalid JSON"),
-        (sends(says('{"score": 7, "reason": "x"}')), "less than or equal to 1"),
-        (sends(says('{"score": NaN, "reason": "x"}')), "finite number"),
-        (sends(says('{"score": "0.9", "reason": "x"}')), "valid number"),
-        (sends(says('{"score": true, "reason": "x"}')), "valid number"),
-        (sends(says('{"reason": "x"}')), "score: Field required"),
-        (sends(says('{"score": 0.5, "reason": "x", "also": 1}')), "Extra inputs"),
+        (sends(completion(None)), "has no text"),
+        (sends(completion("I think it cheats.")), "Invalid JSON"),
+        (sends(completion('{"score": 0.9, "rea')), "Invalid JSON"),
+        (sends(completion('{"score": 7, "reason": "x"}')), "less than or equal to 1"),
+        (sends(completion('{"score": NaN, "reason": "x"}')), "finite number"),
+        (sends(completion('{"score": "0.9", "reason": "x"}')), "valid number"),
+        (sends(completion('{"score": true, "reason": "x"}')), "valid number"),
+        (sends(completion('{"reason": "x"}')), "score: Field required"),
+        (sends(completion('{"score": 0.5, "reason": "x", "also": 1}')), "Extra inputs"),
     ],
 )
-def test_what_stays_broken_is_a_failed_verdict_with_its_reason_in_bounded_time(
+def test_a_persistent_failure_is_a_failed_output_with_its_reason(
     server: Server, behaviour: Behaviour, reason: str
 ) -> None:
     server.script = [behaviour]
-    monitor = judge(server, attempts=2)
-    start = time.monotonic()
-    (verdict,) = score_all(monitor, [view()])
-    assert time.monotonic() - start < 5
-    assert verdict.failed
-    assert verdict.flag is None
-    assert reason in verdict.reason
-    assert "after 2 attempts" in verdict.reason
+    monitor = judge(server, max_attempts=2)
+    (output,) = score_all(monitor, [view()])
+    assert output.failed
+    assert output.flagged is None
+    assert reason in output.reason
+    assert "after 2 attempts" in output.reason
     assert len(server.bodies) == 2
-    assert flags([verdict]).tolist() == [-1]
-    assert monitor.cost()["failed"] == 1
+    assert stack_flags([output]).tolist() == [-1]
+    assert monitor.usage()["failed"] == 1
 
 
-@pytest.mark.parametrize("behaviour", [status(500), hangs, cut_short, sends(says("{"))])
-def test_what_passes_is_tried_again(server: Server, behaviour: Behaviour) -> None:
+@pytest.mark.parametrize("behaviour", [hangs, drips, drips_headers])
+def test_an_incomplete_reply_fails_after_the_timeout(server: Server, behaviour: Behaviour) -> None:
+    server.script = [behaviour]
+    monitor = judge(server, max_attempts=2, timeout=SHORT)
+    output = monitor.score(view())
+    assert output.failed
+    assert f"within {SHORT:g} s" in output.reason
+    assert monitor.usage()["requests"] == 2
+
+
+@pytest.mark.parametrize("behaviour", [status(500), truncated, sends(completion("{"))])
+def test_a_transient_failure_is_retried(server: Server, behaviour: Behaviour) -> None:
     server.script = [behaviour, good]
     monitor = judge(server)
     assert monitor.score(view()).score == 0.9
-    assert (monitor.cost()["requests"], monitor.cost()["retries"]) == (2, 1)
+    assert (monitor.usage()["requests"], monitor.usage()["retries"]) == (2, 1)
 
 
-def test_every_reply_is_paid_for_usable_or_not_and_one_without_a_count_is_told(
-    server: Server,
-) -> None:
-    server.script = [sends(says("nonsense")), sends(says("nonsense", usage={})), good]
+def test_a_timeout_is_retried(server: Server) -> None:
+    server.script = [hangs, good]
+    monitor = judge(server, timeout=SHORT, max_attempts=50)  # a busy machine may need several
+    assert monitor.score(view()).score == 0.9
+    assert monitor.usage()["retries"] >= 1
+
+
+def test_every_reply_is_counted_and_those_without_usage_are_reported(server: Server) -> None:
+    invalid = [sends(completion("nonsense")), sends(completion("nonsense", usage={}))]
+    server.script = [*invalid, good]
     monitor = judge(server)
     monitor.score(view())
-    cost = monitor.cost()
-    assert (cost["prompt_tokens"], cost["completion_tokens"], cost["uncounted"]) == (200, 40, 1)
+    usage = monitor.usage()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (200, 40)
+    assert usage["replies_without_usage"] == 1
 
 
-def test_retry_after_is_waited_for_and_not_beyond_patience(server: Server) -> None:
+def test_backoff_doubles_with_jitter_up_to_the_limit(server: Server) -> None:
+    server.script = [status(500)]
+    waits: list[float] = []
+    judge(server, waits=waits, max_attempts=5, backoff=1.0, max_wait=3.0).score(view())
+    assert len(waits) == 4
+    for wait, longest in zip(waits, (1, 2, 3, 3), strict=True):
+        assert longest / 2 <= wait <= longest
+
+
+def test_retry_after_is_honoured_up_to_max_wait(server: Server) -> None:
     server.script = [status(429, Retry_After="0.3"), good]
-    assert not judge(server).score(view()).failed
-    assert server.times[1] - server.times[0] >= 0.3
+    waits: list[float] = []
+    assert not judge(server, waits=waits).score(view()).failed
+    assert waits == [0.3]
     server.script = [status(429, Retry_After="3600")]
-    verdict = judge(server).score(view("again"))
-    assert "asks to wait 3600 s" in verdict.reason
-    assert len(server.bodies) == 3  # asked once, not again before its time
+    output = judge(server, waits=waits).score(view("again"))
+    assert "3600 s" in output.reason
+    assert waits == [0.3]
+    assert len(server.bodies) == 3  # one request, no retry
 
 
 def test_retry_after_may_be_a_date() -> None:
-    assert _seconds("Fri, 01 Jan 2100 00:00:00 GMT") > 1e9
-    assert _seconds("Thu, 01 Jan 1970 00:00:00 GMT") == 0
-    assert _seconds("soon") is None
-    assert _seconds("2.5") == 2.5
+    assert parse_retry_after("Thu, 01 Jan 1970 00:02:00 GMT", now=20.0) == 100
+    assert parse_retry_after("Thu, 01 Jan 1970 00:00:00 GMT", now=20.0) == 0
+    assert parse_retry_after("soon", now=0.0) is None
+    assert parse_retry_after("2.5", now=0.0) == 2.5
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 302])
-def test_what_a_person_must_mend_is_an_error_at_once(
-    server: Server, code: int, monkeypatch: pytest.MonkeyPatch
+def test_a_refusal_is_an_error_without_retry_and_the_key_stays_secret(
+    server: Server,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("JUDGE_KEY", "sk-12345")
-    server.script = [status(code)]
-    with pytest.raises(MonitorError, match=f"refuses \\({code}") as caught:
-        score_all(judge(server, key_env="JUDGE_KEY"), [view()])
-    assert len(server.bodies) == 1
-    assert server.keys == ["Bearer sk-12345"]
-    assert "sk-12345" not in str(caught.value)
+    server.script = [status(code, Location=f"http://localhost:{server.server_port}/elsewhere")]
+    with pytest.raises(MonitorError, match=str(code)) as caught:
+        score_all(judge(server, key_variable="JUDGE_KEY"), [view()])
+    assert server.keys == ["Bearer sk-12345"]  # one request: redirects are not followed
+    assert "sk-12345" not in str(caught.value) + caplog.text
     assert "JUDGE_KEY" in str(caught.value)
 
 
-def test_a_key_that_is_not_set_is_said_before_anything_is_sent(
+def test_no_request_goes_through_a_proxy_of_the_environment(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MonitorError, match="GLASSHOUSE_NO_SUCH_KEY is empty"):
-        judge(server, key_env="GLASSHOUSE_NO_SUCH_KEY").score(view())
-    assert not server.bodies
+    server.script = [good]
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert not judge(server).score(view()).failed
+
+
+def test_a_missing_or_invalid_key_is_reported_before_anything_is_sent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MonitorError, match="GLASSHOUSE_NO_SUCH_KEY"):
+        judge(server, key_variable="GLASSHOUSE_NO_SUCH_KEY").score(view())
     monkeypatch.setenv("JUDGE_KEY", "sk-1\nX: 2")
-    with pytest.raises(MonitorError, match="JUDGE_KEY has characters that no key has") as caught:
-        judge(server, key_env="JUDGE_KEY").score(view())
+    with pytest.raises(MonitorError, match="JUDGE_KEY") as caught:
+        judge(server, key_variable="JUDGE_KEY").score(view())
     assert "sk-1" not in str(caught.value)
     assert not server.bodies
-    with pytest.raises(MonitorError, match="no port that exists"):
+
+
+def test_invalid_settings_are_rejected() -> None:
+    with pytest.raises(MonitorError, match="port"):
         Endpoint(url="http://localhost:99999/v1", model="m")
-    with pytest.raises(MonitorError, match="is no address"):
+    with pytest.raises(MonitorError, match="localhost:8000"):
         Endpoint(url="localhost:8000", model="m")
-    with pytest.raises(MonitorError, match="which behaviour"):
+    with pytest.raises(MonitorError, match="behaviour"):
         JudgeMonitor("j", Scope.COT, Endpoint(url="http://h/v1", model="m"), behaviour=" ")
 
 
-def test_an_endpoint_that_is_not_there_is_a_failed_verdict(server: Server) -> None:
-    monitor = judge(server, attempts=1)
+def test_a_missing_httpx_is_reported_with_the_extra_to_install(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MonitorError, match=r"glasshouse\[judge\]"):
+        judge(server)
+
+
+def test_an_unreachable_endpoint_is_a_failed_output(server: Server) -> None:
+    monitor = judge(server, max_attempts=1)
     server.shutdown()
     server.server_close()
-    assert "the connection failed: ConnectionRefusedError" in monitor.score(view()).reason
+    assert "ConnectError" in monitor.score(view()).reason
 
 
 # --- cache, concurrency --------------------------------------------------------------------------
 
 
-def test_an_answer_is_kept_under_everything_that_was_sent(server: Server, tmp_path: Path) -> None:
+def test_replies_are_cached_under_everything_that_was_sent(server: Server, tmp_path: Path) -> None:
     server.script = [good]
     views = [view(), view(), view("something else")]
     first = judge(server, cache=tmp_path)
-    verdicts = score_all(first, views)
-    assert len(server.bodies) == 2  # equal views are asked once
+    outputs = score_all(first, views)
+    assert len(server.bodies) == 2  # equal views are sent once
     second = judge(server, cache=tmp_path)
-    assert score_all(second, views) == verdicts
+    assert score_all(second, views) == outputs
     assert len(server.bodies) == 2
-    assert second.cost()["cached"] == 2
+    assert second.usage()["cached"] == 2
     for other in (
         judge(server, Scope.COT_ANSWER, cache=tmp_path),
         judge(server, cache=tmp_path, max_tokens=99),
@@ -344,11 +402,11 @@ def test_an_answer_is_kept_under_everything_that_was_sent(server: Server, tmp_pa
     assert len(server.bodies) == 5
 
 
-def test_failures_are_not_kept_and_a_damaged_entry_is_asked_again(
+def test_failures_are_not_cached_and_a_damaged_entry_is_replaced(
     server: Server, tmp_path: Path
 ) -> None:
     server.script = [status(500), good]
-    assert judge(server, cache=tmp_path, attempts=1).score(view()).failed
+    assert judge(server, cache=tmp_path, max_attempts=1).score(view()).failed
     assert not list(tmp_path.rglob("*.json"))
     assert not judge(server, cache=tmp_path).score(view()).failed
     (entry,) = tmp_path.rglob("*.json")
@@ -358,42 +416,53 @@ def test_failures_are_not_kept_and_a_damaged_entry_is_asked_again(
     assert json.loads(entry.read_bytes())["score"] == 0.9
 
 
-def test_no_more_requests_than_allowed_are_under_way(server: Server) -> None:
-    def slowly(handler: Handler) -> None:
-        time.sleep(0.03)
+def test_at_most_concurrency_requests_are_in_flight(server: Server) -> None:
+    together = threading.Barrier(3, timeout=60)  # passes only while three requests are in flight
+    in_flight, most = 0, 0
+
+    def wait_for_others(handler: Handler) -> None:
+        nonlocal in_flight, most
+        with handler.server.lock:
+            in_flight += 1
+            most = max(most, in_flight)
+        together.wait()
+        with handler.server.lock:
+            in_flight -= 1
         good(handler)
 
-    server.script = [slowly]
-    monitor = judge(server, concurrency=3, timeout=5.0)
-    verdicts = score_all(monitor, [view(f"step {i}") for i in range(20)])
-    assert not any(v.failed for v in verdicts)
-    assert 2 <= server.most <= 3
+    server.script = [wait_for_others]
+    outputs = score_all(judge(server, concurrency=3), [view(f"step {i}") for i in range(18)])
+    assert not any(output.failed for output in outputs)
+    assert most == 3
 
 
-def test_each_view_gets_its_own_verdict(server: Server) -> None:
-    class Graded(Handler):
+def test_each_view_gets_its_own_output_when_replies_are_out_of_order(server: Server) -> None:
+    third_answered = threading.Event()
+
+    class NumberedHandler(Handler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            shown = json.loads(body["messages"][1]["content"])["cot"]
-            number = int(shown.split()[1])
-            time.sleep(0.02 * (number % 3))  # replies come back out of order
-            self.reply(opinion(number / 10))
+            number = int(json.loads(body["messages"][1]["content"])["cot"].split()[1])
+            if number == 0:
+                third_answered.wait(60)
+            self.reply(judge_reply(number / 10))
+            if number == 3:
+                third_answered.set()
 
-    server.RequestHandlerClass = Graded
-    views = [view(f"step {i}") for i in range(10)]
-    verdicts = score_all(judge(server, concurrency=4, timeout=5.0), views)
-    assert [v.score for v in verdicts] == [i / 10 for i in range(10)]
+    server.RequestHandlerClass = NumberedHandler
+    outputs = score_all(judge(server, concurrency=4), [view(f"step {i}") for i in range(10)])
+    assert [output.score for output in outputs] == [i / 10 for i in range(10)]
 
 
-def test_any_text_that_a_model_may_write_can_be_sent(server: Server) -> None:
+def test_any_model_output_can_be_sent(server: Server) -> None:
     server.script = [good]
     odd = 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
     assert not judge(server).score(view(odd)).failed
-    shown = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
-    assert shown["cot"].startswith(odd)
+    parts = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
+    assert parts["cot"].startswith(odd)
 
 
-def test_a_fenced_reply_is_read() -> None:
-    assert read('```json\n{"score": 1, "reason": "x"}\n```').score == 1.0
+def test_a_reply_in_a_code_fence_is_parsed() -> None:
+    assert parse_reply('```json\n{"score": 1, "reason": "x"}\n```').score == 1.0
     with pytest.raises(ValueError, match="Invalid JSON"):
-        read("```json")
+        parse_reply("```json")

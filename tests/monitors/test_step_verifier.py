@@ -1,4 +1,4 @@
-"""The step verifier against the tasks' own demonstrations: right working passes, slips are found."""
+"""The step verifier on the tasks' demonstrations: correct steps pass, injected errors are flagged."""
 
 from __future__ import annotations
 
@@ -7,123 +7,130 @@ import time
 import pytest
 
 from glasshouse import randomness
-from glasshouse.answers import split
+from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
 from glasshouse.measures import step_coverage, step_validity
-from glasshouse.monitors.arithmetic_statements import present, rows, statements
-from glasshouse.monitors.step_verifier import FORMS, StepVerifier, coverage
-from glasshouse.monitors.views import Scope, look
-from glasshouse.tasks import TASKS, make
+from glasshouse.monitors.arithmetic_statements import (
+    count_present_steps,
+    find_number_rows,
+    find_statements,
+)
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier, count_covered_steps
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.tasks import TASKS, make_task
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("1+2=3\n3*4=13", [("1+2=3", True), ("3*4=13", False)]),
         ("3 + 5 + 8 = 16, then 16/4 = 4 = 4", [("3+5+8=16", True), ("16/4=4", True)]),
-        ("17/7=2.43", [("17/7=2.43", True)]),  # a quotient may be rounded to what is written,
+        ("17/7=2.43", [("17/7=2.43", True)]),  # a quotient may be rounded,
         ("17/7=2.42", [("17/7=2.42", False)]),
         ("1.25+1.1=2.4", [("1.25+1.1=2.4", False)]),  # a sum may not,
-        ("7/2=3", [("7/2=3", False)]),  # and nothing may be rounded to a whole number
+        ("7/2=3", [("7/2=3", False)]),  # and nothing may be rounded to an integer
         ("12 − 20 = −8.", [("12-20=-8", True)]),
         ("(1 + 2) × 3 = 9", [("(1+2)*3=9", True)]),
         ("1,234+1=1,235", [("1234+1=1235", True)]),
         ("3+4=7. 2+2=5", [("3+4=7", True), ("2+2=5", False)]),
         ("1+2=3 4+5=9", [("1+2=3", True), ("4+5=9", True)]),
         ("3+4=5+2=7", [("3+4=5+2", True), ("5+2=7", True)]),
-        ("x=5 and 5=5", []),  # nothing is worked out
+        ("x=5 and 5=5", []),  # no operation
         (
             "x2+3=5; y*2+3=7; y - 3 + 4 = 5; 10^2+1=101",
             [],
-        ),  # not all of the left side is arithmetic
+        ),  # the left side is not all arithmetic
         ("1/0=3; 1+=2; ()=3; 2+(3=5)", []),
         ("9" * 30 + "+1=2", []),
     ],
 )
-def test_statements_are_found_and_worked_out(text: str, found: list[tuple[str, bool]]) -> None:
-    assert [(s.text, s.true) for s in statements(text)] == found
+def test_statements_are_found_and_evaluated(text: str, expected: list[tuple[str, bool]]) -> None:
+    assert [(s.text, s.is_true) for s in find_statements(text)] == expected
 
 
-def test_no_text_makes_the_verifier_slow() -> None:
+def test_statements_are_found_in_linear_time() -> None:
     texts = ["1+" * 50_000 + "1=2", "=" * 99_999, "(" * 99_999 + "=1", "1 " * 50_000, "-(" * 50_000]
     texts += ["1," * 50_000, "9" * 99_999 + "=1", "1.1" * 33_000, "1=1+" * 5_000]
-    start = time.process_time()
+    start = time.process_time()  # CPU time: other processes do not count
     for text in texts:
-        statements(text)
-        rows(text)
+        find_statements(text)
+        find_number_rows(text)
     assert time.process_time() - start < 5
 
 
-def test_needed_steps_are_counted_once_each_in_whatever_order_and_spacing() -> None:
-    needed = ["8+5=13", "13+4=17", "13+4=17"]
-    assert present("5 + 8 = 13, then 4+13=17", needed) == 2
-    assert present("8+5=13 13+4=17 17-4=13 13+4=17", needed) == 3
-    assert present("8+5=14", needed) == 0
-    assert present("4  1\n1 4", ["4 1", "1 4"]) == 2
+def test_required_steps_are_counted_once_each_in_any_order_and_spacing() -> None:
+    required = ["8+5=13", "13+4=17", "13+4=17"]
+    assert count_present_steps("5 + 8 = 13, then 4+13=17", required) == 2
+    assert count_present_steps("8+5=13 13+4=17 17-4=13 13+4=17", required) == 3
+    assert count_present_steps("8+5=14", required) == 0
+    assert count_present_steps("4  1\n1 4", ["4 1", "1 4"]) == 2
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_task_is_verified_in_its_own_hand(name: str) -> None:
-    """Right working is never flagged; a wrong answer after right steps always is; a slip that is
-    carried through leads to its answer, so it is found where the step itself can be worked out."""
-    task = make(name)
+def test_demonstrations_of_every_task_are_verified(name: str) -> None:
+    """Correct steps are never flagged; a wrong answer after correct steps always is. An injected
+    error leads to its own answer, so it is flagged where the step itself can be recomputed."""
+    task = make_task(name)
     verifier = StepVerifier("steps", Scope.COT_ANSWER, task=name)
-    slips, present_steps, needed_steps = 0, [], []
-    for i in range(60):
+    count, flagged, present_steps, required_steps = 30, 0, [], []
+    for i in range(count):
         problem = task.draw(randomness.stream("steps", name, i))
         rng = randomness.stream("mode", name, i)
 
-        def score(completion: str, problem=problem) -> float | None:  # type: ignore[no-untyped-def]
-            view = look(
-                Scope.COT_ANSWER, prompt="", question=problem.question, completion=completion
-            )
-            return verifier.score(view).score
+        def score(completion: str, question: str = problem.question) -> float | None:
+            return verifier.score(
+                make_view(Scope.COT_ANSWER, prompt="", question=question, completion=completion)
+            ).score
 
-        right = task.demonstrate(problem, "steps", rng)
-        assert score(right) == 0.0
-        here, needed = coverage(task, problem, split(right).cot)
-        assert here == needed
-        wrong = f"{split(right).cot}[ANSWER] {problem.answer}7"
-        if name == "interleave":
-            wrong = f"{split(right).cot}[ANSWER] {problem.answer}, 7"
-        assert score(wrong) not in (None, 0.0)
-        assert score(task.demonstrate(problem, "hasty", rng)) == 1.0  # no step at all
-        slip = task.demonstrate(problem, "slip", rng)
-        slips += score(slip) != 0.0
-        here, needed = coverage(task, problem, split(slip).cot)
-        present_steps.append(here)
-        needed_steps.append(needed)
-    found = slips / 60
+        correct = task.demonstrate(problem, "steps", rng)
+        cot = split_completion(correct).cot
+        assert score(correct) == 0.0
+        present, required = count_covered_steps(task, problem, cot)
+        assert present == required
+        separator = ", " if name == "interleave" else ""
+        assert score(f"{cot}[ANSWER] {problem.answer}{separator}7") not in (None, 0.0)
+        assert score(task.demonstrate(problem, "guess", rng)) == 1.0  # no step at all
+        erroneous = task.demonstrate(problem, "injected_error", rng)
+        flagged += score(erroneous) != 0.0
+        present, required = count_covered_steps(task, problem, split_completion(erroneous).cot)
+        present_steps.append(present)
+        required_steps.append(required)
     if name in ("sum_digits", "arithmetic", "multiplication"):
-        assert found == 1.0
-    else:  # rows: a digit misread from the question is right in itself; coverage sees it
-        assert found == pytest.approx(0.5, abs=0.25) if name == "reverse_digits" else found == 0
-    covered = step_coverage(present_steps, needed_steps)
+        assert flagged == count
+    elif name == "reverse_digits":  # a misread digit is consistent in itself: coverage detects it
+        assert flagged / count == pytest.approx(0.5, abs=0.25)
+    else:
+        assert flagged == 0
+    covered = step_coverage(present_steps, required_steps)
     assert covered.value is not None
     assert covered.value < 0.9
 
 
-def test_steps_that_ignore_themselves_are_found_by_the_link_to_the_answer() -> None:
+def test_an_answer_that_does_not_follow_from_the_steps_is_flagged() -> None:
     cot = "5+8=13\n13+4=17\n"
     with_answer = StepVerifier("steps", Scope.COT_ANSWER, task="sum_digits")
-    alone = StepVerifier("steps", Scope.COT, task="sum_digits")
+    without_answer = StepVerifier("steps", Scope.COT, task="sum_digits")
 
-    def verdict(verifier: StepVerifier, answer: str):  # type: ignore[no-untyped-def]
-        view = look(verifier.scope, prompt="", question="", completion=f"{cot}[ANSWER] {answer}")
-        return verifier.score(view)
+    def score(verifier: StepVerifier, answer: str) -> MonitorOutput:
+        completion = f"{cot}[ANSWER] {answer}"
+        return verifier.score(
+            make_view(verifier.scope, prompt="", question="", completion=completion)
+        )
 
-    assert verdict(with_answer, "17").flag is False
-    silent = verdict(with_answer, "54")
-    assert silent.score == pytest.approx(1 / 3)
-    assert silent.reason == "the answer 54 after steps that end in 17"
-    assert verdict(with_answer, "").flag is True
-    assert verdict(alone, "54").flag is False  # it is not shown the answer
-    assert FORMS["sum_digits"][0](cot).true == 2
+    assert score(with_answer, "17").flagged is False
+    contradicting = score(with_answer, "54")
+    assert contradicting.score == pytest.approx(1 / 3)
+    assert "54" in contradicting.reason
+    assert "17" in contradicting.reason
+    assert score(with_answer, "").flagged is True
+    assert score(without_answer, "54").flagged is False
+    assert STEP_CHECKERS["sum_digits"][0](cot).correct == 2
     assert step_validity([2], [2]).value == 1
 
 
-def test_a_verifier_that_cannot_work_is_refused() -> None:
-    with pytest.raises(MonitorError, match="needs a scope with the CoT"):
+def test_an_unsupported_scope_or_task_is_rejected() -> None:
+    with pytest.raises(MonitorError, match="scope"):
         StepVerifier("steps", Scope.ANSWER, task="sum_digits")
-    with pytest.raises(MonitorError, match='Did you mean "sum_digits"'):
+    with pytest.raises(MonitorError, match='"sum_digits"'):
         StepVerifier("steps", Scope.COT, task="sum_digit")

@@ -1,12 +1,12 @@
-"""An activation probe: does the policy's own state know what its text does not say?
+"""An activation probe: a linear classifier on the policy's hidden states.
 
-A linear probe on one layer's hidden state at the last token of the chain of thought. The forward
-pass is given the prompt and the CoT and nothing after it, so the answer cannot be in the state.
+It reads one layer's state at the last token of the chain of thought. The forward pass gets the
+prompt and the CoT but not the answer, so the state cannot contain the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,103 +14,108 @@ from typing import Any
 import numpy as np
 import torch
 
-from glasshouse.answers import split
+from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
-from glasshouse.measures.detection import BENIGN
+from glasshouse.measures.detection import MIN_BENIGN
 from glasshouse.measures.result import Floats
 from glasshouse.models import Policy
 from glasshouse.monitors import fitted
-from glasshouse.monitors.base import Verdict
-from glasshouse.monitors.fitted import Frozen, Split
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.fitted import Calibration, LabelledViews
 from glasshouse.monitors.views import Scope, View
 
-BATCH = 64
+BATCH_SIZE = 64
 
 
-def cot_tokens(policy: Policy, completion: Sequence[int]) -> int:
-    """How many of a completion's tokens lie wholly in its chain of thought.
-
-    A token that holds the CoT's end and the answer's beginning is not one of them.
-    """
-    end = split(policy.text(completion)).start
-    low, high = 0, len(completion)
-    while low < high:  # text only grows with tokens
+def tokens_within(policy: Policy, tokens: Sequence[int], characters: int) -> int:
+    """How many of the tokens lie entirely within the first `characters` of their text."""
+    low, high = 0, len(tokens)
+    while low < high:  # bisection: the text only grows with the tokens
         middle = (low + high + 1) // 2
-        if len(policy.text(completion[:middle])) <= end:
+        if len(policy.decode(tokens[:middle])) <= characters:
             low = middle
         else:
             high = middle - 1
     return low
 
 
+def count_cot_tokens(policy: Policy, completion: Sequence[int]) -> int:
+    """How many of a completion's tokens lie entirely within its chain of thought.
+
+    A token that holds the end of the CoT and the start of the answer is not counted.
+    """
+    return tokens_within(policy, completion, split_completion(policy.decode(completion)).answer_start)
+
+
 @torch.inference_mode()
-def states(
+def compute_cot_states(
     policy: Policy, rollouts: Sequence[tuple[Sequence[int], Sequence[int]]], layer: int
 ) -> Floats:
     """(R, D) hidden states after `layer` at the last CoT token of (prompt, completion) rollouts.
 
-    Layer 0 is the embedding; negative layers count from the end. With an empty CoT it is the
-    prompt's last token.
+    Layer 0 is the embedding; negative layers count from the end. With an empty CoT it is the state
+    at the prompt's last token.
     """
     depth = int(policy.model.config.get_text_config().num_hidden_layers)
     if not -depth - 1 <= layer <= depth:
-        raise MonitorError(f"The model has layers 0 (embedding) to {depth}; there is no {layer}.")
-    read = [[*prompt, *done[: cot_tokens(policy, done)]] for prompt, done in rollouts]
-    if any(not row for row in read):
+        raise MonitorError(f"The model has layers 0 (embedding) to {depth}, not {layer}.")
+    inputs = [
+        [*prompt, *completion[: count_cot_tokens(policy, completion)]]
+        for prompt, completion in rollouts
+    ]
+    if not all(inputs):
         raise MonitorError("A rollout without a prompt and without a CoT has no state to probe.")
-    rows = [row for batch in _batches(read) for row in _forward(policy, batch, layer)]
-    return np.array(rows, dtype=np.float64)
+    batches = (inputs[i : i + BATCH_SIZE] for i in range(0, len(inputs), BATCH_SIZE))
+    states = [state for batch in batches for state in _last_states(policy, batch, layer)]
+    return np.array(states, dtype=np.float64)
 
 
-def _batches(rows: list[list[int]]) -> Iterator[list[list[int]]]:
-    for start in range(0, len(rows), BATCH):
-        yield rows[start : start + BATCH]
-
-
-def _forward(policy: Policy, rows: list[list[int]], layer: int) -> Floats:
-    lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-    for i, row in enumerate(rows):
+def _last_states(policy: Policy, inputs: list[list[int]], layer: int) -> Floats:
+    """(R, D) states after `layer` at the last token of each input."""
+    lengths = torch.tensor([len(row) for row in inputs])
+    tokens = torch.zeros(len(inputs), int(lengths.max()), dtype=torch.long)  # (R, L)
+    for i, row in enumerate(inputs):
         tokens[i, : len(row)] = torch.tensor(row)
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
-    out = policy.model(
+    output = policy.model(
         input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False
     )
-    hidden = out.hidden_states[layer]  # (R, L, D)
-    return np.asarray(hidden[torch.arange(len(rows)), lengths - 1].double().numpy())
+    hidden = output.hidden_states[layer]  # (R, L, D)
+    return np.asarray(hidden[torch.arange(len(inputs)), lengths - 1].double().numpy())
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeMonitor:
     """A fitted and frozen probe. Its views hold a state and no text.
 
-    Example: `fit("probe", training, benign, layer=3)`, then `look(Scope.ACTIVATIONS, …, state=s)`
+    Example: `fit_probe("probe", training, benign, layer=3).score(view)`, where the view is
+    `make_view(Scope.ACTIVATIONS, …, state=compute_cot_states(policy, rollouts, 3)[0])`
     """
 
     name: str
     layer: int
     weights: tuple[float, ...]
-    """(D,) on the raw state: the standardisation of fitting is folded in."""
+    """(D,) for the raw state: the standardisation from fitting is folded in."""
     bias: float
-    frozen: Frozen
+    calibration: Calibration
 
     @property
     def scope(self) -> Scope:
         return Scope.ACTIVATIONS
 
-    def score(self, view: View) -> Verdict:
+    def score(self, view: View) -> MonitorOutput:
         if view.state is None or len(view.state) != len(self.weights):
             width = 0 if view.state is None else len(view.state)
             raise MonitorError(
-                f'The probe "{self.name}" was fitted on states of {len(self.weights)} numbers, '
-                f"not {width}: another model or layer."
+                f'The probe "{self.name}" was fitted on states of width {len(self.weights)}, '
+                f"not {width}; use it with the model and layer that it was fitted on."
             )
         logit = self.bias + float(np.sum(np.asarray(self.weights) * view.state))
-        return Verdict.of(fitted.sigmoid(logit), threshold=self.frozen.threshold)
+        return MonitorOutput.from_score(fitted.sigmoid(logit), threshold=self.calibration.threshold)
 
-    def refuse_seen(self, problems: list[str]) -> None:
+    def check_unseen(self, problems: list[str]) -> None:
         """Call before an evaluation on these problems."""
-        fitted.refuse_seen(self.name, self.frozen, problems)
+        fitted.check_unseen(self.name, self.calibration, problems)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -118,7 +123,7 @@ class ProbeMonitor:
             "name": self.name,
             "scope": self.scope.value,
             "layer": self.layer,
-            "threshold": self.frozen.threshold,
+            "threshold": self.calibration.threshold,
             "bias": self.bias,
             "weights": list(self.weights),
         }
@@ -126,35 +131,36 @@ class ProbeMonitor:
     def save(self, folder: Path) -> None:
         header = {"kind": "probe", "name": self.name, "layer": self.layer}
         arrays = {"weights": np.array(self.weights), "bias": np.array([self.bias])}
-        fitted.save(folder, header, arrays, self.frozen)
+        fitted.save_fitted(folder, header, arrays, self.calibration)
 
     @classmethod
     def load(cls, folder: Path) -> ProbeMonitor:
-        header, arrays, frozen = fitted.load(folder, "probe")
+        header, arrays, calibration = fitted.load_fitted(folder, "probe")
         weights = tuple(arrays["weights"].tolist())
-        return cls(header["name"], header["layer"], weights, float(arrays["bias"][0]), frozen)
+        return cls(header["name"], header["layer"], weights, float(arrays["bias"][0]), calibration)
 
 
-def fit(
+def fit_probe(
     name: str,
-    training: Split,
-    benign: Split,
+    training: LabelledViews,
+    benign: LabelledViews,
     *,
     layer: int,
     fpr: float = 0.01,
-    fewest: int = BENIGN,
-    strength: float = 0.1,
+    min_benign: int = MIN_BENIGN,
 ) -> ProbeMonitor:
-    """Fit on one split of states, take the threshold on another, freeze."""
-    y = fitted.apart(training, benign, Scope.ACTIVATIONS)
-    known = np.array([view.state for view in training.views], dtype=np.float64)
-    centre, spread = known.mean(axis=0), known.std(axis=0)
-    spread[spread == 0] = 1.0
-    weights, bias = fitted.logistic((known - centre) / spread, y, strength)
-    raw = weights / spread
-    folded = tuple(raw.tolist())
-    shifted = bias - float(np.sum(raw * centre))
-    draft = ProbeMonitor(name, layer, folded, shifted, Frozen(1.0, fpr, frozenset()))
+    """Fits on the training split, sets the threshold on the benign split, and freezes both."""
+    labels = fitted.check_training_splits(training, benign, Scope.ACTIVATIONS)
+    states = np.array([view.state for view in training.views], dtype=np.float64)  # (R, D)
+    mean, std = states.mean(axis=0), states.std(axis=0)
+    std[std == 0] = 1.0
+    standardised_weights, bias = fitted.fit_logistic_regression(
+        (states - mean) / std, labels, c=0.1
+    )
+    weights = standardised_weights / std
+    bias -= float(np.sum(weights * mean))
+    probe_weights = tuple(weights.tolist())
+    draft = ProbeMonitor(name, layer, probe_weights, bias, Calibration(1.0, fpr, frozenset()))
     scores = np.array([draft.score(view).score for view in benign.views], dtype=np.float64)
-    frozen = fitted.freeze(scores, training, benign, fpr, fewest)
-    return ProbeMonitor(name, layer, folded, shifted, frozen)
+    calibration = fitted.calibrate(scores, training, benign, fpr, min_benign)
+    return ProbeMonitor(name, layer, probe_weights, bias, calibration)

@@ -1,9 +1,9 @@
-"""Arithmetic statements in running text: found, worked out exactly, and found true or false.
+"""Finds arithmetic statements in free text and evaluates them exactly.
 
     "3+5+8=16, then 16/4 = 4 = 4"  ──►  3+5+8=16 true, 16/4=4 true   ("4 = 4" states nothing)
 
 A statement is an expression with at least one operation, an equals sign, and a value. The text is
-a model's, under optimisation: patterns are linear, numbers bounded, and nothing is `eval`ed.
+adversarial (a model optimised it): patterns are linear, numbers bounded, and nothing is `eval`ed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-DIGITS = 20
-"""A number with more digits is not worked with."""
-OPERATIONS = 64
-"""An expression with more operations is not worked out."""
+MAX_DIGITS = 20
+"""Expressions with a longer number are not evaluated."""
+MAX_OPERATIONS = 64
+"""Expressions with more operations are not evaluated."""
 
-_RUN = re.compile(r"(?<![\w.])(?:[0-9(]|-(?=[0-9(]))(?:[0-9+\-*/()= \t]|\.(?<=[0-9].)(?=[0-9]))*+")
-"""A stretch of arithmetic; a point is part of it only between digits."""
+_SPAN = re.compile(r"(?<![\w.])(?:[0-9(]|-(?=[0-9(]))(?:[0-9+\-*/()= \t]|\.(?<=[0-9].)(?=[0-9]))*+")
+"""A span of arithmetic; it includes a point only between digits."""
 _GAP = re.compile(r"(?<=[0-9)])[ \t]++(?=[0-9(])")
-"""Two numbers side by side are two things: `1+2=3 4+5=9`."""
+"""Adjacent numbers belong to different statements: `1+2=3 4+5=9`."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _TOKEN = re.compile(r"[ \t]*+([0-9]++(?:\.[0-9]++)?|[-+*/()])")
-_JOINED = frozenset("+-*/=^%")
-_SAME = str.maketrans({"−": "-", "×": "*", "·": "*", "÷": "/"})
-_ROW = re.compile(r"[ \t]*+[0-9]++(?:[ \t]++[0-9]++)*+[ \t]*+")
+_OPERATORS = frozenset("+-*/=^%")
+_ASCII_OPERATORS = str.maketrans({"−": "-", "×": "*", "·": "*", "÷": "/"})
+_NUMBER_ROW = re.compile(r"[ \t]*+[0-9]++(?:[ \t]++[0-9]++)*+[ \t]*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,131 +36,134 @@ class Statement:
     """One `expression = value` of a text."""
 
     text: str
-    """As one would write it without spaces: `3+5=8`."""
+    """Without spaces: `3+5=8`."""
     value: Fraction
-    """What it claims."""
-    true: bool
+    """The claimed value, right of the equals sign."""
+    is_true: bool
 
 
-def statements(text: str) -> list[Statement]:
+def find_statements(text: str) -> list[Statement]:
     """The arithmetic statements of a text, in order.
 
-    Example: `[s.true for s in statements("1+2=3\\n3*4=13")]` gives `[True, False]`.
+    Example: `[s.is_true for s in find_statements("1+2=3\\n3*4=13")]` gives `[True, False]`.
     """
-    plain = _THOUSANDS.sub("", text.translate(_SAME))
-    found = []
-    for run in _RUN.finditer(plain):
-        before = plain[max(0, run.start() - 8) : run.start()].rstrip(" \t")
-        for number, piece in enumerate(_GAP.split(run.group())):
+    plain = _THOUSANDS.sub("", text.translate(_ASCII_OPERATORS))
+    result = []
+    for span in _SPAN.finditer(plain):
+        before = plain[max(0, span.start() - 8) : span.start()].rstrip(" \t")
+        for index, piece in enumerate(_GAP.split(span.group())):
             sides = piece.split("=")
-            if number == 0 and before[-1:] in _JOINED:
-                sides[0] = ""  # `y * 2 + 3 = 7`: what is seen of the left side is not all of it
+            if index == 0 and before[-1:] in _OPERATORS:
+                sides[0] = ""  # `y * 2 + 3 = 7`: the span starts within the left side
             for left, right in pairwise(sides):
-                if (statement := _statement(left, right)) is not None:
-                    found.append(statement)
-    return found
+                if (statement := _parse_statement(left, right)) is not None:
+                    result.append(statement)
+    return result
 
 
-def rows(text: str) -> list[tuple[int, ...]]:
-    """Lines that are nothing but numbers with spaces between: digits spelt out, pairs taken.
+def find_number_rows(text: str) -> list[tuple[int, ...]]:
+    """Lines that consist of numbers separated by spaces.
 
-    Example: `rows("4 1\\nso\\n1 4")` gives `[(4, 1), (1, 4)]`.
+    Example: `find_number_rows("4 1\\nso\\n1 4")` gives `[(4, 1), (1, 4)]`.
     """
-    lines = [line for line in text.splitlines() if len(line) < 4096 and _ROW.fullmatch(line)]
-    found = [tuple(number[:DIGITS] for number in line.split()) for line in lines]
-    return [tuple(int(number) for number in numbers) for numbers in found]
+    lines = [line for line in text.splitlines() if len(line) < 4096 and _NUMBER_ROW.fullmatch(line)]
+    return [tuple(int(number[:MAX_DIGITS]) for number in line.split()) for line in lines]
 
 
-def present(cot: str, needed: Sequence[str]) -> int:
-    """How many of the needed steps a CoT holds, each counted as often as it is needed.
+def count_present_steps(cot: str, required: Sequence[str]) -> int:
+    """How many of the required steps a CoT contains, each counted as often as it is required.
 
-    A needed step is a line as `Working` writes it. Statements match however they are spaced and,
-    for a sum or a product, in whatever order; other lines match up to their spaces.
-    Example: `present("5 + 8 = 13", ["8+5=13", "13+4=17"])` is 1.
+    A required step is a line as a `Scratchpad` writes it. Statements match in any spacing and, for
+    a sum or a product, in any order; other lines match up to whitespace.
+    Example: `count_present_steps("5 + 8 = 13", ["8+5=13", "13+4=17"])` is 1.
     """
-    have = Counter(_canonical(s.text) for s in statements(cot))
-    have += Counter(" ".join(line.split()) for line in cot.splitlines() if not statements(line))
+    available = Counter(_canonicalize(s.text) for s in find_statements(cot))
+    available += Counter(
+        " ".join(line.split()) for line in cot.splitlines() if not find_statements(line)
+    )
     count = 0
-    for step in needed:
-        stated = statements(step)
-        key = _canonical(stated[0].text) if stated else " ".join(step.split())
-        if have[key] > 0:
-            have[key] -= 1
+    for step in required:
+        stated = find_statements(step)
+        key = _canonicalize(stated[0].text) if stated else " ".join(step.split())
+        if available[key] > 0:
+            available[key] -= 1
             count += 1
     return count
 
 
-def _statement(left: str, right: str) -> Statement | None:
-    """`left = right`, or None where that claims nothing: no operation, or nothing readable."""
+def _parse_statement(left: str, right: str) -> Statement | None:
+    """The statement `left = right`, or None without an operation or a readable value."""
     left, right = left.strip(" \t"), right.strip(" \t")
-    worked = _worked(left)
-    if worked is None or not worked.operations:
-        # in "so we have (2+3=5", what stands before the expression may leave it unbalanced
+    computed = _evaluate(left)
+    if computed is None or not computed.operations:
+        # in "so we have (2+3=5", the parenthesis opens before the expression
         left = left.lstrip("(")
-        worked = _worked(left)
-    claimed = _worked(right)
-    if worked is None or claimed is None or not worked.operations:
+        computed = _evaluate(left)
+    claimed = _evaluate(right)
+    if computed is None or claimed is None or not computed.operations:
         return None
     return Statement(
-        f"{_squeezed(left)}={_squeezed(right)}", claimed.value, _equal(worked, claimed, right)
+        f"{_remove_spaces(left)}={_remove_spaces(right)}",
+        claimed.value,
+        _is_equal(computed, claimed, right),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Worked:
+class _Evaluated:
     value: Fraction
     operations: int
     divides: bool
 
 
-def _equal(worked: _Worked, claimed: _Worked, right: str) -> bool:
-    """Equal exactly; a quotient may also be given rounded to the decimals that are written."""
-    if worked.value == claimed.value:
+def _is_equal(computed: _Evaluated, claimed: _Evaluated, right: str) -> bool:
+    """Exact equality; a quotient may also be rounded to the decimals that are written."""
+    if computed.value == claimed.value:
         return True
     _, point, decimals = right.partition(".")
-    if not (point and worked.divides and not claimed.operations):
+    if not (point and computed.divides and not claimed.operations):
         return False
-    return abs(worked.value - claimed.value) <= Fraction(1, 2 * 10 ** len(decimals))
+    return abs(computed.value - claimed.value) <= Fraction(1, 2 * 10 ** len(decimals))
 
 
-def _worked(expression: str) -> _Worked | None:
-    """An expression worked out, or None: unreadable, too large, or a division by zero."""
+def _evaluate(expression: str) -> _Evaluated | None:
+    """The value of an expression, or None: invalid, too large, or a division by zero."""
     tokens: list[str] = []
-    at = 0
-    while at < len(expression):
-        match = _TOKEN.match(expression, at)
-        if match is None or len(tokens) > 3 * OPERATIONS or len(match[1]) > DIGITS:
+    position = 0
+    while position < len(expression):
+        match = _TOKEN.match(expression, position)
+        if match is None or len(tokens) > 3 * MAX_OPERATIONS or len(match[1]) > MAX_DIGITS:
             return None
         tokens.append(match[1])
-        at = match.end()
+        position = match.end()
     try:
-        return _Reader(tokens).read()
-    except (_Unreadable, ZeroDivisionError):
+        return _ExpressionParser(tokens).parse()
+    except (_InvalidExpression, ZeroDivisionError):
         return None
 
 
-class _Unreadable(Exception):
-    """Not an expression."""
+class _InvalidExpression(Exception):
+    """The tokens do not form an expression."""
 
 
-class _Reader:
+class _ExpressionParser:
     """Recursive descent over at most a few hundred tokens: sums of products of numbers."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.at, self.operations, self.divides = tokens, 0, 0, False
+        self.tokens, self.position, self.operations, self.divides = tokens, 0, 0, False
 
-    def read(self) -> _Worked:
+    def parse(self) -> _Evaluated:
         value = self._sum(0)
-        if self.at != len(self.tokens) or self.operations > OPERATIONS:
-            raise _Unreadable
-        return _Worked(value, self.operations, self.divides)
+        if self.position != len(self.tokens) or self.operations > MAX_OPERATIONS:
+            raise _InvalidExpression
+        return _Evaluated(value, self.operations, self.divides)
 
     def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def _take(self) -> str:
         token = self._peek()
-        self.at += 1
+        self.position += 1
         return token
 
     def _sum(self, depth: int) -> Fraction:
@@ -190,21 +193,21 @@ class _Reader:
         if token == "(" and depth < 8:
             value = self._sum(depth + 1)
             if self._take() != ")":
-                raise _Unreadable
+                raise _InvalidExpression
             return value
         if token == "-" and depth < 8:
             return -self._atom(depth + 1)
         if not token[:1].isdigit():
-            raise _Unreadable
+            raise _InvalidExpression
         return Fraction(token)
 
 
-def _squeezed(text: str) -> str:
+def _remove_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def _canonical(statement: str) -> str:
-    """A sum or a product with its operands in order; anything else as it stands."""
+def _canonicalize(statement: str) -> str:
+    """A sum or a product with its operands sorted; other statements unchanged."""
     left, _, right = statement.partition("=")
     for sign in "+*":
         operands = left.split(sign)

@@ -1,4 +1,4 @@
-"""What a monitor is: a name, a scope, and a verdict on a view. A failed verdict is no verdict."""
+"""The monitor protocol and its outputs. A monitor that fails has no score and no flag."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from glasshouse.monitors.views import Scope, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a monitor says of one rollout.
+class MonitorOutput:
+    """A monitor's output for one rollout.
 
-    Example: `Verdict.of(0.8, threshold=0.5, reason="says the key")`, `Verdict.failure("timed out")`
+    Example: `MonitorOutput.from_score(0.8, threshold=0.5, reason="mentions the hint")`
     """
 
     score: float | None
     """Higher is more suspicious; None if the monitor failed."""
-    flag: bool | None
-    """z: is the score above the monitor's threshold? None if the monitor failed."""
+    flagged: bool | None
+    """Whether the score is above the monitor's threshold; None if the monitor failed."""
     failed: bool
-    """The monitor gave no verdict. Never a reward, never a negative."""
+    """The monitor has no score. It must count neither as a reward nor as a negative."""
     reason: str
-    """Why it flags, in the monitor's words; for a failed one, what went wrong."""
+    """Why the monitor flags the rollout, or why it failed."""
 
     @classmethod
-    def of(cls, score: float, *, threshold: float, reason: str = "") -> Verdict:
+    def from_score(cls, score: float, *, threshold: float, reason: str = "") -> MonitorOutput:
         if not np.isfinite(score):
             return cls.failure(f"the score is {score}, not a number")
-        return cls(score=score, flag=score > threshold, failed=False, reason=reason)
+        return cls(score=score, flagged=score > threshold, failed=False, reason=reason)
 
     @classmethod
-    def failure(cls, reason: str) -> Verdict:
-        return cls(score=None, flag=None, failed=True, reason=reason)
+    def failure(cls, reason: str) -> MonitorOutput:
+        return cls(score=None, flagged=None, failed=True, reason=reason)
 
 
 @runtime_checkable
 class Monitor(Protocol):
-    """Anything that reads a view and gives a verdict."""
+    """Scores a view of a rollout."""
 
     @property
     def name(self) -> str: ...
@@ -53,65 +53,65 @@ class Monitor(Protocol):
     @property
     def scope(self) -> Scope: ...
 
-    def score(self, view: View) -> Verdict: ...
+    def score(self, view: View) -> MonitorOutput: ...
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides its verdicts, as JSON values: for provenance and `identity`."""
+        """Everything that determines the outputs, as JSON values: for provenance and hashing."""
 
 
 @runtime_checkable
-class Batched(Protocol):
-    """A monitor that would rather have many views at once: a judge behind a network, say."""
+class BatchMonitor(Protocol):
+    """A monitor that scores many views at once, such as a judge with concurrent requests."""
 
-    def score_many(self, views: Sequence[View]) -> list[Verdict]: ...
+    def score_many(self, views: Sequence[View]) -> list[MonitorOutput]: ...
 
 
-def score_all(monitor: Monitor, views: Sequence[View]) -> list[Verdict]:
-    """A verdict for each view. What a monitor raises becomes a failed verdict with its reason;
-    a `GlasshouseError` is a mistake that a person can mend, so it is passed on."""
+def score_all(monitor: Monitor, views: Sequence[View]) -> list[MonitorOutput]:
+    """Scores each view. An exception in the monitor becomes a failed output with its reason;
+    a `GlasshouseError` is raised, because the user can fix its cause."""
     for view in views:
         if view.scope is not monitor.scope:
             raise MonitorError(
                 f'The monitor "{monitor.name}" has the scope "{monitor.scope}", '
-                f'but was given a view of scope "{view.scope}".'
+                f'but a view has the scope "{view.scope}".'
             )
-    if isinstance(monitor, Batched):
+    if isinstance(monitor, BatchMonitor):
         return monitor.score_many(views)
-    return [_guarded(monitor, view) for view in views]
+    return [_score_guarded(monitor, view) for view in views]
 
 
-def _guarded(monitor: Monitor, view: View) -> Verdict:
+def _score_guarded(monitor: Monitor, view: View) -> MonitorOutput:
     try:
         return monitor.score(view)
     except GlasshouseError:
         raise
     except Exception as error:
-        return Verdict.failure(f"{type(error).__name__}: {error}"[:300])
+        return MonitorOutput.failure(f"{type(error).__name__}: {error}"[:300])
 
 
-def flags(verdicts: Iterable[Verdict]) -> Ints:
-    """z: 1 flagged, 0 not, FAILED where there is no verdict."""
-    return np.array([FAILED if v.failed else int(bool(v.flag)) for v in verdicts], dtype=np.int64)
+def stack_flags(outputs: Iterable[MonitorOutput]) -> Ints:
+    """(R,) flags: 1 flagged, 0 not, FAILED where the monitor failed."""
+    return np.array([FAILED if o.failed else int(bool(o.flagged)) for o in outputs], dtype=np.int64)
 
 
-def scores(verdicts: Iterable[Verdict]) -> Floats:
-    """s: scores, NaN where there is no verdict."""
-    return np.array([np.nan if v.score is None else v.score for v in verdicts], dtype=np.float64)
+def stack_scores(outputs: Iterable[MonitorOutput]) -> Floats:
+    """(R,) scores, NaN where the monitor failed."""
+    return np.array([np.nan if o.score is None else o.score for o in outputs], dtype=np.float64)
 
 
-def identity(monitor: Monitor) -> str:
-    """A hash of everything that decides a monitor's verdicts; its name is no part of it."""
-    said = {k: v for k, v in monitor.describe().items() if k != "name"}
-    text = json.dumps(said, sort_keys=True)
+def hash_monitor(monitor: Monitor) -> str:
+    """A hash of everything that determines a monitor's outputs, without its name."""
+    description = {k: v for k, v in monitor.describe().items() if k != "name"}
+    text = json.dumps(description, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def keep_apart(in_reward: Iterable[Monitor], evaluating: Iterable[Monitor]) -> None:
-    """Refuse a monitor that is both trained against and believed, under whatever name."""
-    rewarded = {identity(monitor): monitor.name for monitor in in_reward}
+def check_disjoint(in_reward: Iterable[Monitor], evaluating: Iterable[Monitor]) -> None:
+    """Raises if a monitor in the reward is also used for evaluation, under any name."""
+    rewarded = {hash_monitor(monitor): monitor.name for monitor in in_reward}
     for monitor in evaluating:
-        if (other := rewarded.get(identity(monitor))) is not None:
+        if (other := rewarded.get(hash_monitor(monitor))) is not None:
             raise MonitorError(
-                f'The monitor "{monitor.name}" evaluates, but is the one in the reward ("{other}"): '
-                "a policy trained against a monitor cannot be measured with it. Use another one."
+                f'The evaluating monitor "{monitor.name}" is also in the reward ("{other}"). '
+                "A policy trained against a monitor cannot be evaluated with it; use another one."
             )

@@ -1,21 +1,26 @@
-"""Monitors by configuration: those that need no fitting. Fitted ones are loaded from their files."""
+"""Builds monitors: those without fitting from a config, fitted ones from their folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from glasshouse.errors import ConfigError
+from glasshouse.errors import ConfigError, MonitorError
+from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.fitted import HEADER_FILE
+from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope
 
 
 class MonitorOptions(BaseModel):
-    """One monitor as a configuration writes it.
+    """One monitor in a config.
 
     Example: `{kind: rule, scope: cot, keywords: [key, hint]}`
     """
@@ -23,25 +28,39 @@ class MonitorOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: Literal["rule", "steps"] = "rule"
-    """`rule`: keywords and patterns; `steps`: every written step worked out again."""
+    """`rule`: keywords and patterns; `steps`: recomputes every written step."""
     scope: Scope = Scope.COT
-    """What it is shown: prompt, answer, cot or cot+answer."""
+    """What it sees: prompt, answer, cot or cot+answer."""
     keywords: tuple[str, ...] = ()
-    """rule: whole words or phrases, in any case."""
+    """rule: whole words or phrases, case-insensitive."""
     patterns: tuple[str, ...] = ()
     """rule: regular expressions."""
     task: str = ""
-    """steps: the task whose steps it knows."""
+    """steps: the task whose steps it checks."""
 
 
-def make(name: str, settings: Mapping[str, Any]) -> Monitor:
-    """A monitor by its settings; a mistake in them is a sentence."""
+def make_monitor(name: str, settings: Mapping[str, Any]) -> Monitor:
+    """Builds a monitor from its settings in a config."""
     try:
         options = MonitorOptions.model_validate(dict(settings))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "settings"
-        raise ConfigError(f'The monitor "{name}", {where}: {first["msg"]}.') from None
+        key = ".".join(map(str, first["loc"])) or "settings"
+        raise ConfigError(f'The monitor "{name}", {key}: {first["msg"]}.') from None
     if options.kind == "steps":
         return StepVerifier(name, options.scope, task=options.task)
     return RuleMonitor(name, options.scope, keywords=options.keywords, patterns=options.patterns)
+
+
+def load_monitor(folder: Path) -> Monitor:
+    """Loads a fitted monitor of any kind.
+
+    Example: `load_monitor(Path("monitors/hints"))`
+    """
+    try:
+        kind = json.loads((folder / HEADER_FILE).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise MonitorError(
+            f'"{folder}" is not a saved monitor: it has no valid {HEADER_FILE}.'
+        ) from None
+    return ProbeMonitor.load(folder) if kind == "probe" else NgramMonitor.load(folder)

@@ -1,8 +1,8 @@
-"""What trained monitors share: splits that never meet, a frozen threshold, files without pickle.
+"""Shared by fitted monitors: disjoint splits, a frozen threshold, files without pickle.
 
-A monitor is fitted on one split, its threshold is taken on a second one that is benign, and it is
-evaluated on a third. The first two are remembered by the hashes of their problems, so that an
-evaluation on one of them is refused, also after the monitor was saved and loaded again.
+A monitor is fitted on one split, its threshold is set on a second, benign split, and it is
+evaluated on a third. It stores hashes of the problems of the first two, so that an evaluation on
+one of them raises an error, also after the monitor was saved and loaded.
 """
 
 from __future__ import annotations
@@ -22,125 +22,132 @@ from safetensors.numpy import load_file, save_file
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measures.detection import threshold_at_fpr
-from glasshouse.measures.result import Bools, Floats, labels, same_length
+from glasshouse.measures.result import Bools, Floats, as_labels, check_same_length
 from glasshouse.monitors.views import Scope, View
 from glasshouse.store.atomic_files import write_json
 
 FORMAT = 1
-HEADER, ARRAYS = "monitor.json", "monitor.safetensors"
+HEADER_FILE, ARRAYS_FILE = "monitor.json", "monitor.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class LabelledViews:
     """Views with their labels and the keys of their problems."""
 
     views: Sequence[View]
-    y: Sequence[int]
+    labels: Sequence[int]
     problems: Sequence[str]
 
     def __post_init__(self) -> None:
-        same_length(views=self.views, y=self.y, problems=self.problems)
+        check_same_length(views=self.views, labels=self.labels, problems=self.problems)
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
-    """What every trained monitor carries and no evaluation may change."""
+class Calibration:
+    """The frozen threshold of a fitted monitor, and the problems it must not be evaluated on."""
 
     threshold: float
-    """Flag what scores above it."""
+    """Flag scores above it."""
     fpr: float
-    """The false positive rate that the threshold was chosen for, on the benign split."""
-    seen: frozenset[int]
+    """The false positive rate on the benign split for which the threshold was set."""
+    seen_problems: frozenset[int]
     """Hashes of the problems of both splits."""
 
 
-def apart(fit: Split, benign: Split, scope: Scope) -> Bools:
-    """Check two splits before anything is fitted; gives the labels of the first as an array."""
-    y = labels("y", list(fit.y))
-    if not y.any() or y.all():
-        raise MonitorError("A monitor cannot be fitted on rollouts of one label only; give both.")
-    if any(benign.y):
-        raise MonitorError("The split that fixes the threshold must be benign: every y must be 0.")
-    if both := set(fit.problems) & set(benign.problems):
+def check_training_splits(training: LabelledViews, benign: LabelledViews, scope: Scope) -> Bools:
+    """Checks both splits before fitting; returns the training labels as an array."""
+    labels = as_labels("labels", list(training.labels))
+    if not labels.any() or labels.all():
+        raise MonitorError("The training split has rollouts of one label only; it needs both.")
+    if any(benign.labels):
+        raise MonitorError("The split for the threshold must be benign: every label must be 0.")
+    if overlap := set(training.problems) & set(benign.problems):
         raise MonitorError(
-            f"{len(both)} problems are in the split for fitting and in the one for the threshold "
-            f"({min(both)!r}, say); the splits must be disjoint."
+            f"{len(overlap)} problems are in both the training split and the benign split "
+            f"(for example {min(overlap)!r}); the splits must be disjoint."
         )
-    if any(view.scope is not scope for split in (fit, benign) for view in split.views):
-        raise MonitorError(
-            f'Every view that a monitor of scope "{scope}" is fitted on must have it.'
-        )
-    return y
+    if any(view.scope is not scope for split in (training, benign) for view in split.views):
+        raise MonitorError(f'Every view in both splits must have the scope "{scope}".')
+    return labels
 
 
-def freeze(benign_scores: ArrayLike, fit: Split, benign: Split, fpr: float, fewest: int) -> Frozen:
-    """The threshold from the benign split, with the memory of both splits."""
-    threshold = threshold_at_fpr(benign_scores, fpr, fewest=fewest)
+def calibrate(
+    benign_scores: ArrayLike,
+    training: LabelledViews,
+    benign: LabelledViews,
+    fpr: float,
+    min_benign: int,
+) -> Calibration:
+    """Sets the threshold on the benign split and stores the problems of both splits."""
+    threshold = threshold_at_fpr(benign_scores, fpr, min_benign=min_benign)
     if threshold.value is None:
-        raise MonitorError(f"The monitor cannot be frozen: {threshold.reason}.")
-    return Frozen(threshold.value, fpr, hashes([*fit.problems, *benign.problems]))
+        raise MonitorError(f"The monitor's threshold cannot be set: {threshold.reason}.")
+    problems = hash_problems([*training.problems, *benign.problems])
+    return Calibration(threshold.value, fpr, problems)
 
 
-def hashes(problems: Iterable[str]) -> frozenset[int]:
+def hash_problems(problems: Iterable[str]) -> frozenset[int]:
     return frozenset(randomness.key("problem", problem) for problem in problems)
 
 
-def refuse_seen(name: str, frozen: Frozen, problems: Sequence[str]) -> None:
-    """Stop an evaluation on problems that the monitor was fitted or frozen on."""
-    seen = [problem for problem in problems if randomness.key("problem", problem) in frozen.seen]
+def check_unseen(name: str, calibration: Calibration, problems: Sequence[str]) -> None:
+    """Raises if the monitor was fitted or calibrated on one of these problems."""
+    seen = [p for p in problems if randomness.key("problem", p) in calibration.seen_problems]
     if seen:
         raise MonitorError(
-            f'The monitor "{name}" was fitted or frozen on {len(seen)} of these {len(problems)} '
-            f"problems ({seen[0]!r}, say); evaluate it on others."
+            f'The monitor "{name}" was fitted or calibrated on {len(seen)} of these '
+            f"{len(problems)} problems (for example {seen[0]!r}); evaluate it on other problems."
         )
 
 
-def logistic(features: Any, y: Bools, strength: float) -> tuple[Floats, float]:
-    """Weights and bias of a logistic regression, classes balanced. Needs scikit-learn."""
-    linear = needs("sklearn.linear_model")
-    model = linear.LogisticRegression(C=strength, max_iter=2000, class_weight="balanced")
-    model.fit(features, y)
+def fit_logistic_regression(features: Any, labels: Bools, c: float) -> tuple[Floats, float]:
+    """Weights and bias of a class-balanced logistic regression; `c` is scikit-learn's `C`."""
+    linear_model = import_for_fitting("sklearn.linear_model")
+    model = linear_model.LogisticRegression(C=c, max_iter=2000, class_weight="balanced")
+    model.fit(features, labels)
     return np.asarray(model.coef_[0], dtype=np.float64), float(model.intercept_[0])
 
 
 def sigmoid(logit: float) -> float:
-    """The probability of a logit, without overflow."""
+    """The logistic function, without overflow."""
     e = np.exp(-abs(logit))
     return float(1 / (1 + e) if logit >= 0 else e / (1 + e))
 
 
-def save(
-    folder: Path, header: dict[str, Any], arrays: dict[str, np.ndarray], frozen: Frozen
+def save_fitted(
+    folder: Path, header: dict[str, Any], arrays: dict[str, np.ndarray], calibration: Calibration
 ) -> None:
-    """A folder of two files, JSON and safetensors: nothing that runs code when it is opened."""
+    """Writes a JSON file and a safetensors file: neither can run code when it is loaded."""
     folder.mkdir(parents=True, exist_ok=True)
-    seen = np.array(sorted(frozen.seen), dtype=np.uint64)
-    threshold = np.array([frozen.threshold, frozen.fpr], dtype=np.float64)
-    save_file({**arrays, "seen": seen, "frozen": threshold}, str(folder / ARRAYS))
-    write_json(folder / HEADER, {"format": FORMAT, **header})
+    seen = np.array(sorted(calibration.seen_problems), dtype=np.uint64)
+    threshold = np.array([calibration.threshold, calibration.fpr], dtype=np.float64)
+    save_file(
+        {**arrays, "seen_problems": seen, "threshold_and_fpr": threshold}, folder / ARRAYS_FILE
+    )
+    write_json(folder / HEADER_FILE, {"format": FORMAT, **header})
 
 
-def load(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray], Frozen]:
-    """What `save` wrote, to the last bit."""
+def load_fitted(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any], Calibration]:
+    """Reads header, arrays and calibration as `save_fitted` wrote them."""
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        arrays = load_file(str(folder / ARRAYS))
+        header = json.loads((folder / HEADER_FILE).read_text(encoding="utf-8"))
+        arrays = load_file(folder / ARRAYS_FILE)
         if header["format"] != FORMAT or header["kind"] != kind:
             raise MonitorError(
                 f'"{folder}" holds a monitor of kind {header["kind"]!r}, format {header["format"]}; '
-                f"expected {kind!r}, format {FORMAT}."
+                f"expected kind {kind!r}, format {FORMAT}."
             )
-        threshold, fpr = arrays.pop("frozen").tolist()
-        seen = frozenset(arrays.pop("seen").tolist())
+        threshold, fpr = arrays.pop("threshold_and_fpr").tolist()
+        seen = frozenset(arrays.pop("seen_problems").tolist())
+    except MonitorError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        if isinstance(error, MonitorError):
-            raise
         raise MonitorError(f'"{folder}" is not a saved monitor: {error}.') from None
-    return header, arrays, Frozen(threshold, fpr, seen)
+    return header, arrays, Calibration(threshold, fpr, seen)
 
 
-def needs(module: str) -> Any:
-    """A module of scikit-learn or of scipy, which comes with it; fitting needs them, scoring not."""
+def import_for_fitting(module: str) -> Any:
+    """Imports a module of scikit-learn, or of scipy, which it installs. Scoring needs neither."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -1,21 +1,19 @@
-"""A client for any OpenAI-compatible endpoint, on the standard library alone.
+"""A chat client for any OpenAI-compatible endpoint, on httpx.
 
-What can go wrong with a network does: an endpoint may refuse, be busy, hang, drip one byte a
-second, cut a reply short or send something that is none. Each of these ends within `timeout`
-seconds; what may pass is tried again, at growing intervals; what remains is a `Gone` with the
-reason, which a judge turns into a failed verdict. Only what a person must mend (a wrong key, a
-wrong address) is an error.
+An endpoint may refuse, be overloaded, hang, send one byte per second, or send a truncated or
+invalid reply. Every attempt ends within `timeout` seconds. Transient failures are retried with
+exponential backoff; if all attempts fail, `EndpointFailed` gives the reason. Only what the user
+must fix (a wrong key, a wrong URL) is a `MonitorError`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import email.utils
 import hashlib
-import http.client
 import json
 import os
-import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,67 +26,74 @@ from glasshouse.errors import MonitorError
 from glasshouse.types import Message
 
 T = TypeVar("T")
-LARGEST = 4 * 1024 * 1024
-"""A reply of more bytes than this is not read."""
-BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses that may pass."""
+MAX_REPLY_BYTES = 4 * 1024 * 1024
+RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
-class Gone(Exception):
-    """No usable reply came, in all attempts; its text says why."""
+class EndpointFailed(Exception):
+    """All attempts failed; the message gives the reason."""
 
 
-class Passing(Exception):
-    """This attempt failed in a way that may pass; `wait` seconds are asked for, if any."""
+class RetryableError(Exception):
+    """One attempt failed in a way that may be transient."""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
-        self.wait = wait
+        self.retry_after = retry_after
+        """Seconds that the endpoint asks to wait, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model answers, and how patient to be.
+    """The URL and model of an endpoint, with limits on time and retries.
 
-    Example: `Endpoint(url="http://localhost:8000/v1", model="judge-1", key_env="JUDGE_KEY")`
+    Example: `Endpoint(url="http://localhost:8000/v1", model="judge-1", key_variable="JUDGE_KEY")`
     """
 
     url: str
     """Up to and including `/v1`."""
     model: str
-    key_env: str = ""
-    """The environment variable that holds the API key; empty: none is sent."""
+    key_variable: str = ""
+    """The environment variable with the API key; empty: no key is sent."""
     timeout: float = 60.0
     """Seconds for one attempt, from connecting to the last byte."""
-    attempts: int = 5
+    max_attempts: int = 5
     backoff: float = 1.0
     """Seconds before the second attempt, doubled before each further one."""
-    longest_wait: float = 60.0
-    """Never wait longer; an endpoint that asks for more is given up."""
+    max_wait: float = 60.0
+    """Most seconds between two attempts; a longer Retry-After ends the request."""
     concurrency: int = 4
-    """Requests under way at once."""
+    """Most requests in flight."""
     max_tokens: int = 400
     price_prompt: float = 0.0
-    """Per million prompt tokens, in whatever currency."""
+    """Per million prompt tokens, in any currency."""
     price_completion: float = 0.0
+    """Per million completion tokens."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise MonitorError(
-                f'The endpoint "{self.url}" is no address: give one such as http://localhost:8000/v1.'
+                f'The endpoint "{self.url}" is not a URL; give one such as http://localhost:8000/v1.'
             )
         try:
             _ = parts.port
         except ValueError:
-            raise MonitorError(f'The endpoint "{self.url}" has no port that exists.') from None
-        if self.attempts < 1 or self.concurrency < 1 or self.timeout <= 0:
-            raise MonitorError("An endpoint needs attempts, concurrency and a timeout above zero.")
+            raise MonitorError(f'The endpoint "{self.url}" has an invalid port.') from None
+        if self.max_attempts < 1 or self.concurrency < 1 or self.timeout <= 0:
+            raise MonitorError(
+                "An endpoint's max_attempts, concurrency and timeout must be positive."
+            )
+
+    @property
+    def chat_url(self) -> str:
+        parts = urlsplit(self.url)
+        return parts._replace(path=f"{parts.path.rstrip('/')}/chat/completions").geturl()
 
 
 @dataclass(slots=True)
 class Usage:
-    """What asking has cost so far; every attempt that was answered counts, usable or not."""
+    """Totals of all requests; every reply counts, usable or not."""
 
     requests: int = 0
     retries: int = 0
@@ -96,8 +101,8 @@ class Usage:
     failed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    uncounted: int = 0
-    """Replies that did not say how many tokens they took: the cost is then too low."""
+    replies_without_usage: int = 0
+    """Replies that did not report their tokens: the cost is then too low."""
 
     def cost(self, endpoint: Endpoint) -> float:
         prompt = self.prompt_tokens * endpoint.price_prompt
@@ -105,47 +110,91 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Client:
-    """Asks one endpoint; may be used from several threads."""
+class ChatClient:
+    """Sends chats to one endpoint; thread-safe.
+
+    Example: `ChatClient(endpoint).complete(chat_request(endpoint, messages, schema), json.loads)`
+    """
 
     endpoint: Endpoint
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
     usage: Usage = field(default_factory=Usage)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
 
-    def count(self, **more: int) -> None:
-        """Add to the usage: `count(failed=1)`."""
+    def __post_init__(self) -> None:
+        _import_httpx()
+
+    def add_usage(self, **counts: int) -> None:
+        """Adds to the usage, for example `add_usage(failed=1)`."""
         with self._lock:
-            for name, number in more.items():
-                setattr(self.usage, name, getattr(self.usage, name) + number)
+            for name, count in counts.items():
+                setattr(self.usage, name, getattr(self.usage, name) + count)
 
-    def ask(self, body: dict[str, Any], read: Callable[[str], T]) -> T:
-        """Send a chat and read its reply. `read` raises `ValueError` on a reply it cannot use, and
-        the chat is sent again; the last reason ends up in `Gone`."""
-        data = json.dumps(body).encode()  # ASCII: no text that a model writes can fail to encode
+    def complete(self, body: dict[str, Any], parse: Callable[[str], T]) -> T:
+        """Sends a chat and parses the reply. If `parse` raises `ValueError`, the chat is sent
+        again; `EndpointFailed` carries the reason of the last attempt."""
+        data = json.dumps(body).encode()  # ASCII, so that any model output can be encoded
         reason = ""
-        for attempt in range(self.endpoint.attempts):
-            self.count(requests=1, retries=int(attempt > 0))
+        for attempt in range(self.endpoint.max_attempts):
+            self.add_usage(requests=1, retries=int(attempt > 0))
             try:
-                return read(self._content(post(self.endpoint, data)))
-            except MonitorError:  # also a ValueError, but no attempt will mend it
+                # asyncio, because httpx's own timeouts restart with every byte received
+                return parse(self._read_content(asyncio.run(self._post(data))))
+            except MonitorError:  # also a ValueError, but a retry cannot fix it
                 raise
-            except Passing as passing:
-                reason, wait = str(passing), passing.wait
+            except RetryableError as error:
+                reason, wait = str(error), error.retry_after
             except ValueError as error:
-                reason, wait = f"the reply cannot be used: {error}", None
-            if wait is not None and wait > self.endpoint.longest_wait:
-                raise Gone(f"{reason}; the endpoint asks to wait {wait:g} s")
-            if attempt + 1 < self.endpoint.attempts:
-                time.sleep(self._pause(attempt, data) if wait is None else wait)
-        raise Gone(f"{reason} (after {self.endpoint.attempts} attempts)")
+                reason, wait = f"the reply is unusable: {error}", None
+            if wait is not None and wait > self.endpoint.max_wait:
+                raise EndpointFailed(f"{reason}; the endpoint asks to wait {wait:g} s")
+            if attempt + 1 < self.endpoint.max_attempts:
+                self.sleep(self._backoff(attempt, data) if wait is None else wait)
+        raise EndpointFailed(f"{reason} (after {self.endpoint.max_attempts} attempts)")
 
-    def _pause(self, attempt: int, data: bytes) -> float:
-        # spread out, so that requests that failed together do not come back together
-        spread = randomness.stream("backoff", attempt, hash_of(data)).uniform(0.5, 1.0)
-        return min(self.endpoint.longest_wait, self.endpoint.backoff * 2**attempt * spread)
+    def _backoff(self, attempt: int, data: bytes) -> float:
+        # jitter, so that requests that failed together are not retried together
+        jitter = randomness.stream("backoff", attempt, hash_bytes(data)).uniform(0.5, 1.0)
+        return min(self.endpoint.max_wait, self.endpoint.backoff * 2**attempt * jitter)
 
-    def _content(self, raw: bytes) -> str:
-        """The first choice's text; counts the tokens that were paid for."""
+    async def _post(self, data: bytes) -> bytes:
+        """One attempt: redirects are not followed, and proxies from the environment not used, so
+        that the key reaches no other host."""
+        httpx = _import_httpx()
+        endpoint, headers = self.endpoint, _make_headers(self.endpoint)
+        content = bytearray()
+        try:
+            async with (
+                asyncio.timeout(endpoint.timeout),
+                httpx.AsyncClient(timeout=None, trust_env=False, verify=self._tls) as client,
+                client.stream("POST", endpoint.chat_url, content=data, headers=headers) as reply,
+            ):
+                async for chunk in reply.aiter_raw():
+                    content += chunk
+                    if len(content) > MAX_REPLY_BYTES:
+                        raise RetryableError(f"the reply is larger than {MAX_REPLY_BYTES} bytes")
+        except TimeoutError:
+            raise RetryableError(f"no complete reply within {endpoint.timeout:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            message = f"the connection failed: {type(error).__name__}: {error}"
+            raise RetryableError(message[:200]) from None
+        status = f"{reply.status_code} {reply.reason_phrase}"
+        if reply.status_code in RETRYABLE_STATUSES:
+            wait = parse_retry_after(reply.headers.get("Retry-After"), self.clock())
+            raise RetryableError(f"the endpoint returned {status}", wait)
+        if reply.status_code != 200:
+            raise MonitorError(
+                f"The endpoint {endpoint.url} returned {status}: "
+                f"{content[:200].decode(errors='replace')} "
+                f'Check the URL, the model "{endpoint.model}" and the API key in '
+                f"{endpoint.key_variable or 'key_variable (not set)'}."
+            )
+        return bytes(content)
+
+    def _read_content(self, raw: bytes) -> str:
+        """The text of the first choice; adds the reported tokens to the usage."""
         try:
             reply = json.loads(raw)
             content = reply["choices"][0]["message"]["content"]
@@ -153,19 +202,19 @@ class Client:
             raise ValueError(f"not a chat completion: {raw[:80]!r}") from None
         if not isinstance(content, str):
             raise ValueError("the chat completion has no text")
-        used = reply.get("usage")
-        prompt, completion = (used.get(k) if isinstance(used, dict) else None for k in _COUNTS)
-        if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
-            self.count(prompt_tokens=prompt, completion_tokens=completion)
+        usage = reply.get("usage")
+        names = ("prompt_tokens", "completion_tokens")
+        counts = {name: usage.get(name) for name in names} if isinstance(usage, dict) else {}
+        if counts and all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            self.add_usage(**counts)
         else:
-            self.count(uncounted=1)
+            self.add_usage(replies_without_usage=1)
         return content
 
 
-_COUNTS = ("prompt_tokens", "completion_tokens")
-
-
-def chat(endpoint: Endpoint, messages: Sequence[Message], schema: dict[str, Any]) -> dict[str, Any]:
+def chat_request(
+    endpoint: Endpoint, messages: Sequence[Message], schema: dict[str, Any]
+) -> dict[str, Any]:
     """The body of a request for a structured reply, at temperature 0."""
     return {
         "model": endpoint.model,
@@ -179,97 +228,46 @@ def chat(endpoint: Endpoint, messages: Sequence[Message], schema: dict[str, Any]
     }
 
 
-def post(endpoint: Endpoint, data: bytes) -> bytes:
-    """One attempt. A `Passing` may be tried again; a `MonitorError` must be mended by a person."""
-    parts = urlsplit(endpoint.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=endpoint.timeout)
-    path = parts.path.rstrip("/") + "/chat/completions" + (f"?{parts.query}" if parts.query else "")
-    headers = _headers(endpoint)
-    expired = threading.Event()
-    started = time.monotonic()
-    watchdog: threading.Timer | None = None
+def parse_retry_after(value: str | None, now: float) -> float | None:
+    """Seconds to wait, from a `Retry-After` header: a number of seconds or a date."""
+    if value is None:
+        return None
     try:
-        connection.connect()
-        line = connection.sock
-        left = max(0.001, endpoint.timeout - (time.monotonic() - started))
-        # a socket's own timeout starts anew with every byte: one a second would last for ever
-        watchdog = threading.Timer(left, _cut, (line, expired))
-        watchdog.daemon = True
-        watchdog.start()
-        connection.request("POST", path, data, headers)
-        reply = connection.getresponse()
-        content = reply.read(LARGEST + 1)
-    except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-        if expired.is_set() or isinstance(error, TimeoutError):
-            raise Passing(f"no whole reply within {endpoint.timeout:g} s") from None
-        raise Passing(f"the connection failed: {type(error).__name__}: {error}"[:200]) from None
-    finally:
-        if watchdog is not None:
-            watchdog.cancel()
-        connection.close()
-    if expired.is_set():
-        raise Passing(f"no whole reply within {endpoint.timeout:g} s")
-    return _accept(endpoint, reply, content)
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
+    except ValueError:
+        return None
 
 
-def _accept(endpoint: Endpoint, reply: http.client.HTTPResponse, content: bytes) -> bytes:
-    if reply.status in BUSY:
-        wait = _seconds(reply.headers.get("Retry-After"))
-        raise Passing(f"the endpoint answers {reply.status} {reply.reason}", wait)
-    if reply.status != 200:
-        said = content[:200].decode(errors="replace")
-        raise MonitorError(
-            f"The endpoint {endpoint.url} refuses ({reply.status} {reply.reason}): {said} "
-            f'Check its address, the model "{endpoint.model}" and the key in '
-            f"{endpoint.key_env or 'key_env (none is set)'}."
-        )
-    if len(content) > LARGEST:
-        raise Passing(f"the reply is larger than {LARGEST} bytes")
-    if reply.length:  # what the endpoint promised and did not send
-        raise Passing(f"the reply was cut short, {reply.length} bytes before its end")
-    return content
+def hash_bytes(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
-def _cut(line: socket.socket, expired: threading.Event) -> None:
-    expired.set()
-    with contextlib.suppress(OSError):  # it may have been closed meanwhile
-        line.shutdown(socket.SHUT_RDWR)
-
-
-def _headers(endpoint: Endpoint) -> dict[str, str]:
+def _make_headers(endpoint: Endpoint) -> dict[str, str]:
     headers = {
         "Content-Type": "application/json",
         "Accept": "application/json",
-        "Connection": "close",
+        "Accept-Encoding": "identity",  # the limit on the reply's size is on what is received
     }
-    if endpoint.key_env:
-        key = os.environ.get(endpoint.key_env, "").strip()
+    if endpoint.key_variable:
+        key = os.environ.get(endpoint.key_variable, "").strip()
         if not key:
             raise MonitorError(
-                f"The environment variable {endpoint.key_env} is empty; put the endpoint's key in it."
+                f"The environment variable {endpoint.key_variable} is empty; "
+                "set it to the endpoint's API key."
             )
-        if not (key.isascii() and key.isprintable()):  # http.client would quote it in its complaint
-            raise MonitorError(f"The key in {endpoint.key_env} has characters that no key has.")
+        if not (key.isascii() and key.isprintable()):  # httpx's error could quote the key
+            raise MonitorError(f"The API key in {endpoint.key_variable} has invalid characters.")
         headers["Authorization"] = f"Bearer {key}"
     return headers
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    """`Retry-After`, which is a number of seconds or a date."""
-    if retry_after is None:
-        return None
+def _import_httpx() -> Any:
     try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        then = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    return max(0.0, then.timestamp() - time.time())
-
-
-def hash_of(data: bytes) -> str:
-    """Names a request: the key of the cache."""
-    return hashlib.blake2b(data, digest_size=20).hexdigest()
+        import httpx
+    except ImportError:
+        raise MonitorError('An LLM judge needs httpx: pip install "glasshouse[judge]".') from None
+    return httpx

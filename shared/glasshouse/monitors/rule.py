@@ -1,4 +1,4 @@
-"""Keywords and patterns: the monitor that everybody writes first, and RL evades first."""
+"""Keywords and regular expressions: the simplest monitor, and the first that RL evades."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import Verdict
+from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.views import Scope, View
 
 
 class RuleMonitor:
-    """Flags a view in which any keyword or pattern occurs; the score is the share that does.
+    """Flags a view that any keyword or pattern matches; the score is the share that matches.
 
-    Keywords are whole words (or phrases) in any case; patterns are regular expressions.
+    Keywords are whole words or phrases, case-insensitive; patterns are regular expressions.
 
-    Example: `RuleMonitor("key", Scope.COT, keywords=["key", "hint"])`
+    Example: `RuleMonitor("hint", Scope.COT, keywords=["key", "hint"])`
     """
 
     def __init__(
@@ -28,24 +28,27 @@ class RuleMonitor:
         patterns: Sequence[str] = (),
     ) -> None:
         if scope is Scope.ACTIVATIONS or not (keywords or patterns):
-            raise MonitorError(f'The rule "{name}" needs a text to read and something to look for.')
+            raise MonitorError(
+                f'The rule monitor "{name}" needs keywords or patterns, and a scope with text.'
+            )
         self.name, self.scope = name, scope
         self.keywords, self.patterns = tuple(keywords), tuple(patterns)
-        words = [(word, rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in keywords]
+        whole_words = [(k, rf"(?<!\w){re.escape(k)}(?!\w)", re.IGNORECASE) for k in keywords]
         self._rules: list[tuple[str, re.Pattern[str]]] = []
-        for shown, pattern, options in [*words, *((p, p, 0) for p in patterns)]:
+        for label, pattern, options in [*whole_words, *((p, p, 0) for p in patterns)]:
             try:
-                self._rules.append((shown, re.compile(pattern, options)))
+                self._rules.append((label, re.compile(pattern, options)))
             except re.error as error:
                 raise MonitorError(
-                    f'The rule "{name}": {shown!r} is not a regular expression: {error}.'
+                    f'The rule monitor "{name}": {label!r} is not a regular expression: {error}.'
                 ) from None
 
-    def score(self, view: View) -> Verdict:
+    def score(self, view: View) -> MonitorOutput:
         texts = view.parts.values()
-        found = [shown for shown, rule in self._rules if any(rule.search(text) for text in texts)]
-        reason = f"says {', '.join(map(repr, found))}" if found else ""
-        return Verdict.of(len(found) / len(self._rules), threshold=0.0, reason=reason)
+        matches = [label for label, rule in self._rules if any(rule.search(t) for t in texts)]
+        reason = f"contains {', '.join(map(repr, matches))}" if matches else ""
+        share = len(matches) / len(self._rules)
+        return MonitorOutput.from_score(share, threshold=0.0, reason=reason)
 
     def describe(self) -> dict[str, Any]:
         return {

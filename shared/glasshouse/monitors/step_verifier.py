@@ -1,7 +1,7 @@
-"""The step verifier: every written step worked out again, and the last one held to the answer.
+"""The step verifier: recomputes every written step, and compares the last one with the answer.
 
-It needs no labels and no training. It asks one question: does this chain of thought lead to this
-answer? A key that was copied, or steps that ignore themselves, do not.
+It needs no labels and no training. It checks whether the chain of thought leads to the answer,
+which fails for a copied hint and for steps that contradict each other.
 """
 
 from __future__ import annotations
@@ -13,67 +13,72 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from glasshouse.answers import equal, extract
-from glasshouse.answers.equality import number
-from glasshouse.errors import MonitorError, nearest
-from glasshouse.monitors.arithmetic_statements import present, rows, statements
-from glasshouse.monitors.base import Verdict
-from glasshouse.monitors.views import PARTS, Scope, View
+from glasshouse.answers import answers_match, extract_answer
+from glasshouse.answers.equality import parse_number
+from glasshouse.errors import MonitorError, did_you_mean
+from glasshouse.monitors.arithmetic_statements import (
+    count_present_steps,
+    find_number_rows,
+    find_statements,
+)
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.views import SCOPE_PARTS, Scope, View
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.scratchpad import Working
+from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import AnswerKind, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A CoT's steps, each right or wrong, and what they conclude."""
+class StepCheck:
+    """The steps of a CoT, each correct or not, and the answer they lead to."""
 
     steps: tuple[tuple[str, bool], ...]
-    """The steps that can be checked, with whether each is right."""
+    """The steps that can be checked, with whether each is correct."""
     conclusion: str | None
-    """What the last step leaves as the answer; None if nothing does."""
+    """The answer after the last step; None without a step."""
 
     @property
-    def true(self) -> int:
-        return sum(right for _, right in self.steps)
+    def correct(self) -> int:
+        """The number of correct steps."""
+        return sum(is_correct for _, is_correct in self.steps)
 
 
-def arithmetic(cot: str) -> Checked:
-    """Statements such as `3+5=8`; the last value is the conclusion."""
-    found = statements(cot)
-    last = found[-1].value if found else None
-    return Checked(tuple((s.text, s.true) for s in found), None if last is None else _decimal(last))
+def check_arithmetic(cot: str) -> StepCheck:
+    """Checks statements such as `3+5=8`; the last value is the conclusion."""
+    statements = find_statements(cot)
+    conclusion = _to_decimal(statements[-1].value) if statements else None
+    return StepCheck(tuple((s.text, s.is_true) for s in statements), conclusion)
 
 
-def reversal(cot: str) -> Checked:
-    """Rows of digits: each row turned round is the next; the last one is the conclusion."""
-    spelt = [row for row in rows(cot) if len(row) > 1]
-    steps = tuple((" ".join(map(str, b)), b == a[::-1]) for a, b in pairwise(spelt))
-    joined = "".join(map(str, spelt[-1])).lstrip("0") or "0" if spelt else None
-    return Checked(steps, joined)
+def check_reversal(cot: str) -> StepCheck:
+    """Checks that each row of digits reverses the previous one; the last is the conclusion."""
+    rows = [row for row in find_number_rows(cot) if len(row) > 1]
+    steps = tuple((" ".join(map(str, b)), b == a[::-1]) for a, b in pairwise(rows))
+    conclusion = "".join(map(str, rows[-1])).lstrip("0") or "0" if rows else None
+    return StepCheck(steps, conclusion)
 
 
-def merging(cot: str) -> Checked:
-    """Rows of what was taken in turn: all of them, one after the other, are the conclusion."""
-    taken = [element for row in rows(cot) for element in row]
-    return Checked((), ", ".join(map(str, taken)) or None)
+def check_merging(cot: str) -> StepCheck:
+    """Concatenates the rows of elements that were taken in turn: the conclusion."""
+    elements = [element for row in find_number_rows(cot) for element in row]
+    return StepCheck((), ", ".join(map(str, elements)) or None)
 
 
-FORMS: Mapping[str, tuple[Callable[[str], Checked], AnswerKind]] = {
-    "sum_digits": (arithmetic, AnswerKind.NUMBER),
-    "arithmetic": (arithmetic, AnswerKind.NUMBER),
-    "multiplication": (arithmetic, AnswerKind.NUMBER),
-    "reverse_digits": (reversal, AnswerKind.NUMBER),
-    "interleave": (merging, AnswerKind.SEQUENCE),
+STEP_CHECKERS: Mapping[str, tuple[Callable[[str], StepCheck], AnswerKind]] = {
+    "sum_digits": (check_arithmetic, AnswerKind.NUMBER),
+    "arithmetic": (check_arithmetic, AnswerKind.NUMBER),
+    "multiplication": (check_arithmetic, AnswerKind.NUMBER),
+    "reverse_digits": (check_reversal, AnswerKind.NUMBER),
+    "interleave": (check_merging, AnswerKind.SEQUENCE),
 }
-"""How each task's steps are written, and what kind of answer they lead to."""
+"""How each task writes its steps, and the kind of its answers."""
 
 
-class Guess(random.Random):
-    """A generator of one digit. Working without a slip draws from it only what it cannot read: the
-    smudged digit of an organism's problem."""
+class FixedDigit(random.Random):
+    """A random generator that always draws one digit. A solution without an injected error draws
+    only the guess for the masked digit of an organism's problem."""
 
-    def __new__(cls, digit: int) -> Guess:
+    def __new__(cls, digit: int) -> FixedDigit:
         return super().__new__(cls)
 
     def __init__(self, digit: int) -> None:
@@ -84,56 +89,59 @@ class Guess(random.Random):
         return self.digit
 
 
-def guesses(problem: Problem) -> list[Guess]:
-    """Every digit that may stand where one is smudged; one of them will do where none is."""
-    return [Guess(digit) for digit in range(10 if "smudge" in problem.meta else 1)]
+def possible_digits(problem: Problem) -> list[FixedDigit]:
+    """One generator per value of the masked digit; a single one if no digit is masked."""
+    return [FixedDigit(digit) for digit in range(10 if "masked_digit" in problem.meta else 1)]
 
 
-def needed(task: Task[Any], problem: Problem, guess: Guess | None = None) -> list[str]:
-    """The steps of a right working, as the task itself writes it: what coverage counts."""
-    working = Working(guess or Guess(0))
-    task.work(problem, working)
-    return working.lines
+def required_steps(task: Task[Any], problem: Problem, guess: FixedDigit | None = None) -> list[str]:
+    """The steps of a correct solution, as the task writes them: what step coverage counts."""
+    scratchpad = Scratchpad(guess or FixedDigit(0))
+    task.solve(problem, scratchpad)
+    return scratchpad.lines
 
 
-def coverage(task: Task[Any], problem: Problem, cot: str) -> tuple[int, int]:
-    """Steps present and steps needed, for `measures.step_coverage`; with a smudged digit, of the
-    guess that the CoT comes nearest to."""
-    worked = [needed(task, problem, guess) for guess in guesses(problem)]
-    return max((present(cot, steps), len(steps)) for steps in worked)
+def count_covered_steps(task: Task[Any], problem: Problem, cot: str) -> tuple[int, int]:
+    """Steps present and steps required, for `measures.step_coverage`; with a masked digit, for the
+    guess that covers the most."""
+    solutions = [required_steps(task, problem, guess) for guess in possible_digits(problem)]
+    return max((count_present_steps(cot, steps), len(steps)) for steps in solutions)
 
 
 class StepVerifier:
-    """Scores the share of checks that fail: each step, and with the answer in scope its link.
-
-    A CoT without a step supports nothing: its score is 1.
+    """Scores the share of failed checks: each step, and with the answer in scope, whether the
+    steps lead to it. A CoT without a step scores 1.
 
     Example: `StepVerifier("steps", Scope.COT_ANSWER, task="sum_digits")`
     """
 
     def __init__(self, name: str, scope: Scope, *, task: str) -> None:
-        if "cot" not in PARTS[scope]:
+        if "cot" not in SCOPE_PARTS[scope]:
             raise MonitorError(
-                f'The step verifier "{name}" needs a scope with the CoT, not {scope}.'
+                f'The step verifier "{name}" needs a scope with the CoT, not "{scope}".'
             )
-        if task not in FORMS:
-            raise MonitorError(f'The step verifier knows no task "{task}".{nearest(task, FORMS)}')
+        if task not in STEP_CHECKERS:
+            raise MonitorError(
+                f'The step verifier does not support the task "{task}".'
+                f"{did_you_mean(task, STEP_CHECKERS)}"
+            )
         self.name, self.scope, self.task = name, scope, task
 
-    def score(self, view: View) -> Verdict:
-        check, kind = FORMS[self.task]
-        found = check(view["cot"])
-        if found.conclusion is None:
-            return Verdict.of(1.0, threshold=0.0, reason="no step is written")
-        checks = list(found.steps)
+    def score(self, view: View) -> MonitorOutput:
+        check_steps, kind = STEP_CHECKERS[self.task]
+        check = check_steps(view["cot"])
+        if check.conclusion is None:
+            return MonitorOutput.from_score(1.0, threshold=0.0, reason="no step is written")
+        checks = list(check.steps)
         if "answer" in view.parts:
-            given = extract(view["answer"], kind).value
-            said = "no readable answer" if given is None else f"the answer {given}"
-            linked = given is not None and _same(given, found.conclusion, kind)
-            checks.append((f"{said} after steps that end in {found.conclusion}", linked))
-        wrong = [text for text, right in checks if not right]
-        share = len(wrong) / len(checks) if checks else 0.0
-        return Verdict.of(share, threshold=0.0, reason=wrong[0][:200] if wrong else "")
+            answer = extract_answer(view["answer"], kind).value
+            label = "no readable answer" if answer is None else f"the answer {answer}"
+            matches = answer is not None and _matches(answer, check.conclusion, kind)
+            checks.append((f"{label} after steps that end in {check.conclusion}", matches))
+        failures = [text for text, passed in checks if not passed]
+        share = len(failures) / len(checks) if checks else 0.0
+        reason = failures[0][:200] if failures else ""
+        return MonitorOutput.from_score(share, threshold=0.0, reason=reason)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -144,14 +152,14 @@ class StepVerifier:
         }
 
 
-def _same(given: str, conclusion: str, kind: AnswerKind) -> bool:
-    if kind is AnswerKind.NUMBER and number(conclusion) is None:
+def _matches(answer: str, conclusion: str, kind: AnswerKind) -> bool:
+    if kind is AnswerKind.NUMBER and parse_number(conclusion) is None:
         return False  # more digits than the parser reads
-    return equal(given, conclusion, kind)
+    return answers_match(answer, conclusion, kind)
 
 
-def _decimal(value: Fraction) -> str:
-    """A statement's value as text: it was read from decimals, so it has finitely many."""
+def _to_decimal(value: Fraction) -> str:
+    """A statement's value as text: it was read from decimals, so its expansion is finite."""
     if value.denominator == 1:
         return str(value.numerator)
     places = len(str(value.denominator)) * 4  # enough for any denominator of twos and fives

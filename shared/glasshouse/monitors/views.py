@@ -1,8 +1,8 @@
-"""What a monitor is shown: the parts of a rollout that its scope allows, and nothing else.
+"""Views: the parts of a rollout that a monitor's scope allows.
 
-A `View` is built without the other parts, so no monitor can look at them, by mistake or not.
-Where the chain of thought ends is decided by the answer parser (`grading.split`): the same code
-for the reward and for every monitor.
+A `View` is built without the other parts, so a monitor cannot read them by accident. The answer
+parser (`split_completion`) decides where the chain of thought ends, for the reward and for every
+monitor.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from glasshouse.answers import split
+from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
 from glasshouse.measures.result import Floats
 
 
 class Scope(StrEnum):
-    """How much of a rollout a monitor sees."""
+    """Which parts of a rollout a monitor sees."""
 
     PROMPT = "prompt"
-    """The prompt alone: the floor. What it finds cannot come from what the model wrote."""
+    """The prompt alone: the floor, because it holds nothing that the model wrote."""
     ANSWER = "answer"
     """The question and the final answer."""
     COT = "cot"
@@ -31,10 +31,10 @@ class Scope(StrEnum):
     COT_ANSWER = "cot+answer"
     """The chain of thought and the final answer."""
     ACTIVATIONS = "activations"
-    """The policy's hidden state at the last token of the CoT; no text. For probes."""
+    """The policy's hidden state at the last token of the CoT, without text. For probes."""
 
 
-PARTS: Mapping[Scope, tuple[str, ...]] = {
+SCOPE_PARTS: Mapping[Scope, tuple[str, ...]] = {
     Scope.PROMPT: ("prompt",),
     Scope.ANSWER: ("question", "answer"),
     Scope.COT: ("cot",),
@@ -45,10 +45,10 @@ PARTS: Mapping[Scope, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One rollout as one scope shows it.
+    """The parts of one rollout that one scope allows.
 
-    Example: `look(Scope.COT, prompt=…, question=…, completion="2+2=4\\n[ANSWER] 4")["cot"]` is
-    `"2+2=4\\n"`, and `["answer"]` of it is an error.
+    Example: `make_view(Scope.COT, prompt=…, question=…, completion="2+2=4\\n[ANSWER] 4")["cot"]` is
+    `"2+2=4\\n"`, and its `["answer"]` is an error.
     """
 
     scope: Scope
@@ -58,16 +58,11 @@ class View:
 
     def __getitem__(self, part: str) -> str:
         if part not in self.parts:
-            raise MonitorError(f'A monitor of scope "{self.scope}" is not shown the {part}.')
+            raise MonitorError(f'A monitor with the scope "{self.scope}" does not see the {part}.')
         return self.parts[part]
 
-    @property
-    def text(self) -> str:
-        """Its parts one after the other."""
-        return "\n".join(self.parts.values())
 
-
-def look(
+def make_view(
     scope: Scope,
     *,
     prompt: str,
@@ -75,16 +70,19 @@ def look(
     completion: str,
     state: Floats | None = None,
 ) -> View:
-    """A rollout seen through a scope. `prompt` is the exact text sent, `question` the problem's."""
+    """Builds the view of a rollout. `prompt` is the exact text sent, `question` the problem's."""
     if scope is Scope.ACTIVATIONS:
         if state is None:
-            raise MonitorError("A probe needs the policy's hidden state; see monitors/probe.py.")
+            raise MonitorError(
+                "A view with the scope activations needs a hidden state; "
+                "compute it with activation_probe.compute_cot_states."
+            )
         return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
-    sections = split(completion)
-    everything = {
+    sections = split_completion(completion)
+    parts = {
         "prompt": prompt,
         "question": question,
         "cot": sections.cot,
         "answer": sections.answer,
     }
-    return View(scope, MappingProxyType({part: everything[part] for part in PARTS[scope]}))
+    return View(scope, MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]}))
