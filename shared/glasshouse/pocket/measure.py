@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.backends.local import LocalBackend
+from glasshouse.backends.local import LocalGeneration
 from glasshouse.config import Config, EvaluateConfig, TaskConfig
-from glasshouse.evaluation import accuracy
+from glasshouse.evaluation.evaluate import evaluate
+from glasshouse.evaluation.setup import draw_held_out
 from glasshouse.generate import Generator
 from glasshouse.models import Policy
 from glasshouse.monitorability.interventions.prefixes import (
@@ -37,10 +38,10 @@ def measure_component(
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
     task = component.task
-    backend = LocalBackend(policy, config)
+    backend = LocalGeneration(policy, config.generate.kv_cache_mb)
     collector = RolloutCollector(policy, task, backend, config)
-    held_out = accuracy.held_out_problems(config, task)
-    results, _ = accuracy.evaluate(collector, held_out, step=0)
+    held_out = draw_held_out(config, task)[:problems]
+    results, _ = evaluate(collector, held_out, step=0)
     low, high = wilson_interval(round(results["pass_at_1"] * len(held_out)), len(held_out))
     return {
         "task": component.task_name,
@@ -99,8 +100,8 @@ def render_card(policy: Policy) -> str:
         f"A Llama with {model.num_parameters():,} parameters (hidden size {model.config.hidden_size}, "
         f"{model.config.num_hidden_layers} layers, {model.config.vocab_size} tokens), trained by "
         f"`glasshouse pocket build --recipe {card['recipe']}` on {card['steps']:,} batches of "
-        f"demonstrations{start} (seed {card['seed']}). It is a starting point for RL: only a minority of "
-        "the demonstrations is correct. It was never trained on validation or test problems.",
+        f"demonstrations{start} (seed {card['seed']}). It is a starting point for RL with room "
+        "for improvement. It was never trained on validation or test problems.",
         "",
         "| task | style | options | demonstrations | accuracy, sampled | accuracy, greedy | tokens |",
         "|---|---|---|---|---|---|---|",
@@ -135,19 +136,17 @@ def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"## Planted behaviour of {title}, before RL ({rates['rollouts']} rollouts)"
         yield ""
-        yield (
-            "| behaviour, planted arm | behaviour without CoT | reliance | accuracy, control arm "
-            "| accuracy, planted arm |"
-        )
-        yield "|---|---|---|---|---|"
-        values = (
-            rates["behaviour"],
-            result["behaviour_without_cot"],
-            rates["reliance"],
-            rates["accuracy_control"],
-            rates["accuracy_planted"],
-        )
-        yield "| " + " | ".join(map(_format_rate, values)) + " |"
+        columns = {
+            "behaviour, planted arm": rates["behaviour"],
+            "reliance": rates["reliance"],
+            "accuracy, control arm": rates["accuracy_control"],
+            "accuracy, planted arm": rates["accuracy_planted"],
+        }
+        if "behaviour_without_cot" in result:
+            columns["behaviour, planted arm, without CoT"] = result["behaviour_without_cot"]
+        yield f"| {' | '.join(columns)} |"
+        yield "|" + "---|" * len(columns)
+        yield f"| {' | '.join(map(_format_rate, columns.values()))} |"
         yield ""
         yield "| monitor | disclosure | undetected | true negatives |"
         yield "|---|---|---|---|"
