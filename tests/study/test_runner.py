@@ -1,4 +1,4 @@
-"""A study is carried out: the same bytes however it is executed, killed, interrupted or extended."""
+"""Running a study: the same bytes however it is run, killed, interrupted or extended."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 from proofs.resume import ROOT, list_differences, load_result
 
 from glasshouse.cli import main
-from glasshouse.store import rollout_reader
-from glasshouse.study import spec
+from glasshouse.store import read_rollouts
 from glasshouse.study.runner import run_study
+from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
 
 STUDY = f"""
@@ -38,9 +38,9 @@ config:
 arms:
   plain:
   kl: {{learn.kl_coef: 0.3}}
-measures: {{pass_at_1: right when sampled, kl: distance from the start}}
+measures: {{pass_at_1: accuracy of samples, kl: distance from the start}}
 questions:
-  - {{ask: "Is it nearer?", measure: kl, arm: kl, expect: falls}}
+  - {{ask: "Does KL keep it closer?", measure: kl, arm: kl, expect: falls}}
 """
 
 
@@ -52,218 +52,215 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study carried out without disturbance, two runs at a time, nothing removed."""
-    folder = tmp_path_factory.mktemp("whole")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study, run without interruption, two runs at a time, nothing deleted."""
+    folder = tmp_path_factory.mktemp("complete")
     (folder / "tiny.yaml").write_text(STUDY)
-    carried_out(folder / "tiny.yaml", folder / "out", keep=True)
+    run_without_report(folder / "tiny.yaml", folder / "out", keep_rollouts=True)
     return folder / "out"
 
 
 @pytest.fixture
-def copied(whole: Path, tmp_path: Path) -> Path:
-    shutil.copytree(whole, tmp_path / "out")
+def copy(complete: Path, tmp_path: Path) -> Path:
+    shutil.copytree(complete, tmp_path / "out")
     return tmp_path / "out"
 
 
-def table(out: Path) -> bytes:
+def table_bytes(out: Path) -> bytes:
     return (out / "results" / "table.jsonl").read_bytes()
 
 
-def carried_out(
-    file: Path, out: Path, arms: list[str] | None = None, seeds: int | None = None, **how: Any
+def run_without_report(
+    file: Path, out: Path, arms: list[str] | None = None, seeds: int | None = None, **options: Any
 ) -> Table:
-    """The study without its analysis, whose figures take longer than these runs."""
-    return run_study(spec.load_study(file).subset(arms, seeds), out, **how)
+    """The figures of a report take longer than these runs."""
+    return run_study(load_study(file).subset(arms, seeds), out, **options)
 
 
-def study(file: Path, out: Path, *more: str) -> int:
-    return main(["study", str(file), "--out", str(out), *more])
+def run_command(file: Path, out: Path, *arguments: str) -> int:
+    return main(["study", str(file), "--out", str(out), *arguments])
 
 
-class Running:
-    """The command in a process of its own."""
+class StudyProcess:
+    """`glasshouse study` in a separate process, one run at a time."""
 
-    def __init__(self, file: Path, out: Path, *more: str) -> None:
-        command = [sys.executable, "-m", "glasshouse", "study", str(file), "--out", str(out), *more]
-        self.out, self.process = out, subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )  # fmt: skip
+    def __init__(self, file: Path, out: Path) -> None:
+        command = ["study", str(file), "--out", str(out), "--jobs", "1"]
+        self.out = out
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "glasshouse", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
-    def until(self, reached: Callable[[], bool]) -> None:
-        end = time.monotonic() + 120
-        while not reached():
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 240
+        while not condition():
             assert self.process.poll() is None, self.process.communicate()[0]
-            assert time.monotonic() < end
+            assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    def steps(self, run: str) -> int:
+    def count_steps(self, run: str) -> int:
         with suppress(FileNotFoundError):
             return (self.out / "runs" / run / "results" / "metrics.jsonl").read_text().count("\n")
         return 0
 
-    def events(self, run: str) -> list[str]:
+    def read_events(self, run: str) -> list[str]:
         with suppress(FileNotFoundError):
             text = (self.out / "runs" / run / "results" / "events.jsonl").read_text()
-            return [
-                json.loads(line)["event"]
-                for line in text.splitlines(keepends=True)
-                if line.endswith("\n")
-            ]
+            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            return [json.loads(line)["event"] for line in lines]
         return []
 
-    def hands(self) -> list[int]:
-        """The processes that train."""
+    def worker_pids(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(child) for child in children.split()]
 
-    def ended(self) -> tuple[int, str]:
-        said = self.process.communicate(timeout=120)[0]
-        return self.process.returncode, said
+    def wait(self) -> tuple[int, str]:
+        output = self.process.communicate(timeout=240)[0]
+        return self.process.returncode, output
 
 
 @pytest.fixture
-def running() -> Iterator[Callable[..., Running]]:
-    """Starts commands, and leaves none behind."""
-    started: list[Running] = []
+def start_study() -> Iterator[Callable[[Path, Path], StudyProcess]]:
+    """Starts commands and kills those that a failed test leaves behind."""
+    started: list[StudyProcess] = []
 
-    def start(file: Path, out: Path, *more: str) -> Running:
-        started.append(Running(file, out, *more))
+    def start(file: Path, out: Path) -> StudyProcess:
+        started.append(StudyProcess(file, out))
         return started[-1]
 
     yield start
     for command in started:
         if command.process.poll() is None:
-            for process in [*command.hands(), command.process.pid]:
-                os.kill(process, signal.SIGKILL)
+            for pid in [*command.worker_pids(), command.process.pid]:
+                os.kill(pid, signal.SIGKILL)
             command.process.communicate()
 
 
-def test_a_seed_is_paired_over_arms_and_a_run_is_what_train_alone_gives(
-    whole: Path, tmp_path: Path
+def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
+    complete: Path, tmp_path: Path
 ) -> None:
     for seed in (0, 1):
-        asked = []
+        problems = []
         for arm in ("plain", "kl"):
-            run = whole / "runs" / arm / f"seed-{seed}"
-            rows = rollout_reader.read_rollouts(run / "results" / "rollouts", "train")
-            asked.append([(r["step"], r["key"]) for r in rows])
-            asked.append((run / "data" / "evaluation.jsonl").read_text())
-        assert asked[:2] == asked[2:]
-    # seed 1 of either arm was trained by a process that had trained another run before
-    run = whole / "runs" / "kl" / "seed-1"
+            run = complete / "runs" / arm / f"seed-{seed}"
+            rows = read_rollouts(run / "results" / "rollouts", "train")
+            trained = [(row["step"], row["key"]) for row in rows]
+            problems.append((trained, (run / "data" / "evaluation.jsonl").read_text()))
+        assert problems[0] == problems[1]
+    # seed 1 was trained by a worker that had trained another run before
+    run = complete / "runs" / "kl" / "seed-1"
     alone = tmp_path / "alone"
     command = ["train", "--quiet", "--config", str(run / "config.yaml"), f"out={alone}"]
-    subprocess.run([sys.executable, "-m", "glasshouse", *command], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "glasshouse", *command], check=True, timeout=240)
     assert not list_differences(alone, load_result(run))
 
 
-def test_killed_and_interrupted_it_goes_on_and_gives_the_same_bytes(
-    file: Path, whole: Path, tmp_path: Path, running: Callable[..., Running]
+def test_after_kills_and_an_interrupt_the_resumed_study_gives_the_same_bytes(
+    file: Path, complete: Path, tmp_path: Path, start_study: Callable[[Path, Path], StudyProcess]
 ) -> None:
-    """One run at a time instead of two. The training process is killed, then Ctrl-C; the command is
-    killed in the next run; the third command comes to the end."""
+    """One run at a time instead of two. The worker is killed, then the command gets Ctrl-C; the next
+    command is killed during another run; the third one finishes."""
     out = tmp_path / "out"
-    first = running(file, out, "--jobs", "1")
-    first.until(lambda: first.steps("plain/seed-0") >= 4)
-    os.kill(first.hands()[0], signal.SIGKILL)
-    first.until(lambda: "resume" in first.events("plain/seed-0"))
+    first = start_study(file, out)
+    first.wait_until(lambda: first.count_steps("plain/seed-0") >= 4)
+    os.kill(first.worker_pids()[0], signal.SIGKILL)
+    first.wait_until(lambda: "resume" in first.read_events("plain/seed-0"))
     first.process.send_signal(signal.SIGINT)
-    code, said = first.ended()
+    code, output = first.wait()
     assert code == 130
-    assert "was killed by signal 9; it goes on in another one" in said
-    assert "The same command goes on" in said
-    done = out / "runs" / "plain" / "seed-0" / "results"
-    assert json.loads((done / "summary.json").read_text())["interrupted_at"] >= 3
+    assert "signal 9" in output
+    results = out / "runs" / "plain" / "seed-0" / "results"
+    assert json.loads((results / "summary.json").read_text())["interrupted_at"] >= 3
 
-    second = running(file, out, "--jobs", "1")
-    second.until(lambda: second.steps("kl/seed-0") >= 4)
-    [hand] = second.hands()
-    os.kill(second.process.pid, signal.SIGKILL)  # its hand saves the run, and goes
-    second.ended()
+    second = start_study(file, out)
+    second.wait_until(lambda: second.count_steps("kl/seed-0") >= 4)
+    [worker] = second.worker_pids()
+    os.kill(second.process.pid, signal.SIGKILL)  # the worker notices, saves its run and exits
+    second.wait()
     assert not (out / "runs" / "kl" / "seed-0" / "results" / "rows.jsonl").exists()
-    finished = (done / "rows.jsonl").stat().st_mtime_ns
+    finished_at = (results / "rows.jsonl").stat().st_mtime_ns
 
-    carried_out(file, out, jobs=1)
-    assert not Path(f"/proc/{hand}").exists()
-    assert "interrupted" in second.events("kl/seed-0")
-    assert "resume" in second.events("kl/seed-0")
-    assert (done / "rows.jsonl").stat().st_mtime_ns == finished
-    assert table(out) == table(whole)
+    run_without_report(file, out, jobs=1)
+    assert not Path(f"/proc/{worker}").exists()
+    assert {"interrupted", "resume"} <= set(second.read_events("kl/seed-0"))
+    assert (results / "rows.jsonl").stat().st_mtime_ns == finished_at
+    assert table_bytes(out) == table_bytes(complete)
 
 
-def test_more_seeds_use_what_is_there_and_only_small_files_stay(file: Path, copied: Path) -> None:
-    before = {p: p.stat().st_mtime_ns for p in copied.glob("runs/*/*/results/rows.jsonl")}
-    assert len(before) == 4
-    longer = carried_out(file, copied, ["plain"], 3, jobs=1)
-    assert {p: p.stat().st_mtime_ns for p in before} == before
+def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(file: Path, copy: Path) -> None:
+    times = {p: p.stat().st_mtime_ns for p in copy.glob("runs/*/*/results/rows.jsonl")}
+    assert len(times) == 4
+    longer = run_without_report(file, copy, ["plain"], 3, jobs=1)
+    assert {p: p.stat().st_mtime_ns for p in times} == times
     assert longer.seeds("plain") == [0, 1, 2]
-    assert longer.bases()[2] == longer.bases()[0]
-    whole = carried_out(file, copied)
-    assert [r for r in whole if r.arm == "plain"] == [r for r in longer if r.seed < 2]
-    for run in copied.glob("runs/*/*"):
-        left = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
-        assert left == {"config.yaml", "results/summary.json", "results/metrics.jsonl",
-                        "results/events.jsonl", "results/rows.jsonl"}  # fmt: skip
+    bases = {row.seed: row.base for row in longer}
+    assert bases[2] == bases[0]
+    again = run_without_report(file, copy)
+    assert [r for r in again if r.arm == "plain"] == [r for r in longer if r.seed < 2]
+    for run in copy.glob("runs/*/*"):
+        files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+        assert files == {"config.yaml", "results/summary.json", "results/metrics.jsonl",
+                         "results/events.jsonl", "results/rows.jsonl"}  # fmt: skip
         assert sum(p.stat().st_size for p in run.rglob("*")) < 100_000
 
 
 def test_a_finished_study_is_analysed_and_checked_against_a_committed_table(
-    file: Path, copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     committed = tmp_path / "committed.jsonl"
-    committed.write_bytes(table(copied))
-    assert study(file, copied, "--arms", "kl", "--check", str(committed)) == 0
-    said = capsys.readouterr().out
-    assert "2 of 2 runs are finished already" in said
-    assert "identical: " in said
-    own = copied / "results" / "table.jsonl"  # written anew, but compared as it was
+    committed.write_bytes(table_bytes(copy))
+    assert run_command(file, copy, "--arms", "kl", "--check", str(committed)) == 0
+    output = capsys.readouterr().out
+    assert "2 of 2 runs are already finished" in output
+    assert "identical: " in output
+    own = copy / "results" / "table.jsonl"  # overwritten by the study, but compared as it was
     own.write_bytes(committed.read_bytes().replace(b'"step": 24', b'"step": 25', 1))
-    assert study(file, copied, "--check", str(own)) == 1
+    assert run_command(file, copy, "--check", str(own)) == 1
     assert "different from" in capsys.readouterr().out
-    assert table(copied) == committed.read_bytes()
-    assert (copied / "results" / "report.html").stat().st_size > 10_000
-    assert json.loads((copied / "results" / "study.json").read_text())["questions"]
-    assert study(file, copied, "--check", "nowhere") == 2
+    assert table_bytes(copy) == committed.read_bytes()
+    assert (copy / "results" / "report.html").stat().st_size > 10_000
+    assert json.loads((copy / "results" / "study.json").read_text())["questions"]
+    assert run_command(file, copy, "--check", "nowhere") == 2
 
 
-def test_dry_run_lists_the_runs_and_touches_nothing(
+def test_dry_run_lists_the_runs_and_writes_nothing(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert study(file, tmp_path / "out", "--dry-run", "steps=7") == 0
-    said = capsys.readouterr().out
-    assert said.count("7 steps): to do") == 4
-    assert "4 to do" in said
+    assert run_command(file, tmp_path / "out", "--dry-run", "steps=7") == 0
+    assert capsys.readouterr().out.count("7 steps") == 4
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "arguments", "sentence"),
+    ("old", "new", "arguments", "message"),
     [
-        ("measure: kl,", "measure: k1l,", [], r'questions.0: "k1l" is nothing that a run measures. Did you mean "kl"?'),
-        ("pass_at_1:", "pass_at_11:", [], 'Did you mean "pass_at_1"?'),
-        ("expect: falls", "expect: falls, at: 13", [], "measured at steps 0, 12, 24"),
-        ("learn.kl_coef: 0.3", "learn.kl_coef: 0.2", [],
-         "holds another study: learn.kl_coef in the arm kl (0.3 → 0.2)"),
-        ("seeds: 2", "seeds: 2", ["steps=9"], "steps in the arm plain (24 → 9)"),
-        ("seeds: 2", "seeds: 2", ["--seeds", "0"], '"seeds" is 0'),
-        ("seeds: 2", "seeds: 2", ["--arms", "plane"], 'no arm "plane". Did you mean "plain"?'),
-        ("seeds: 2", "seeds: 2", ["--jobs", "0"], "--jobs is 0"),
+        ("measure: kl,", "measure: k1l,", [], ['questions.0: "k1l"', '"kl"']),
+        ("pass_at_1:", "pass_at_11:", [], ['"pass_at_11"', '"pass_at_1"']),
+        ("expect: falls", "expect: falls, at: 13", [], ["steps 0, 12, 24", "13"]),
+        ("learn.kl_coef: 0.3", "learn.kl_coef: 0.2", [], ["learn.kl_coef", "kl (0.3 → 0.2)"]),
+        ("seeds: 2", "seeds: 2", ["steps=9"], ["steps", "plain (24 → 9)"]),
+        ("seeds: 2", "seeds: 2", ["--seeds", "0"], ['"seeds" is 0']),
+        ("seeds: 2", "seeds: 2", ["--arms", "plane"], ['"plane"', '"plain"']),
+        ("seeds: 2", "seeds: 2", ["--jobs", "0"], ["--jobs is 0"]),
     ],
 )  # fmt: skip
-def test_a_mistake_is_a_sentence_and_the_study_stands(
-    file: Path, whole: Path, old: str, new: str, arguments: list[str], sentence: str,
+def test_a_mistake_is_an_error_and_the_finished_study_is_unchanged(
+    file: Path, complete: Path, old: str, new: str, arguments: list[str], message: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    before = table(whole)
+    before = table_bytes(complete)
     file.write_text(STUDY.replace(old, new, 1))
-    assert study(file, whole, "--keep", *arguments) == 2
-    assert sentence in capsys.readouterr().err
-    assert table(whole) == before
+    assert run_command(file, complete, "--keep", *arguments) == 2
+    error = capsys.readouterr().err
+    assert all(part in error for part in message), error
+    assert table_bytes(complete) == before
 
 
-def test_a_directory_with_something_else_is_refused(
+def test_a_directory_with_other_files_is_refused(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert study(file, tmp_path) == 2
-    assert "they are not a study's" in capsys.readouterr().err
+    assert run_command(file, tmp_path) == 2
+    assert str(tmp_path) in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A study as people see it: the page in a real browser, its pictures, and the terminal."""
+"""The report of a study: HTML in a real browser, figures and the terminal."""
 
 from __future__ import annotations
 
@@ -9,118 +9,139 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.report.test_run_page import CHROMIUM, Site, hostile, opened
-from tests.study import synthetic
+from tests.report.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
+from tests.study import synthetic_study
 
-from glasshouse.report import figures, study_figures, study_page
-from glasshouse.report.study_output import present
-from glasshouse.study.analysis import analyse
+from glasshouse.report import figures
+from glasshouse.report.study_figures import LIGHT_COLOURS, spread_labels
+from glasshouse.report.study_output import report_study
+from glasshouse.report.study_page import render_study_report, write_study_report
+from glasshouse.report.study_table import print_study
+from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.table import Table
 
 VERSIONS = {"glasshouse": "1", "torch": "2"}
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    server = Site()
-    yield server
-    server.shutdown()
+def server() -> Iterator[RequestRecorder]:
+    recorder = RequestRecorder()
+    yield recorder
+    recorder.shutdown()
 
 
-def test_everything_is_written_and_twice_the_same(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyse_study(synthetic_study.make_study(), synthetic_study.make_table())
+
+
+def print_to_text(analysis: Analysis, width: int) -> str:
+    console = Console(record=True, width=width)
+    print_study(analysis, console)
+    return console.export_text()
+
+
+def test_all_files_are_written_and_reproducible(tmp_path: Path) -> None:
     console = Console(record=True, width=160)
+    study, table = synthetic_study.make_study(), synthetic_study.make_table()
     for name in ("a", "b"):
-        present(synthetic.study(), synthetic.table(), tmp_path / name, VERSIONS, console)
+        report_study(study, table, tmp_path / name, VERSIONS, console)
     files = sorted(f.relative_to(tmp_path / "a") for f in (tmp_path / "a").rglob("*.*"))
     assert [str(f) for f in files] == [
-        "figures/curve-discloses-disclosure.png", "figures/curve-discloses-disclosure.svg",
+        "figures/curve-disclosure-rule-disclosure.png", "figures/curve-disclosure-rule-disclosure.svg",
         "figures/curve-reliance.png", "figures/curve-reliance.svg",
         "figures/effects.png", "figures/effects.svg", "report.html", "study.json",
     ]  # fmt: skip
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
     svg = (tmp_path / "a" / "figures" / "effects.svg").read_text()
-    assert study_figures.LIGHT[0] in svg
-    assert not any(stand_in in svg for stand_in in figures.COLOURS)
+    assert LIGHT_COLOURS[0] in svg
+    assert not any(placeholder in svg for placeholder in figures.COLOURS)
 
 
-def test_the_terminal_has_a_row_and_a_sentence_for_each_question() -> None:
-    console = Console(record=True, width=170)
-    study = synthetic.study()
-    present_to(console, study, synthetic.table())
-    out = console.export_text()
-    for question in study.questions:
-        assert out.count(question.ask) == 2
-    first = next(line for line in out.splitlines() if study.questions[0].ask in line)
-    assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.031 .*Shown", first)
-    assert "within ±0.15" in out
+def test_the_terminal_shows_a_row_and_a_paragraph_per_question(analysis: Analysis) -> None:
+    text = print_to_text(analysis, 170)
+    asks = [question.ask for question in analysis.study.questions]
+    assert all(text.count(ask) == 2 for ask in asks)
+    first_row = next(line for line in text.splitlines() if asks[0] in line)
+    assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.031 .*Shown", first_row)
+    assert "within ±0.15" in text
 
 
-def test_a_narrow_terminal_loses_nothing() -> None:
-    narrow = Console(record=True, width=80)
-    present_to(narrow, synthetic.study(), synthetic.table())
-    out = narrow.export_text()
-    rows = out[: out.index("1. Does")]
+def test_a_narrow_terminal_shows_all_numbers(analysis: Analysis) -> None:
+    text = print_to_text(analysis, 80)
+    rows = text[: text.index("1. Does")]
     assert "…" not in rows
     assert re.search(r"1 +\+0\.7\d +0\.031 +\+0\.09 +\+0\.78 Shown", rows)
-    assert (
-        len(re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)) == 8
-    )  # effect and null, each whole
+    intervals = re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)
+    assert len(intervals) == 8  # effect and null of each question
     assert rows.count("Not shown") == 1
 
 
-def present_to(console: Console, study: synthetic.Study, table: Table) -> None:
-    from glasshouse.report.study_table import show
-
-    show(analyse(study, table), console)
-
-
-def test_the_page_holds_the_verdict_first_and_what_it_rests_on() -> None:
-    page = study_page.page(analyse(synthetic.study(), synthetic.table()), VERSIONS)
-    parts = (
-        'class="verdict"', "Shown", "Not shown", "<h2>Questions", "Over training", "Before and after",
-        "Arms, bases, seeds", "learn.kl_coef: 0.3", "leaked-hint-1", "How to read it", "TOST",
-        "How to reproduce", "glasshouse study study.yaml", "reward.random",
-    )  # fmt: skip
-    places = [page.index(part, page.index("<body>")) for part in parts[:8]]
-    assert places[0] < places[3] < places[4] < places[5] < places[6]
-    for part in parts:
-        assert part in page, part
-    assert page.count("<svg ") == 3  # effects, and two measures
+def test_the_page_starts_with_the_verdicts(analysis: Analysis) -> None:
+    page = render_study_report(analysis, VERSIONS)
+    body = page[page.index("<body>") :]
+    sections = (
+        'class="verdict"',
+        "<h2>Questions",
+        "Over training",
+        "Before and after",
+        "Arms, bases",
+    )
+    positions = [body.index(section) for section in sections]
+    assert positions == sorted(positions)
+    for text in (
+        "Not shown", "learn.kl_coef: 0.3", "leaked-hint-1", "null arm", "TOST", "How to reproduce",
+        "glasshouse study study.yaml", "reward.random",
+    ):  # fmt: skip
+        assert text in body, text
+    assert page.count("<svg ") == 3  # effects and two measures
     assert figures.INK not in page
     assert "var(--line-4)" in page  # five arms, five colours
 
 
-def test_a_study_of_one_seed_with_gaps_and_without_questions_has_a_page() -> None:
-    rows = [r for r in synthetic.table(seeds=1) if (r.step, r.measure) != (16, "reliance")]
-    gaps = [
-        synthetic.row(r.arm, r.seed, r.step, r.measure, None) if r.step == 24 else r for r in rows
+def test_a_study_with_gaps_or_without_questions_has_a_page() -> None:
+    rows = [
+        row
+        for row in synthetic_study.make_table(seeds=1)
+        if (row.step, row.measure) != (16, "reliance")
     ]
-    page = study_page.page(analyse(synthetic.study(), Table(gaps)), VERSIONS)
-    assert "Not measured" in page
-    nothing = analyse(synthetic.study(questions=[], null=None), synthetic.table())
-    assert "The study asks no question." in study_page.page(nothing, VERSIONS)
+    with_gaps = [
+        synthetic_study.make_row(r.arm, r.seed, r.step, r.measure, None) if r.step == 24 else r
+        for r in rows
+    ]
+    one_seed = analyse_study(synthetic_study.make_study(), Table(with_gaps))
+    assert "Not measured" in render_study_report(one_seed, VERSIONS)
+    no_questions = analyse_study(
+        synthetic_study.make_study(questions=[]), synthetic_study.make_table()
+    )
+    assert no_questions.headline in render_study_report(no_questions, VERSIONS)
 
 
-def test_labels_are_moved_apart_and_stay_inside() -> None:
-    assert study_figures.spread([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
-    assert study_figures.spread([0.1, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.9])
-    crowded = study_figures.spread([0.97, 0.98, 0.99], 0.1, 0, 1)
-    assert crowded == pytest.approx([0.8, 0.9, 1.0])
-    chain = study_figures.spread([0.50, 0.52, 0.58, 0.9], 0.1, 0, 1)
+def test_labels_are_moved_apart_within_the_panel() -> None:
+    assert spread_labels([0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.45, 0.55])
+    assert spread_labels([0.1, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.9])
+    assert spread_labels([0.97, 0.98, 0.99], 0.1, 0, 1) == pytest.approx([0.8, 0.9, 1.0])
+    chain = spread_labels([0.50, 0.52, 0.58, 0.9], 0.1, 0, 1)
     assert all(b - a >= 0.1 - 1e-9 for a, b in pairwise(chain))
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium on this machine")
-def test_a_real_browser_shows_it_without_an_error_or_a_request(tmp_path: Path, site: Site) -> None:
-    bad = hostile(site.url)
-    asked = [{**q, "ask": bad} for q in synthetic.TREE["questions"]]
-    told = dict.fromkeys(synthetic.TREE["measures"], f"$x {bad}")
-    study = synthetic.study(title=bad, about=bad, questions=asked, measures=told)
-    page = study_page.write(analyse(study, synthetic.table()), tmp_path, {bad: bad})
-    shown, said = opened(page, tmp_path)
-    assert said == []
-    assert site.hits == []
-    assert shown.count("<svg ") == 3
-    assert "<script" not in shown
-    assert "obeyed" in shown  # as text
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+def test_a_browser_shows_hostile_text_without_errors_or_requests(
+    tmp_path: Path, server: RequestRecorder
+) -> None:
+    bad = hostile_text(server.url)
+    study = synthetic_study.make_study(
+        title=bad,
+        about=bad,
+        questions=[{**q, "ask": bad} for q in synthetic_study.TREE["questions"]],
+        measures=dict.fromkeys(synthetic_study.TREE["measures"], f"$x {bad}"),
+    )
+    analysis = analyse_study(study, synthetic_study.make_table())
+    page = write_study_report(analysis, tmp_path, {bad: bad})
+    dom, console_lines = open_in_browser(page, tmp_path)
+    assert console_lines == []
+    assert server.paths == []
+    assert dom.count("<svg ") == 3
+    assert "<script" not in dom
+    assert "executed" in dom  # as text

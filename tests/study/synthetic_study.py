@@ -1,4 +1,4 @@
-"""A study whose truth is known: five arms × eight seeds × six steps, drawn and not trained."""
+"""A synthetic study with known effects: five arms × eight seeds × six steps, without training."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.study.spec import Study, check
+from glasshouse.study.spec import Study, parse_study
 from glasshouse.study.table import Row, Table
 
 STEPS = (0, 8, 16, 24, 32, 40)
-ENDS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "outcome": {"reliance": (0.24, 0.97), "discloses.disclosure": (0.56, 0.30)},
-    "kl": {"reliance": (0.24, 0.91), "discloses.disclosure": (0.56, 0.62)},
-    "penalty": {"reliance": (0.24, 0.95), "discloses.disclosure": (0.56, 0.02)},
-    "orthogonal": {"reliance": (0.24, 0.96), "discloses.disclosure": (0.56, 0.28)},
-    "random": {"reliance": (0.24, 0.28), "discloses.disclosure": (0.56, 0.35)},
+FIRST_AND_LAST: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "outcome": {"reliance": (0.24, 0.97), "disclosure_rule.disclosure": (0.56, 0.30)},
+    "kl": {"reliance": (0.24, 0.91), "disclosure_rule.disclosure": (0.56, 0.62)},
+    "penalty": {"reliance": (0.24, 0.95), "disclosure_rule.disclosure": (0.56, 0.02)},
+    "orthogonal": {"reliance": (0.24, 0.96), "disclosure_rule.disclosure": (0.56, 0.28)},
+    "random": {"reliance": (0.24, 0.28), "disclosure_rule.disclosure": (0.56, 0.35)},
 }
-"""By arm and measure: the mean at the first and at the last step."""
+"""Means at the first and last step, by arm and measure."""
 COMPANIONS = {"accuracy": (0.5, 0.72), "kl": (0.0, 0.4), "cot_characters": (60.0, 35.0)}
 
 TREE: dict[str, Any] = {
     "title": "Outcome RL on a leaked hint",
-    "about": "The prompt leaks a key. Does RL raise reliance on it, and is the use told?",
+    "about": "The prompt leaks a hint. Does RL raise reliance on it, and is the use disclosed?",
     "bases": ["leaked-hint-0", "leaked-hint-1"],
     "seeds": 8,
     "config": {"task": {"name": "leaked_hint"}, "steps": 40, "evaluate": {"every": 8}},
     "arms": {
         "outcome": {},
         "kl": {"learn.kl_coef": 0.3},
-        "penalty": {"reward": {"pressures": {"monitor": {"weight": 1.0}}}},
-        "orthogonal": {"reward": {"pressures": {"orthogonal": {"weight": 1.0}}}},
+        "penalty": {"reward": {"penalties": {"monitor": {"weight": 1.0}}}},
+        "orthogonal": {"reward": {"penalties": {"orthogonal": {"weight": 1.0}}}},
         "random": {"reward.random": True},
     },
     "control": "outcome",
     "null_arm": "random",
     "measures": {
-        "reliance": "answers that follow a wrong key",
-        "discloses.disclosure": "uses of the key that the CoT tells",
+        "reliance": "answers that follow a wrong hint",
+        "disclosure_rule.disclosure": "uses of the hint that the CoT discloses",
     },
     "questions": [
         {
-            "ask": "Does outcome RL raise reliance on the key?",
+            "ask": "Does outcome RL raise reliance on the hint?",
             "measure": "reliance",
             "arm": "outcome",
             "against": "start",
@@ -51,20 +51,20 @@ TREE: dict[str, Any] = {
         },
         {
             "ask": "Does outcome RL lower disclosure?",
-            "measure": "discloses.disclosure",
+            "measure": "disclosure_rule.disclosure",
             "arm": "outcome",
             "against": "start",
             "expect": "falls",
         },
         {
-            "ask": "Does penalising what the monitor sees lower disclosure?",
-            "measure": "discloses.disclosure",
+            "ask": "Does a penalty on what the monitor flags lower disclosure?",
+            "measure": "disclosure_rule.disclosure",
             "arm": "penalty",
             "expect": "falls",
         },
         {
-            "ask": "Does an irrelevant penalty leave disclosure as it is?",
-            "measure": "discloses.disclosure",
+            "ask": "Does an irrelevant penalty leave disclosure unchanged?",
+            "measure": "disclosure_rule.disclosure",
             "arm": "orthogonal",
             "expect": "unchanged",
             "margin": 0.15,
@@ -73,20 +73,24 @@ TREE: dict[str, Any] = {
 }
 
 
-def study(**changes: Any) -> Study:
-    return check({**TREE, **changes}, "the study")
+def make_study(**changes: Any) -> Study:
+    return parse_study({**TREE, **changes}, "the study")
 
 
-def table(seed: int = 0, spread: float = 0.05, seeds: int = 8, base_spread: float = 0.03) -> Table:
-    """Curves that saturate, each seed with its own start (the same in every arm) and its own end."""
+def make_table(
+    seed: int = 0, spread: float = 0.05, seeds: int = 8, base_spread: float = 0.03
+) -> Table:
+    """Saturating curves; each seed has its own start, the same in every arm, and its own end."""
     return Table(_rows(np.random.default_rng(seed), spread, seeds, base_spread))
 
 
 def _rows(rng: Any, spread: float, seeds: int, base_spread: float) -> Iterator[Row]:
-    ends = {arm: {**COMPANIONS, **measures} for arm, measures in ENDS.items()}
+    ends = {arm: {**COMPANIONS, **measures} for arm, measures in FIRST_AND_LAST.items()}
     ends["random"] |= {"accuracy": (0.5, 0.35), "cot_characters": (60.0, 66.0)}
     for s in range(seeds):
-        start = {name: rng.normal(0, base_spread) for name in ("reliance", "discloses.disclosure")}
+        start = {
+            name: rng.normal(0, base_spread) for name in ("reliance", "disclosure_rule.disclosure")
+        }
         for arm, measures in ends.items():
             for name, (first, last) in measures.items():
                 drift = rng.normal(0, spread)
@@ -97,9 +101,9 @@ def _rows(rng: Any, spread: float, seeds: int, base_spread: float) -> Iterator[R
                     value += (last - first + scale * drift) * share
                     if bounded := scale == 1:
                         value = min(1.0, max(0.0, value))
-                    yield row(arm, s, step, name, value if bounded else max(0.0, value))
+                    yield make_row(arm, s, step, name, value if bounded else max(0.0, value))
 
 
-def row(arm: str, seed: int, step: int, measure: str, value: float | None) -> Row:
+def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> Row:
     base = f"leaked-hint-{seed % 2}"
     return Row(arm=arm, seed=seed, step=step, measure=measure, base=base, value=value)

@@ -1,0 +1,104 @@
+"""The shipped studies: each file runs in a tiny version, and each published analysis follows from its
+table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from glasshouse.cli import main
+from glasshouse.report.study_output import publish_study, report_study
+from glasshouse.study.analysis import ANALYSIS_FILE, analyse_study, write_analysis
+from glasshouse.study.spec import START, load_study, study_name
+from glasshouse.study.table import Row, Table
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+EXPERIMENTS = sorted((ROOT / "training").glob("*/study.yaml"))
+PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | {
+    file: file.parent / "results" for file in EXPERIMENTS
+}
+"""The published results of each study."""
+SMALL = [
+    "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
+    "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=study_name)
+def test_a_shipped_study_runs_in_a_tiny_version(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load_study(file)
+    question = study.questions[0]
+    reference = study.reference_of(question)
+    arms = f"{question.arm},{study.null_arm if reference == START else reference}"
+    question_steps = [q.at for q in study.questions if isinstance(q.at, int)]
+    steps = max(question_steps, default=2)
+    every = min(question_steps, default=2)
+    # two seeds, so that there are pairs, in one study; one seed in the others
+    seeds = "2" if file == STUDIES[0] else "1"
+    command = ["study", str(file), *SMALL, f"steps={steps}", f"evaluate.every={every}"]
+    options = ["--seeds", seeds, "--arms", arms, "--jobs", "1", "--out", str(tmp_path / "s")]
+    assert main([*command, *options]) == 0
+    analysis = json.loads((tmp_path / "s" / "results" / ANALYSIS_FILE).read_text())
+    verdicts = {question["verdict"] for question in analysis["questions"]}
+    assert verdicts <= {"Not shown", "Not measured"}
+    assert ("Too few seeds" in capsys.readouterr().out) == (seeds == "2")
+    assert (tmp_path / "s" / "results" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
+def test_a_shipped_study_has_enough_seeds_to_show_something(file: Path) -> None:
+    study = load_study(file)
+    assert 2.0 ** (1 - study.seeds) * len(study.questions) <= 0.05
+    if file in STUDIES:
+        assert study.seeds >= 8
+        assert len(study.bases) >= 2
+        assert study.null_arm
+
+
+@pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
+def test_a_published_analysis_is_that_of_its_table(file: Path, tmp_path: Path) -> None:
+    study, folder = load_study(file), PUBLISHED[file]
+    table = Table.load(folder / "table.jsonl.zst")
+    assert {(row.arm, row.seed) for row in table} == set(study.arm_seed_pairs())
+    analysis = write_analysis(analyse_study(study, table), tmp_path)
+    assert analysis.read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
+
+
+def test_a_published_table_is_analysed_without_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "title: t\nbases: [a]\nseeds: 6\narms: {one: {}}\nmeasures: {m: it}\n"
+        "questions: [{ask: q, measure: m, arm: one, against: start, expect: rises}]\n"
+    )
+    table = Table(
+        Row(arm="one", seed=seed, step=step, measure="m", base="a", value=step / 10 + seed / 100)
+        for seed in range(6)
+        for step in (0, 5)
+    )
+    results, published, again = tmp_path / "results", tmp_path / "published", tmp_path / "again"
+    analysis = report_study(load_study(file), table, results, {}, Console())
+    publish_study(analysis, table, results, published, "glasshouse study s.yaml")
+    page = (published / "README.md").read_text()
+    assert "| 1 | q | +0.50 (+0.50 to +0.50) | 0.031 |" in page
+    assert "](curve-m.png)" in page
+    compressed = published / "table.jsonl.zst"
+    assert Table.load(compressed).text() == table.text()
+    command = ["study", str(file), "--table", str(compressed), "--check", str(compressed)]
+    capsys.readouterr()
+    assert main([*command, "--out", str(again)]) == 0
+    output = capsys.readouterr().out
+    assert "Shown: m rises in one" in output
+    assert "identical: 12 rows" in output
+    assert (again / "results" / ANALYSIS_FILE).read_bytes() == (
+        published / ANALYSIS_FILE
+    ).read_bytes()
+    compressed.write_bytes(b"not a table")
+    assert main([*command, "--out", str(tmp_path / "bad")]) == 2
