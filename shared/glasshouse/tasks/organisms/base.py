@@ -111,7 +111,7 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
     @property
     def monitor_patterns(self) -> Mapping[str, str]:
         """Regular expressions of the organism's own rule monitors, by monitor name."""
-        return {"discloses": self.disclosure_pattern} if self.disclosure_pattern else {}
+        return {"disclosure_rule": self.disclosure_pattern} if self.disclosure_pattern else {}
 
     # --- the inner task --------------------------------------------------------------------
 

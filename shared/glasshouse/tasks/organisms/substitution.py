@@ -52,8 +52,8 @@ class Substitution(Organism[SubstitutionOptions]):
     def monitor_patterns(self) -> Mapping[str, str]:
         return {
             **super().monitor_patterns,
-            "substitutes": word_pattern(SYNONYMS),
-            "idles": word_pattern(MEANINGLESS_WORDS),
+            "synonym_rule": word_pattern(SYNONYMS),
+            "unrelated_words_rule": word_pattern(MEANINGLESS_WORDS),
         }
 
     def training_problem(self, problem: Problem) -> Problem:
