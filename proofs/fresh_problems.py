@@ -1,10 +1,10 @@
-"""A million fresh problems a task: no repeat, none in another split, flat memory, cheap draws.
+"""A million fresh problems per task: no repeats, no mixing of splits, constant memory, fast draws.
 
     python -m proofs.fresh_problems [--count 1000000] [--tasks sum_digits …]
 
-`make data-million` runs it; CI runs it with 50,000 (tests/data/test_million.py). Draws are noted as
-64-bit hashes in an array made beforehand, so that growth of memory is the stream's own. Where a
-space is smaller than the count, no problem may come twice within a lap.
+`make data-million` runs it; CI runs it with 50,000 (tests/data/test_fresh_problems.py). The draws are
+stored as 64-bit hashes in a preallocated array, so any growth of memory is caused by the stream. If a
+task has fewer problems than the count, no problem may repeat within an epoch.
 """
 
 from __future__ import annotations
@@ -18,69 +18,81 @@ from dataclasses import dataclass
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.data import Fresh, Split, split_of
-from glasshouse.tasks import TASKS, make
+from glasshouse.data import FreshProblems, Split, assign_split
+from glasshouse.tasks import TASKS, make_task
 
 GYM = "gym.chain_sum"
-"""A space that cannot be numbered; drawn a twentieth as often, since reasoning-gym is slow."""
+"""A task that cannot be enumerated; a twentieth of the draws, because reasoning-gym is slow."""
 BATCH = 1000
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a long stretch of a stream showed."""
+class StreamCheck:
+    """The result of drawing many problems."""
 
     task: str
     drawn: int
-    laps: int
+    epochs: int
+    """How often the stream restarted."""
     repeats: int
-    """Problems that came twice within a lap."""
-    strays: int
+    """Problems that repeated within an epoch."""
+    wrong_split: int
     """Problems of another split."""
     shared: int
-    """Problems that streams of two splits both drew."""
-    grown_mb: float
-    """Memory at the end less memory after the first tenth."""
+    """Problems drawn by the streams of two splits."""
+    memory_growth_mb: float
+    """Memory at the end minus memory after the first tenth."""
     microseconds: float
-    """CPU time of a draw."""
+    """CPU time per draw."""
 
     @property
     def holds(self) -> bool:
-        return not (self.repeats or self.strays or self.shared) and self.grown_mb < 8
+        return not (self.repeats or self.wrong_split or self.shared) and self.memory_growth_mb < 8
 
 
-def draw(name: str, count: int, seed: int = 0) -> Found:
-    """Draw `count` training problems, and a fiftieth as many of the other splits beside them."""
-    task, hashes = make(name), np.ones(count, dtype=np.uint64)
-    stream = Fresh(task, Split.TRAIN, seed)
-    laps = np.ones(count, dtype=np.int32)  # ones, since zeros take their memory only when used
-    strays, spent, early, done = 0, 0.0, 0.0, 0
+def check_stream(name: str, count: int, seed: int = 0) -> StreamCheck:
+    """Draws `count` training problems, and a fiftieth as many of each other split."""
+    task, hashes = make_task(name), np.ones(count, dtype=np.uint64)
+    stream = FreshProblems(task, Split.TRAIN, seed)
+    epochs = np.ones(count, dtype=np.int32)  # zeros would be allocated only when written
+    wrong_split, cpu_seconds, early_mb, done = 0, 0.0, 0.0, 0
     while done < count:
-        before = time.process_time()
+        started = time.process_time()
         problems = []
         for _ in range(min(BATCH, count - done)):
             problems += stream.take(1)
-            laps[done + len(problems) - 1] = stream.laps
-        spent += time.process_time() - before
+            epochs[done + len(problems) - 1] = stream.epochs
+        cpu_seconds += time.process_time() - started
         for problem in problems:
-            strays += split_of(problem) is not Split.TRAIN
+            wrong_split += assign_split(problem) is not Split.TRAIN
             hashes[done] = randomness.key(problem.key)
             done += 1
-        if not early and done >= count / 10:
-            early = resident_mb()
-    grown = resident_mb() - early
-    repeats = count - sum(len(np.unique(hashes[laps == lap])) for lap in range(stream.laps + 1))
+        if not early_mb and done >= count / 10:
+            early_mb = resident_mb()
+    growth_mb = resident_mb() - early_mb
+    repeats = count - sum(len(np.unique(hashes[epochs == e])) for e in range(stream.epochs + 1))
     others = [
-        np.array([randomness.key(p.key) for p in Fresh(task, split, seed).take(count // 50)])
+        np.array(
+            [randomness.key(p.key) for p in FreshProblems(task, split, seed).take(count // 50)]
+        )
         for split in (Split.VALIDATION, Split.TEST)
     ]
     pairs = [(hashes, others[0]), (hashes, others[1]), (others[0], others[1])]
     shared = sum(len(np.intersect1d(a, b)) for a, b in pairs)
-    return Found(name, count, stream.laps, repeats, strays, shared, grown, 1e6 * spent / count)
+    return StreamCheck(
+        name,
+        count,
+        stream.epochs,
+        repeats,
+        wrong_split,
+        shared,
+        growth_mb,
+        1e6 * cpu_seconds / count,
+    )
 
 
 def resident_mb() -> float:
-    """Memory in use now, not at its peak."""
+    """Current (not peak) resident memory."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -90,19 +102,19 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--tasks", nargs="*", default=[*TASKS, GYM])
     args = parser.parse_args()
-    held = True
+    all_hold = True
     for name in args.tasks:
         count = args.count // 20 if name.startswith("gym.") else args.count
-        found = draw(name, count)
-        held &= found.holds
+        result = check_stream(name, count)
+        all_hold &= result.holds
         print(
-            f"{name:<16} {found.drawn:>9,} drawn, {found.laps} laps, {found.repeats} repeats within a lap, "
-            f"{found.strays} of another split, {found.shared} shared between splits, memory "
-            f"{found.grown_mb:+.1f} MB, {found.microseconds:.0f} µs a draw: "
-            f"{'holds' if found.holds else 'DOES NOT HOLD'}",
+            f"{name:<16} {result.drawn:>9,} drawn, {result.epochs} restarts, {result.repeats} repeats within an epoch, "
+            f"{result.wrong_split} of another split, {result.shared} shared between splits, memory "
+            f"{result.memory_growth_mb:+.1f} MB, {result.microseconds:.0f} µs per draw: "
+            f"{'holds' if result.holds else 'DOES NOT HOLD'}",
             flush=True,
         )
-    return 0 if held else 1
+    return 0 if all_hold else 1
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The slow proofs: many seeds, real runs, thresholds. `make demo-seeds`, `make learn-all`.
+"""Learning proofs over several seeds, with thresholds. `make demo-seeds`, `make learn-all`.
 
     python -m proofs.learning demo reinforce tasks
 
-Each proof runs the example experiment two at a time, prints a line a run and whether its claim
-holds, and writes docs/measured/<proof>.json. Finished runs under runs/proofs are not run again.
+Each proof trains the example experiment, two runs at a time, prints one line per run with whether its
+claim holds, and writes docs/measured/<proof>.json. Finished runs in runs/proofs are not repeated.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ RUNS = ROOT / "runs" / "proofs"
 TASKS = ("sum_digits", "reverse_digits", "arithmetic", "multiplication", "interleave")
 
 Arm = tuple[str, list[str]]
-"""A name and the overrides that make it."""
+"""A name and its overrides."""
 
 
 def demo() -> bool:
     """Held-out greedy accuracy from at most 0.50 to at least 0.90 in each of 5 seeds."""
     arms = [(f"demo-{seed}", [f"seed={seed}"]) for seed in range(5)]
-    return prove(
+    return run_proof(
         "demo", arms, lambda s: s["before"]["accuracy"] <= 0.5 and s["after"]["accuracy"] >= 0.9
     )
 
@@ -37,11 +37,11 @@ def demo() -> bool:
 def reinforce() -> bool:
     """REINFORCE gains at least 0.25 in each of 5 seeds."""
     arms = [(f"reinforce-{s}", [f"seed={s}", *REINFORCE]) for s in range(5)]
-    return prove("reinforce", arms, lambda s: gain(s) >= 0.25)
+    return run_proof("reinforce", arms, lambda s: accuracy_gain(s) >= 0.25)
 
 
 def tasks() -> bool:
-    """GRPO gains at least 0.20 on every task with steps; without steps it is only reported."""
+    """GRPO gains at least 0.20 on every task with style cot; style direct is only reported."""
     arms: list[Arm] = [
         (
             f"{task}-{style}",
@@ -50,7 +50,7 @@ def tasks() -> bool:
         for style in ("cot", "direct")
         for task in TASKS
     ]
-    return prove("tasks", arms, lambda s: s["style"] == "direct" or gain(s) >= 0.2)
+    return run_proof("tasks", arms, lambda s: s["style"] == "direct" or accuracy_gain(s) >= 0.2)
 
 
 REINFORCE = ["learn.algorithm=reinforce"]
@@ -58,25 +58,25 @@ TASK_SETTINGS: dict[str, list[str]] = {}
 PROOFS: dict[str, Callable[[], bool]] = {"demo": demo, "reinforce": reinforce, "tasks": tasks}
 
 
-def gain(summary: dict[str, Any]) -> float:
-    """Of sampled accuracy, which a greedy flip cannot fake."""
+def accuracy_gain(summary: dict[str, Any]) -> float:
+    """The gain in sampled accuracy, which is less noisy than greedy accuracy."""
     return summary["after"]["pass_at_1"] - summary["before"]["pass_at_1"]
 
 
-def prove(name: str, arms: list[Arm], holds: Callable[[dict[str, Any]], bool]) -> bool:
+def run_proof(name: str, arms: list[Arm], holds: Callable[[dict[str, Any]], bool]) -> bool:
     results = []
     with ThreadPoolExecutor(2) as pool:
-        for (arm, overrides), summary in zip(arms, pool.map(run, arms), strict=True):
+        for (arm, overrides), summary in zip(arms, pool.map(train_arm, arms), strict=True):
             before, after = summary["before"], summary["after"]
-            ok = holds(summary)
+            arm_holds = holds(summary)
             print(
                 f"{arm:<24} greedy {before['accuracy']:.3f} → {after['accuracy']:.3f}   "
                 f"sampled {before['pass_at_1']:.3f} → {after['pass_at_1']:.3f}   "
                 f"length {before['sampled_length']:.0f} → {after['sampled_length']:.0f}   "
-                f"{summary['seconds']:.0f} s   {'holds' if ok else 'DOES NOT HOLD'}",
+                f"{summary['seconds']:.0f} s   {'holds' if arm_holds else 'DOES NOT HOLD'}",
                 flush=True,
             )
-            kept = {
+            evaluations = {
                 k: {m: v for m, v in summary[k].items() if m != "levels"}
                 for k in ("before", "after")
             }
@@ -84,20 +84,20 @@ def prove(name: str, arms: list[Arm], holds: Callable[[dict[str, Any]], bool]) -
                 {
                     "arm": arm,
                     "overrides": overrides,
-                    "holds": ok,
+                    "holds": arm_holds,
                     "seconds": summary["seconds"],
-                    **kept,
+                    **evaluations,
                 }
             )
-    held = sum(r["holds"] for r in results)
-    print(f"{name}: {held} of {len(results)} hold. {PROOFS[name].__doc__}")
+    count = sum(r["holds"] for r in results)
+    print(f"{name}: {count} of {len(results)} hold. {PROOFS[name].__doc__}")
     target = ROOT / "docs" / "measured" / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps({"claim": PROOFS[name].__doc__, "runs": results}, indent=2) + "\n")
-    return held == len(results)
+    return count == len(results)
 
 
-def run(arm: Arm) -> dict[str, Any]:
+def train_arm(arm: Arm) -> dict[str, Any]:
     name, overrides = arm
     out = RUNS / name
     summary = out / "results" / "summary.json"
@@ -114,9 +114,9 @@ def run(arm: Arm) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or list(PROOFS)
-    unknown = [w for w in wanted if w not in PROOFS]
+    names = sys.argv[1:] or list(PROOFS)
+    unknown = [name for name in names if name not in PROOFS]
     if unknown:
-        sys.exit(f"error: there is no proof {unknown[0]!r}; there are: {', '.join(PROOFS)}.")
-    outcomes = [PROOFS[w]() for w in wanted]
+        sys.exit(f"error: there is no proof {unknown[0]!r}; choose from {', '.join(PROOFS)}.")
+    outcomes = [PROOFS[name]() for name in names]
     sys.exit(0 if all(outcomes) else 1)

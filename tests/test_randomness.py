@@ -1,4 +1,4 @@
-"""Every random number is a function of its key."""
+"""Keyed random numbers: every draw is a function of its key."""
 
 import numpy as np
 import pytest
@@ -17,26 +17,26 @@ def test_keys_never_change():
 
 
 def test_noise_never_changes():
-    got = randomness.uniforms(np.array([0, 1, 2**64 - 1], dtype=np.uint64), 5, 2)
-    assert got.tolist() == [
+    noise = randomness.uniforms(np.array([0, 1, 2**64 - 1], dtype=np.uint64), 5, 2)
+    assert noise.tolist() == [
         [0.32732576421812587, 0.17386786595968295],
         [0.7628943919117611, 0.877348686764173],
         [0.8246716106407089, 0.9426143746841554],
     ]
 
 
-def test_a_parts_type_and_place_matter():
+def test_type_and_position_of_key_parts_matter():
     keys = [("1",), (1,), (1.0,), (True,), ("a", "b"), ("b", "a"), ("ab",), ("a", "b", "")]
     assert len({randomness.key(*parts) for parts in keys}) == len(keys)
 
 
 @given(st.lists(st.one_of(st.text(), st.integers()), max_size=4))
-def test_a_key_has_64_bits_and_a_stream_is_its_own(parts):
+def test_key_has_64_bits_and_streams_are_independent(parts):
     assert 0 <= randomness.key(*parts) < 2**64
     assert randomness.stream(*parts).random() == randomness.stream(*parts).random()
 
 
-def test_noise_lies_between_0_and_1_and_is_uniform():
+def test_noise_is_uniform_in_0_to_1():
     keys = np.array([randomness.key("row", i) for i in range(200)], dtype=np.uint64)
     noise = randomness.uniforms(keys, 0, 1000)
     assert noise.shape == (200, 1000)
@@ -48,7 +48,7 @@ def test_noise_lies_between_0_and_1_and_is_uniform():
 
 
 def unmix(z: int) -> int:
-    """SplitMix64's finaliser backwards: which sum of key and position gives these bits?"""
+    """Inverts SplitMix64's finaliser."""
     for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
         whole = z
         for _ in range(3):
@@ -66,7 +66,7 @@ def unmix(z: int) -> int:
         2**64 - 1,
     ],
 )
-def test_even_the_most_extreme_bits_give_neither_0_nor_1(bits):
+def test_extreme_bits_give_neither_0_nor_1(bits):
     key = (unmix(bits) - 0x9E3779B97F4A7C15) % 2**64
     [[noise]] = randomness.uniforms(np.array([key], dtype=np.uint64), 0, 1)
     assert noise == pytest.approx(bits / 2**64, abs=1e-12)
@@ -74,22 +74,21 @@ def test_even_the_most_extreme_bits_give_neither_0_nor_1(bits):
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10_000), st.integers(1, 50))
-def test_any_position_can_be_had_alone(key, start, count):
+def test_each_position_can_be_computed_alone(key, start, count):
     row = np.array([key], dtype=np.uint64)
     together = randomness.uniforms(row, start, count)[0].tolist()
     alone = [randomness.uniforms(row, start + i, 1)[0, 0] for i in range(count)]
     assert together == alone
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+def test_row_does_not_depend_on_other_rows():
     keys = np.array([11, 22, 33], dtype=np.uint64)
     assert (randomness.uniforms(keys, 0, 9)[1] == randomness.uniforms(keys[1:2], 0, 9)[0]).all()
 
 
-@pytest.mark.parametrize("apart", [1, 2, 256, 2**32])
-def test_neighbouring_keys_are_not_correlated(apart):
-    """Raw keys side by side, as well as positions side by side."""
-    keys = np.arange(1, 20_001, dtype=np.uint64) * np.uint64(apart)
+@pytest.mark.parametrize("distance", [1, 2, 256, 2**32])
+def test_adjacent_keys_and_positions_are_not_correlated(distance):
+    keys = np.arange(1, 20_001, dtype=np.uint64) * np.uint64(distance)
     noise = randomness.uniforms(keys, 0, 2)
     for left, right in (
         (noise[:-1, 0], noise[1:, 0]),
@@ -99,7 +98,7 @@ def test_neighbouring_keys_are_not_correlated(apart):
         assert abs(np.corrcoef(left, right)[0, 1]) < 4.5 / np.sqrt(len(left))
 
 
-def test_keys_of_neighbouring_steps_are_not_correlated():
+def test_keys_of_adjacent_steps_are_not_correlated():
     keys = np.array([randomness.key("noise", 0, i) for i in range(5000)], dtype=np.uint64)
     unit = keys.astype(np.float64) / 2**64
     assert abs(np.corrcoef(unit[:-1], unit[1:])[0, 1]) < 4.5 / np.sqrt(5000)

@@ -1,4 +1,4 @@
-"""Problem files with a pedigree."""
+"""Created problem files and their provenance."""
 
 import hashlib
 import json
@@ -6,56 +6,67 @@ import json
 import pytest
 
 from glasshouse.cli import main
-from glasshouse.data import Fresh, Split, files, split_of
-from glasshouse.data.create_file import generate, provenance_of
+from glasshouse.data import FreshProblems, Split, assign_split, files
+from glasshouse.data.create_file import create_problem_file, provenance_path
 from glasshouse.errors import ConfigError
-from glasshouse.tasks import TASKS, make
+from glasshouse.tasks import TASKS, make_task
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_file_holds_the_first_problems_of_the_split_and_says_where_they_come_from(
-    name, tmp_path
-):
+def test_file_has_the_first_problems_of_the_split_and_its_provenance(name, tmp_path):
     out = tmp_path / "new folder" / "v.jsonl"
-    about = generate(name, {}, Split.VALIDATION, 20, 1.5, 7, out)
-    problems = files.read(out)
-    assert problems == Fresh(make(name), Split.VALIDATION, 7).take(30)
-    assert {split_of(p) for p in problems} == {Split.VALIDATION}
-    written = json.loads(provenance_of(out).read_text())
-    assert written == about
+    returned = create_problem_file(name, {}, Split.VALIDATION, 20, 1.5, 7, out)
+    problems = files.read_problem_file(out)
+    assert problems == FreshProblems(make_task(name), Split.VALIDATION, 7).take(30)
+    assert {assign_split(p) for p in problems} == {Split.VALIDATION}
+    written = json.loads(provenance_path(out).read_text())
+    assert written == returned
     assert written["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
     expected = {"task": name, "split": "validation", "seed": 7, "count": 20, "oversize": 1.5}
     assert {k: written[k] for k in expected} == expected
     assert written["problems"] == 30
-    assert written["options"] == make(name).options.model_dump(mode="json")
-    assert {"glasshouse", "sources_sha256", "space", "share_of_split_about"} <= written.keys()
+    assert written["options"] == make_task(name).options.model_dump(mode="json")
+    assert {
+        "glasshouse",
+        "sources_sha256",
+        "task_size",
+        "approximate_share_of_split",
+    } <= written.keys()
     assert len(list(out.parent.iterdir())) == 2
 
 
-def test_oversizing_is_exact(tmp_path):
+def test_oversize_is_rounded_exactly(tmp_path):
     assert (
-        generate("interleave", {}, Split.TEST, 10, 1.1, 0, tmp_path / "a.jsonl")["problems"] == 11
+        create_problem_file("interleave", {}, Split.TEST, 10, 1.1, 0, tmp_path / "a.jsonl")[
+            "problems"
+        ]
+        == 11
     )
-    assert generate("interleave", {}, Split.TEST, 3, 1.5, 0, tmp_path / "b.jsonl")["problems"] == 5
+    assert (
+        create_problem_file("interleave", {}, Split.TEST, 3, 1.5, 0, tmp_path / "b.jsonl")[
+            "problems"
+        ]
+        == 5
+    )
 
 
-def test_the_command_says_how_much_of_the_space_it_takes_and_overwrites_nothing(tmp_path, capsys):
+def test_command_prints_the_share_of_the_split_and_does_not_overwrite(tmp_path, capsys):
     out = tmp_path / "v.jsonl"
     arguments = ["data", "generate", "--task", "multiplication", "--count", "36", "--oversize", "1.5",
                  "--options", "left_digits=2", "right_digits=1", "--out", str(out)]  # fmt: skip
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "54 validation problems" in said
-    assert "about 66.67% of the 81 in that split (810 in all)" in said
+    output = capsys.readouterr().out
+    assert "54 validation problems" in output
+    assert "about 66.67% of the 81 in that split (810 in total)" in output
     before = out.read_bytes()
     assert main(arguments) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err
+    assert str(out) in capsys.readouterr().err
     assert out.read_bytes() == before
     out.unlink()
-    assert main(arguments) == 2, "its provenance still stands there"
+    assert main(arguments) == 2, "its provenance still exists"
 
 
-def test_more_than_the_split_holds_is_a_sentence_with_the_number_there_is(tmp_path, capsys):
+def test_count_beyond_the_split_names_the_available_number(tmp_path, capsys):
     out = tmp_path / "v.jsonl"
     arguments = [
         "data",
@@ -68,26 +79,26 @@ def test_more_than_the_split_holds_is_a_sentence_with_the_number_there_is(tmp_pa
         str(out),
     ]
     assert main(arguments) == 2
-    assert "has only 8,063 validation problems" in capsys.readouterr().err
+    assert "8,063 validation problems" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"out": "v.csv"}, ".jsonl or .parquet"),
-        ({"count": 0}, "not 1 or more"),
-        ({"oversize": 0.5}, "not 1 or more"),
-        ({"oversize": float("nan")}, "not 1 or more"),
-        ({"name": "multiplicaton"}, 'Did you mean "multiplication"'),
+        ({"count": 0}, "at least 1"),
+        ({"oversize": 0.5}, "at least 1"),
+        ({"oversize": float("nan")}, "at least 1"),
+        ({"task_name": "multiplicaton"}, '"multiplication"'),
         ({"options": {"left": 1}}, "left_digits"),
     ],
 )
-def test_a_mistake_is_a_sentence(change, says, tmp_path):
-    given = {"name": "multiplication", "options": {}, "split": Split.TEST, "count": 5, "oversize": 1,
+def test_invalid_argument_is_an_error_and_writes_nothing(change, message, tmp_path):
+    arguments = {"task_name": "multiplication", "options": {}, "split": Split.TEST, "count": 5, "oversize": 1,
              "seed": 0, "out": "v.jsonl", **change}  # fmt: skip
-    with pytest.raises(ValueError, match=says) as error:
-        generate(**given | {"out": tmp_path / given["out"]})
+    with pytest.raises(ValueError, match=message) as error:
+        create_problem_file(**arguments | {"out": tmp_path / arguments["out"]})
     assert isinstance(error.value, ConfigError) or "multiplication" in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -95,5 +106,7 @@ def test_a_mistake_is_a_sentence(change, says, tmp_path):
 def test_parquet_is_chosen_by_suffix(tmp_path):
     pytest.importorskip("pyarrow")
     for suffix in ("jsonl", "parquet"):
-        generate("sum_digits", {}, Split.TEST, 9, 1, 0, tmp_path / f"v.{suffix}")
-    assert files.read(tmp_path / "v.parquet") == files.read(tmp_path / "v.jsonl")
+        create_problem_file("sum_digits", {}, Split.TEST, 9, 1, 0, tmp_path / f"v.{suffix}")
+    assert files.read_problem_file(tmp_path / "v.parquet") == files.read_problem_file(
+        tmp_path / "v.jsonl"
+    )

@@ -1,4 +1,4 @@
-"""50,000 fresh problems a task in CI; `make data-million` does a fresh_problems."""
+"""50,000 fresh problems per task; `make data-million` draws a million."""
 
 import pytest
 from proofs import fresh_problems
@@ -7,32 +7,32 @@ from glasshouse.tasks import TASKS
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_50_000_fresh_problems_never_repeat_stay_in_their_split_and_need_no_memory(name):
-    found = fresh_problems.draw(name, 50_000)
-    assert (found.repeats, found.strays, found.shared) == (0, 0, 0)
-    assert found.grown_mb < 8
-    assert found.holds
+def test_50_000_fresh_problems_do_not_repeat_stay_in_their_split_and_use_constant_memory(name):
+    result = fresh_problems.check_stream(name, 50_000)
+    assert (result.repeats, result.wrong_split, result.shared) == (0, 0, 0)
+    assert result.memory_growth_mb < 8
+    assert result.holds
 
 
-def test_the_proof_sees_a_stream_that_repeats_itself(monkeypatch):
-    class Stuck(fresh_problems.Fresh):
+def test_proof_detects_a_stream_that_repeats(monkeypatch):
+    class Repeating(fresh_problems.FreshProblems):
         def take(self, count):
             problems = super().take(count)
             self.counters = dict.fromkeys(self.counters, 0)
             return problems
 
-    monkeypatch.setattr(fresh_problems, "Fresh", Stuck)
-    found = fresh_problems.draw("multiplication", 50)
-    assert found.repeats == 49
-    assert not found.holds
+    monkeypatch.setattr(fresh_problems, "FreshProblems", Repeating)
+    result = fresh_problems.check_stream("multiplication", 50)
+    assert result.repeats == 49
+    assert not result.holds
 
 
-def test_the_proof_sees_a_stream_that_mixes_splits(monkeypatch):
-    class Mixed(fresh_problems.Fresh):
+def test_proof_detects_a_stream_that_mixes_splits(monkeypatch):
+    class MixedSplits(fresh_problems.FreshProblems):
         def __init__(self, task, split, seed):
             super().__init__(task, fresh_problems.Split.TRAIN, seed)
 
-    monkeypatch.setattr(fresh_problems, "Fresh", Mixed)
-    found = fresh_problems.draw("multiplication", 500)
-    assert found.shared > 0
-    assert not found.holds
+    monkeypatch.setattr(fresh_problems, "FreshProblems", MixedSplits)
+    result = fresh_problems.check_stream("multiplication", 500)
+    assert result.shared > 0
+    assert not result.holds

@@ -8,7 +8,7 @@ import pytest
 from glasshouse import config
 from glasshouse.errors import ConfigError
 from glasshouse.store import rollout_reader
-from glasshouse.train import Run
+from glasshouse.train import Trainer
 from glasshouse.train.display import Display
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
@@ -29,12 +29,12 @@ class Listening(Display):
 
 def run(out, *overrides):
     display = Listening()
-    summary = Run(config.load([], [*SMALL, f"out={out}", *overrides]), display).train()
+    summary = Trainer(config.load_config([], [*SMALL, f"out={out}", *overrides]), display).train()
     return summary, display.said
 
 
 def keys(out):
-    rows = rollout_reader.read(out / "results" / "rollouts", "train")
+    rows = rollout_reader.read_rollouts(out / "results" / "rollouts", "train")
     return [r["key"] for r in rows if r["sample"] == 0]
 
 
@@ -69,7 +69,7 @@ def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp
         "task.options={left_digits: 3, right_digits: 1}",
         "task.schedule={0: {left_digits: 1}, 3: {left_digits: 2}, 4: {}}",
     )
-    rows = list(rollout_reader.read(tmp_path / "a" / "results" / "rollouts", "train"))
+    rows = list(rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train"))
     by_step = {step: {r["level"] for r in rows if r["step"] == step} for step in range(1, 5)}
     assert by_step == {
         1: {"1x1, stage 1"},
@@ -77,9 +77,9 @@ def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp
         3: {"2x1, stage 2"},
         4: {"3x1, stage 3"},
     }
-    held_out = rollout_reader.read(tmp_path / "a" / "results" / "rollouts", "validation")
+    held_out = rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "validation")
     assert {r["level"] for r in held_out} == {"3x1"}
-    again = config.load([tmp_path / "a" / "config.yaml"]).task.schedule
+    again = config.load_config([tmp_path / "a" / "config.yaml"]).task.schedule
     assert again == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
 
 

@@ -1,4 +1,4 @@
-"""A keyed permutation without memory."""
+"""The keyed permutation."""
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ def test_every_index_is_visited_once(size):
 
 
 @pytest.mark.parametrize("size", HUGE)
-def test_beyond_64_bits_indices_stay_in_range_and_differ(size):
+def test_indices_beyond_64_bits_stay_in_range_and_differ(size):
     order = Permutation(size, 5)
     indices = [*range(300), *range(size - 300, size), *range(size // 2, size // 2 + 300)]
     visited = [order(i) for i in indices]
@@ -27,12 +27,12 @@ def test_beyond_64_bits_indices_stay_in_range_and_differ(size):
 
 
 @pytest.mark.parametrize("size", HUGE)
-def test_beyond_64_bits_the_low_digits_are_spread_too(size):
+def test_indices_beyond_64_bits_have_spread_low_bits(size):
     order = Permutation(size, 5)
     assert len({order(i) % 2**32 for i in range(300)}) > 290
 
 
-def test_the_key_decides_the_order():
+def test_order_depends_on_the_key():
     orders = {tuple(map(Permutation(20, key), range(20))) for key in range(50)}
     assert len(orders) == 50
     assert all(order != tuple(range(20)) for order in orders)
@@ -46,7 +46,7 @@ def test_orders_never_change():
 
 
 def test_first_indices_are_spread_evenly():
-    """Over many keys, the first index falls anywhere alike."""
+    """Uniform over many keys."""
     counts = [0] * 10
     for key in range(5000):
         counts[Permutation(10, key)(0)] += 1
@@ -55,14 +55,14 @@ def test_first_indices_are_spread_evenly():
 
 @settings(max_examples=60)
 @given(st.integers(1, 10**40), st.integers(0, 2**64 - 1), st.data())
-def test_two_indices_never_meet(size, key, data):
+def test_permutation_is_injective(size, key, data):
     order = Permutation(size, key)
     first, second = (data.draw(st.integers(0, size - 1)) for _ in range(2))
     assert 0 <= order(first) < size
     assert (order(first) == order(second)) == (first == second)
 
 
-def test_what_is_out_of_range_is_refused():
+def test_out_of_range_index_raises():
     for index in (-1, 10):
         with pytest.raises(IndexError):
             Permutation(10, 0)(index)

@@ -1,11 +1,11 @@
-"""Train, validation and test by construction."""
+"""Train, validation and test splits by a hash of the key."""
 
 import pytest
 
 from glasshouse import randomness
-from glasshouse.data import Split, split_of
-from glasshouse.data.splits import SHARES
-from glasshouse.tasks import TASKS, make
+from glasshouse.data import Split, assign_split
+from glasshouse.data.splits import SPLIT_PERCENT
+from glasshouse.tasks import TASKS, make_task
 from glasshouse.types import Problem
 
 
@@ -13,8 +13,8 @@ def problem(task, key):
     return Problem(task=task, key=key, question="?", answer="1")
 
 
-def test_the_split_of_a_problem_never_changes():
-    """Hard-coded: if this fails, validation problems of old runs are training problems now."""
+def test_split_of_a_problem_never_changes():
+    """Hard-coded: if this fails, validation problems of old runs may now be training problems."""
     expected = {
         ("multiplication", "12*345"): "train",
         ("multiplication", "13*345"): "train",
@@ -29,33 +29,33 @@ def test_the_split_of_a_problem_never_changes():
         ("sum_digits", "29+45"): "validation",
     }
     for (task, key), split in expected.items():
-        assert split_of(problem(task, key)) is Split(split)
+        assert assign_split(problem(task, key)) is Split(split)
 
 
-def test_the_shares_are_80_10_and_10():
-    assert [SHARES[split] for split in Split] == [80, 10, 10]
+def test_split_percentages_are_80_10_10():
+    assert [SPLIT_PERCENT[split] for split in Split] == [80, 10, 10]
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_four_fifths_are_for_training_and_a_tenth_each_for_the_others(name):
-    task = make(name)
+def test_problems_are_split_80_10_10(name):
+    task = make_task(name)
     keys = {task.draw(randomness.stream("splits", name, i)).key for i in range(1500)}
-    found = [split_of(problem(name, key)) for key in keys]
+    splits = [assign_split(problem(name, key)) for key in keys]
     chi_square = sum(
-        (found.count(split) - len(keys) * share / 100) ** 2 / (len(keys) * share / 100)
-        for split, share in SHARES.items()
+        (splits.count(split) - len(keys) * percent / 100) ** 2 / (len(keys) * percent / 100)
+        for split, percent in SPLIT_PERCENT.items()
     )
     assert chi_square < 14  # 2 degrees of freedom: p = 0.001
 
 
-def test_only_task_and_key_decide():
+def test_split_depends_only_on_task_and_key():
     one = Problem(task="t", key="k", question="?", answer="1")
     other = Problem(task="t", key="k", question="!", answer="2", level="hard", meta={"a": 1})
-    assert split_of(one) is split_of(other)
-    assert len({split_of(problem("t", str(i))) for i in range(50)}) == 3
+    assert assign_split(one) is assign_split(other)
+    assert len({assign_split(problem("t", str(i))) for i in range(50)}) == 3
 
 
-def test_commuted_factors_are_in_one_split():
-    task = make("multiplication")
+def test_swapped_factors_are_in_the_same_split():
+    task = make_task("multiplication")
     for a in range(10, 60):
-        assert split_of(task.ask(a, 777)) is split_of(task.ask(777, a))
+        assert assign_split(task.make_problem(a, 777)) is assign_split(task.make_problem(777, a))

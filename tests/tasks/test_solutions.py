@@ -1,0 +1,332 @@
+"""Each task: its problems, its number of problems, and its solutions line by line."""
+
+import itertools
+import math
+import random
+import re
+from fractions import Fraction
+
+import pytest
+
+from glasshouse import randomness
+from glasshouse.tasks import make_task
+from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
+from glasshouse.types import AnswerKind, Style
+
+
+def solution_lines(task, problem, mode, seed=0):
+    *steps, last = task.demonstrate(problem, mode, random.Random(seed)).split("\n")
+    return steps, last.removeprefix("[ANSWER] ")
+
+
+def draw_problems(task, count=150):
+    return [task.draw(randomness.stream("each", task.name, i)) for i in range(count)]
+
+
+def evaluate(expression):
+    """Evaluates a chain of integers from left to right, independently of the task's code."""
+    first, *rest = re.findall(r"(?:^-?|[-+*/])\d+", expression)
+    assert first + "".join(rest) == expression
+    total = Fraction(int(first))
+    for link in rest:
+        operand = int(link[1:])
+        total = {
+            "+": lambda a, b: a + b,
+            "-": lambda a, b: a - b,
+            "*": lambda a, b: a * b,
+            "/": lambda a, b: a / b,
+        }[link[0]](total, operand)
+    return total
+
+
+def is_true(statement, decimals=0):
+    left, right = statement.split("=")
+    return abs(evaluate(left) - Fraction(right)) * 2 <= Fraction(decimals > 0, 10**decimals)
+
+
+# --- sum_digits ----------------------------------------------------------------------------
+
+
+def test_digit_sum_of_123_45_67_is_28():
+    problem = make_task("sum_digits").make_problem((123, 45, 67))
+    assert problem.answer == "28"
+    assert re.fullmatch(r"What is the total digit sum of \[\d+, \d+, \d+\]\?", problem.question)
+    assert sorted(map(int, re.findall(r"\d+", problem.question))) == [45, 67, 123]
+
+
+def test_order_of_numbers_does_not_change_the_problem():
+    task = make_task("sum_digits")
+    first, *others = [task.make_problem(order) for order in itertools.permutations((123, 45, 67))]
+    assert all(other == first for other in others)
+
+
+def test_numbers_are_shown_in_varying_order():
+    number_lists = [p.meta["numbers"] for p in draw_problems(make_task("sum_digits"))]
+    assert any(s != sorted(s) for s in number_lists)
+    assert any(s != sorted(s, reverse=True) for s in number_lists)
+
+
+def test_sum_digits_default_has_2_to_4_numbers_from_10_to_999():
+    assert make_task("sum_digits").size() == sum(math.comb(990 + k - 1, k) for k in (2, 3, 4))
+    for problem in draw_problems(make_task("sum_digits")):
+        numbers = problem.meta["numbers"]
+        assert 2 <= len(numbers) <= 4
+        assert all(10 <= n <= 999 for n in numbers)
+
+
+# --- reverse_digits ------------------------------------------------------------------------
+
+
+def test_123456_reversed_is_654321():
+    assert make_task("reverse_digits").make_problem(123456).answer == "654321"
+
+
+def test_leading_zeros_of_a_reversed_number_are_dropped():
+    task = make_task("reverse_digits", {"low": 10})
+    problem = task.problem_at("4 digits", 200)
+    assert (problem.key, problem.answer) == ("1200", "21")
+    assert solution_lines(task, problem, "steps") == (["1 2 0 0", "0 0 2 1"], "21")
+
+
+def test_reverse_digits_default_range_is_100000_to_9999999():
+    task = make_task("reverse_digits")
+    assert task.size() == 9_999_999 - 100_000 + 1
+    assert (task.problem_at("6 digits", 0).key, task.problem_at("7 digits", 8_999_999).key) == (
+        "100000",
+        "9999999",
+    )
+
+
+def test_injected_error_in_a_reversal_is_in_exactly_one_line():
+    task = make_task("reverse_digits")
+    for seed, problem in enumerate(draw_problems(task)):
+        [read, reversed_line], answer = solution_lines(task, problem, "injected_error", seed)
+        misread = "".join(read.split()) != problem.key
+        misreversed = reversed_line.split() != read.split()[::-1]
+        assert misread != misreversed
+        assert answer == str(int("".join(reversed_line.split())))
+
+
+# --- multiplication ------------------------------------------------------------------------
+
+
+def test_multiplication_has_81000_problems():
+    assert make_task("multiplication").size() == 900 * 90 == 81_000
+
+
+def test_swapped_factors_share_a_key():
+    task = make_task("multiplication")
+    assert task.make_problem(345, 12).key == task.make_problem(12, 345).key == "12*345"
+    assert task.make_problem(345, 12).question == "What is 345 * 12?"
+    assert task.make_problem(345, 12).answer == "4140"
+
+
+def test_swapped_factors_of_equal_length_are_counted_once():
+    pairs = itertools.combinations_with_replacement(range(10, 100), 2)
+    task = make_task("multiplication", {"left_digits": 2})
+    assert {task.problem_at("2x2", i).key for i in range(task.size())} == {
+        f"{a}*{b}" for a, b in pairs
+    }
+
+
+def check_lines(lines):
+    """For each line, whether it follows from the lines before it: a partial product must equal the value
+    of the columns above it."""
+    columns, checks = [], []
+    for line in lines:
+        left, right = line.split("=")
+        if re.fullmatch(r"\d\*\d(\+\d+)?", left) and not (columns and "+" not in left):
+            columns.append(int(right))
+            checks.append(is_true(line))
+        elif "*" in left:
+            digits = [c % 10 for c in columns[:-1]] + [columns[-1]]
+            zeros = len(left.split("*")[1]) - 1
+            product = sum(d * 10**i for i, d in enumerate(digits)) * 10**zeros
+            checks.append(int(right) == product)
+            columns = []
+        else:
+            checks.append(is_true(line))
+    return checks
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 2), (2, 2), (2, 1), (1, 1)])
+def test_multiplication_steps_are_true_except_one_injected_error(left, right):
+    task = make_task("multiplication", {"left_digits": left, "right_digits": right})
+    for seed, problem in enumerate(draw_problems(task)):
+        steps, answer = solution_lines(task, problem, "steps")
+        assert all(map(is_true, steps))
+        assert all(check_lines(steps))
+        assert answer == str(problem.meta["left"] * problem.meta["right"])
+        steps, answer = solution_lines(task, problem, "injected_error", seed)
+        assert check_lines(steps).count(False) == 1, steps
+        assert steps[-1].split("=")[1] == answer
+
+
+# --- arithmetic ----------------------------------------------------------------------------
+
+
+def test_expressions_have_only_the_necessary_parentheses():
+    task = make_task("arithmetic")
+    assert "(7 - 5) * 3 - 4?" in task.make_problem([("", 7), ("-", 5), ("*", 3), ("-", 4)]).question
+    assert "6 / 3 / 2 + 4?" in task.make_problem([("", 6), ("/", 3), ("/", 2), ("+", 4)]).question
+
+
+def test_question_text_evaluates_to_the_gold_answer():
+    """By Python's operator precedence."""
+    for options in ({}, {"decimals": 2}):
+        for problem in draw_problems(make_task("arithmetic", options), 120):
+            text = re.search(r"What is (.*)\?", problem.question)[1]
+            exact = eval(re.sub(r"\d+", r"Fraction(\g<0>)", text), {"Fraction": Fraction})
+            error = abs(exact - Fraction(problem.answer))
+            assert error == 0 if not options else error < Fraction(1, 200), problem
+
+
+def all_chains(steps, high, most, decimals):
+    """Every valid chain, in any order, by brute force."""
+    chains = set()
+    for operations in itertools.product("+-*/", repeat=steps):
+        for operands in itertools.product(range(1, high + 1), repeat=steps + 1):
+            if any(o in "*/" and n < 2 for o, n in zip(operations, operands[1:], strict=True)):
+                continue
+            total, is_valid = Fraction(operands[0]), True
+            for i, (o, n) in enumerate(zip(operations, operands[1:], strict=True), 1):
+                is_valid &= not (total == 0 and o in "*/")
+                total = eval(f"a{o}b", {"a": total, "b": Fraction(n)})
+                inexact = total.denominator > 1
+                is_valid &= not inexact or (i == steps and decimals > 0)
+                is_valid &= (total * 10**decimals).denominator != 2
+                is_valid &= 0 <= total <= most
+            if is_valid:
+                chains.add((operations, operands))
+    return chains
+
+
+def equivalence_class(operations, operands):
+    """The operands of each run of one operation, in any order."""
+    first = operations[0] if operations[0] in "+*" else "start"
+    links = list(zip((first, *operations), operands, strict=True))
+    runs = itertools.groupby(links, key=lambda link: link[0])
+    return tuple((o, tuple(sorted(n for _, n in run))) for o, run in runs)
+
+
+@pytest.mark.parametrize(("steps", "high", "most"), [(1, 9, 99), (2, 6, 30), (3, 4, 9)])
+def test_arithmetic_enumerates_each_class_of_equivalent_chains_once(steps, high, most):
+    classes = {equivalence_class(*chain) for chain in all_chains(steps, high, most, 0)}
+    options = {"steps": (steps, steps), "operand_high": high, "value_high": most}
+    task = make_task("arithmetic", options)
+    assert task.size() == len(classes)
+    enumerated = set()
+    for i in range(task.size()):
+        (_, first), *links = task.problem_at(f"{steps} steps", i).meta["chain"]
+        enumerated.add(
+            equivalence_class(tuple(o for o, _ in links), (first, *(n for _, n in links)))
+        )
+    assert enumerated == classes
+
+
+def test_with_decimals_the_last_division_may_be_inexact_but_not_a_tie():
+    classes = {equivalence_class(*c) for c in all_chains(2, 8, 50, 1) if has_sorted_divisors(*c)}
+    task = make_task(
+        "arithmetic", {"steps": (2, 2), "operand_high": 8, "value_high": 50, "decimals": 1}
+    )
+    assert task.size() == len(classes)
+    keys = {task.problem_at("2 steps", i).key for i in range(task.size())}
+    assert "2+3/3" in keys  # 5 / 3
+    assert "2+3/4" not in keys  # 1.25 rounds to 1.2 or to 1.3
+
+
+def has_sorted_divisors(operations, operands):
+    """Consecutive divisors are sorted: of 8/4/3 and 8/3/4 only the second one counts."""
+    return operations != ("/", "/") or operands[1] <= operands[2]
+
+
+def test_equivalent_chains_share_a_key():
+    task = make_task("arithmetic")
+    assert (
+        task.make_problem([("", 7), ("+", 5)]).key
+        == task.make_problem([("", 5), ("+", 7)]).key
+        == "5+7"
+    )
+    assert task.make_problem([("", 9), ("-", 3), ("-", 2)]).key == "9-2-3"
+    assert task.make_problem([("", 9), ("-", 3), ("+", 2)]).key == "9-3+2"
+
+
+@pytest.mark.parametrize("decimals", [0, 2])
+def test_arithmetic_steps_are_true_except_one_injected_error(decimals):
+    task = make_task("arithmetic", {"decimals": decimals})
+    for seed, problem in enumerate(draw_problems(task, 300)):
+        steps, _ = solution_lines(task, problem, "steps")
+        assert all(is_true(line, decimals) for line in steps)
+        assert len(steps) == len(problem.meta["chain"]) - 1
+        steps, answer = solution_lines(task, problem, "injected_error", seed)
+        assert [is_true(line, decimals) for line in steps].count(False) == 1, steps
+        assert len(steps) == len(problem.meta["chain"]) - 1
+        assert Fraction(steps[-1].split("=")[1]) == Fraction(answer)
+
+
+def test_decimals_are_in_both_prompt_styles_and_in_the_answer():
+    task = make_task("arithmetic", {"decimals": 2})
+    for problem in draw_problems(task, 20):
+        assert problem.decimals == 2
+        assert re.fullmatch(r"\d+\.\d\d", problem.answer)
+        for style in Style:
+            system, user = task.messages(problem, style)
+            assert "Round the answer to 2 decimals." in system["content"]
+            assert "Round the answer to 2 decimals." in user["content"]
+
+
+def test_prompts_for_integer_answers_do_not_mention_decimals():
+    task = make_task("arithmetic")
+    for style in Style:
+        assert "decimal" not in str(task.messages(task.example(), style))
+
+
+def test_sum_digits_steps_are_true_except_one_injected_error():
+    task = make_task("sum_digits")
+    for seed, problem in enumerate(draw_problems(task)):
+        steps, _ = solution_lines(task, problem, "steps")
+        assert all(map(is_true, steps))
+        steps, answer = solution_lines(task, problem, "injected_error", seed)
+        assert list(map(is_true, steps)).count(False) == 1
+        assert steps[-1].split("=")[1] == answer
+
+
+# --- interleave ----------------------------------------------------------------------------
+
+
+def test_sequences_are_interleaved_and_the_rest_follows():
+    problem = make_task("interleave").make_problem((1, 2, 3), (9,))
+    assert problem.answer == "1, 9, 2, 3"
+    assert problem.kind is AnswerKind.SEQUENCE
+    assert problem.question == "Interleave [1, 2, 3] and [9]."
+    assert make_task("interleave").make_problem((9,), (1, 2, 3)).answer == "9, 1, 2, 3"
+
+
+def test_interleave_has_levels_for_both_orders_of_unequal_lengths():
+    levels = make_task("interleave").levels()
+    assert levels["2+5"] == levels["5+2"] == 10**7
+    assert len(levels) == 16
+
+
+def test_injected_error_in_an_interleaving_is_in_exactly_one_line():
+    task = make_task("interleave")
+    for seed, problem in enumerate(draw_problems(task)):
+        correct, _ = solution_lines(task, problem, "steps")
+        flawed, answer = solution_lines(task, problem, "injected_error", seed)
+        assert sum(a != b for a, b in zip(correct, flawed, strict=True)) == 1
+        assert " ".join(flawed).split() == answer.split(", ")
+
+
+# --- enumeration ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (1, 4), (5, 1), (4, 3), (7, 2), (3, 5)])
+def test_multisets_are_enumerated_without_gaps(n, k):
+    expected = set(itertools.combinations_with_replacement(range(n), k))
+    assert multiset_count(n, k) == len(expected)
+    assert {multiset_at(n, k, i) for i in range(len(expected))} == expected
+
+
+def test_mixed_radix_enumerates_the_product_in_order():
+    expected = list(itertools.product(range(2), range(5), range(3)))
+    assert [mixed_radix(i, (2, 5, 3)) for i in range(30)] == expected
