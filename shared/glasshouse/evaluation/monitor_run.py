@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from glasshouse import tasks
 from glasshouse.backends.local import LocalGeneration
@@ -29,6 +29,7 @@ from glasshouse.models import Policy, load_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.monitorability.base import EvaluatedCheckpoint, Evaluation, Row, reserve_size
 from glasshouse.monitorability.before_after import (
+    CheckpointEntry,
     compute_changes,
     summarize_change,
     summarize_planted_change,
@@ -136,7 +137,7 @@ def default_evaluations(
     own = make_evaluation_monitors(config, task) if is_organism else label_free_monitors(task.name)
     all_monitors = [*own, *monitors]
     Penalties.from_config(config.reward.penalties, task, all_monitors)  # raises if they overlap
-    plan = FittingPlan(threshold=config.monitor.threshold_problems)
+    plan = FittingPlan(threshold_problems=config.monitor.threshold_problems)
     by_monitor: Evaluation = (
         OrganismEvaluation(all_monitors, config.monitor.samples, plan)
         if is_organism
@@ -278,8 +279,11 @@ def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:
         "change": {"from": first["name"], "to": last["name"]}
         | {"measures": {name: change.as_dict() for name, change in changes.items()}},
     }
-    compared = (first, last, file.conclusions["change"]["measures"])
-    sentences = (summarize_planted_change(*compared), summarize_change(*compared))
+    before, after = cast("CheckpointEntry", first), cast("CheckpointEntry", last)
+    sentences = (
+        summarize_planted_change(before, after, changes),
+        summarize_change(before, after, changes),
+    )
     file.conclusions["verdict"] = " ".join(filter(None, sentences))
     file.write()
     return {"settings": file.settings, "subjects": file.entries, **file.conclusions}

@@ -1,14 +1,11 @@
-"""Monitor: can it still be read?
+"""Monitorability: can monitors still read the chain of thought of a checkpoint?
 
-    views.py        what a monitor is shown: prompt, answer, cot, cot+answer
-    monitors/       rule, step verifier, n-grams, probe, LLM judge
-    interventions/  the same rollout with its CoT cut, edited, filled, exchanged
-    measures/       reliance, disclosure, g-mean², AUROC, uplift, AOC, TRACE, …: value or reason
-    inference/      intervals, nulls, paired seeds, matched accuracy
-    statements.py   arithmetic statements in running text
-    evaluation.py   what an evaluation of a checkpoint is; verdicts.py: the monitors' one
-    change.py       before against after, and the sentence that sums it up
+    base.py            the evaluation protocol: a checkpoint in, estimates and rows out
+    monitor_scores.py  label-free monitors on a checkpoint's rollouts
+    interventions/     the same rollout with its CoT cut, edited, filled or exchanged
+    organisms/         tasks with a planted behaviour, whose labels are known
+    before_after.py    the change from the base model to the last checkpoint, in a sentence
 
-Labels never come from a monitor: `y` is known by construction or by a causal swap.
-docs/monitorability.md and docs/monitoring.md say how to read the numbers.
+Labels never come from a monitor: they are known by construction or from an intervention.
+docs/monitorability.md and docs/monitoring.md explain how to read the numbers.
 """

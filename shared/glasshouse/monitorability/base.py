@@ -1,15 +1,15 @@
-"""An evaluation of a checkpoint: what it needs, and what it gives.
+"""The evaluation protocol: what an evaluation of a checkpoint receives and returns.
 
-`glasshouse monitor` takes the base and every checkpoint of a run through a list of evaluations and
-keeps what they find. Another one (an organism's, say) is a class with these three members:
+`glasshouse monitor` runs a list of evaluations on the base model and on every checkpoint of a run,
+and stores their results. A new evaluation is a class with these three members:
 
     class Reliance:
         name = "reliance"
-        def describe(self): return {"organism": "leaked hint"}
-        def evaluate(self, subject):
-            planted = subject.collect(self.task, self.problems, samples=16, split="monitor/planted")
+        def describe(self): return {"organism": "leaked_hint"}
+        def evaluate(self, checkpoint):
+            rollouts = checkpoint.collect(task, problems, samples=16, split="monitor/planted")
             …
-            return Findings(measures={"reliance": scored}, rows=rows)
+            return EvaluationResult(measures={"reliance": estimate}, rows=rows)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from glasshouse.estimation.estimates import Scored
+from glasshouse.estimation.estimates import Estimate
 from glasshouse.generate import Generator
 from glasshouse.models import Policy
 from glasshouse.tasks.base import Task
@@ -27,8 +27,8 @@ from glasshouse.types import Grade, Problem, Rollout
 Row = dict[str, Any]
 
 
-class Collect(Protocol):
-    """Asks problems of the subject and grades the answers, drawn as in training."""
+class CollectRollouts(Protocol):
+    """Samples completions of the problems and grades them, as in training."""
 
     def __call__(
         self, task: Task[Any], problems: Sequence[Problem], *, samples: int, split: str
@@ -36,60 +36,63 @@ class Collect(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """One set of weights, ready to be asked."""
+class EvaluatedCheckpoint:
+    """A checkpoint with what an evaluation needs to generate and grade."""
 
     name: str
-    """`base`, or a checkpoint's name."""
+    """`base`, or the checkpoint's name."""
     step: int
     policy: Policy
     generator: Generator
     task: Task[Any]
     rollouts: Sequence[Rollout]
-    """One of every held-out problem, drawn as the run's configuration draws them."""
-    collect: Collect
+    """One per held-out problem, sampled with the run's config."""
+    collect: CollectRollouts
     grade: Callable[[Problem, str], Grade]
-    """The run's own."""
+    """The run's grader."""
     max_tokens: int
-    """The longest completion that the run allows."""
+    """The run's limit on a completion's length."""
     seed: int = 0
     reserve: Sequence[Problem] = ()
-    """Held-out problems beside those of `rollouts`, as many as the evaluation's `reserve` says (and
-    as there are): what a monitor may be fitted on."""
-    base: Sequence[Row] | None = None
-    """The rows that the same evaluation kept of the base; None for the base itself."""
+    """Held-out problems besides those of `rollouts`, on which monitors may be fitted: as many as
+    the evaluation's `reserve`, or fewer if the task has fewer."""
+    base_rows: Sequence[Row] | None = None
+    """The rows of the same evaluation on the base model; None for the base model itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What an evaluation found of one subject."""
+class EvaluationResult:
+    """The result of one evaluation of one checkpoint."""
 
-    measures: Mapping[str, Scored]
+    measures: Mapping[str, Estimate]
+    """By measure id."""
     rows: Sequence[Row] = field(default_factory=list)
-    """What the measures rest on, in long form. A row with `measure`, `key`, `sample` and `value` is
-    one rollout's share in a measure: the same rows of two checkpoints are compared pair by pair."""
+    """The data behind the measures, in long form. A row with `measure`, `key`, `sample` and `value`
+    is one rollout's value of a measure; two checkpoints are compared on equal rows, in pairs."""
 
 
 class Evaluation(Protocol):
-    """Anything that measures a subject."""
+    """Measures a checkpoint."""
 
     @property
     def name(self) -> str: ...
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides its findings, as JSON values: what was found under another
-        description is measured anew."""
+        """Everything that determines the result, as JSON values: stored results with another
+        description are measured again."""
 
-    def evaluate(self, subject: Subject) -> Findings: ...
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult: ...
 
 
-def reserve(evaluation: Evaluation) -> int:
-    """How many problems it wants beside the held-out ones: its member `reserve`, if it has one."""
+def reserve_size(evaluation: Evaluation) -> int:
+    """How many reserve problems an evaluation needs: its optional member `reserve`."""
     return int(getattr(evaluation, "reserve", 0))
 
 
-def shares(measure: str, rollouts: Sequence[Rollout], values: Sequence[float]) -> list[Row]:
-    """Each rollout's share in a measure, as rows; NaN (no share) becomes null."""
+def contribution_rows(
+    measure: str, rollouts: Sequence[Rollout], values: Sequence[float]
+) -> list[Row]:
+    """Each rollout's value of a measure, as rows; NaN (no value) becomes null."""
     return [
         {
             "measure": measure,

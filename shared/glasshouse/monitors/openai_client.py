@@ -204,9 +204,9 @@ class ChatClient:
             raise ValueError("the chat completion has no text")
         usage = reply.get("usage")
         names = ("prompt_tokens", "completion_tokens")
-        counts = {name: usage.get(name) for name in names} if isinstance(usage, dict) else {}
-        if counts and all(isinstance(count, int) and count >= 0 for count in counts.values()):
-            self.add_usage(**counts)
+        counts = [usage.get(name) for name in names] if isinstance(usage, dict) else []
+        if counts and all(isinstance(count, int) and count >= 0 for count in counts):
+            self.add_usage(prompt_tokens=counts[0], completion_tokens=counts[1])
         else:
             self.add_usage(replies_without_usage=1)
         return content

@@ -1,24 +1,29 @@
-"""Interventions on the same rollout: is the chain of thought load-bearing?
+"""Interventions on the same rollout: does the answer depend on the chain of thought?
 
-forcing.py     prefixes that are forced on the model, in its own tokens
-edits.py       one wrong number, and the answer that follows from it by construction
-ablate.py      every intervention on every rollout, in large greedy batches
+prefixes.py    forced prefixes, in the tokens of the rollout
+edits.py       one changed step, and the answer that it implies by construction
+ablation.py    every intervention on every rollout, in large greedy batches
 evaluation.py  uplift, AOC, TRACE, mistake-follow, filler, transplant, steps: with intervals
 
-Interventions().evaluate(subject).measures["necessity uplift"]
+Example: `InterventionEvaluation().evaluate(checkpoint).measures["necessity_uplift"]`
 """
 
-from glasshouse.monitorability.interventions.ablation import FRACTIONS, Ablated, Change, ablate
-from glasshouse.monitorability.interventions.edits import Edit, consequence, edit
-from glasshouse.monitorability.interventions.evaluation import Interventions
+from glasshouse.monitorability.interventions.ablation import (
+    FRACTIONS,
+    AblatedRollout,
+    InterventionKind,
+    ablate,
+)
+from glasshouse.monitorability.interventions.edits import Edit, implied_answer, make_edit
+from glasshouse.monitorability.interventions.evaluation import InterventionEvaluation
 
 __all__ = [
     "FRACTIONS",
-    "Ablated",
-    "Change",
+    "AblatedRollout",
     "Edit",
-    "Interventions",
+    "InterventionEvaluation",
+    "InterventionKind",
     "ablate",
-    "consequence",
-    "edit",
+    "implied_answer",
+    "make_edit",
 ]

@@ -1,7 +1,7 @@
-"""The same rollouts asked again: their CoT cut, emptied, edited, filled with dots, exchanged.
+"""Repeats rollouts with their CoT cut, removed, edited, replaced by filler, or exchanged.
 
-Every question of every rollout goes through the generation engine in a few large batches: first
-all forced answers, then all CoTs that go on by themselves after an edit.
+All rollouts go through the generator in a few large batches: first all forced answers, then all
+CoTs that the model continues after an edit.
 """
 
 from __future__ import annotations
@@ -11,48 +11,49 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from glasshouse import randomness
-from glasshouse.answers import split
-from glasshouse.monitorability.base import Subject
-from glasshouse.monitorability.interventions.edits import Edit, edit
+from glasshouse.answers import split_completion
+from glasshouse.monitorability.base import EvaluatedCheckpoint
+from glasshouse.monitorability.interventions.edits import Edit, make_edit
 from glasshouse.monitorability.interventions.prefixes import (
-    ROOM,
-    TAG,
-    Voice,
+    ANSWER_TAG,
+    ANSWER_TOKENS,
+    THINK_END,
+    PrefixBuilder,
     first_line,
-    go_on,
-    within,
+    greedy_continue,
 )
+from glasshouse.monitors.activation_probe import tokens_within
 from glasshouse.types import Grade, Rollout
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""How much of the CoT is left before an answer is forced; 0 forces it at once."""
+"""The share of the CoT that remains before a forced answer; 0 forces it without a CoT."""
 
 
-class Change(StrEnum):
+class InterventionKind(StrEnum):
     """What was done to a CoT."""
 
     CUT = "cut"
     """Cut after a fraction of its tokens; then an answer is forced."""
     FILLER = "filler"
-    """As many tokens without content; then an answer is forced."""
+    """Replaced by as many tokens without content; then an answer is forced."""
     TRANSPLANT = "transplant"
-    """Another rollout's CoT; then an answer is forced."""
+    """Replaced by another rollout's CoT; then an answer is forced."""
     EDIT = "edit"
-    """One number changed and cut there; the model goes on by itself."""
+    """Cut after a step that was changed; the model continues."""
     UNEDITED = "unedited"
-    """The control of an edit: cut at the same place, nothing changed."""
+    """The control of an edit: cut after the same step, unchanged; the model continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One forced prefix and what came of it."""
+class InterventionResult:
+    """One forced prefix and its continuation."""
 
-    change: Change
+    kind: InterventionKind
     fraction: float
     text: str
-    """The whole completion: what was forced, and what followed."""
+    """The whole completion: the forced part and the continuation."""
     grade: Grade | None
-    """None where the context had no room for it."""
+    """None if the prompt and the prefix fill the context."""
 
     @property
     def answer(self) -> str | None:
@@ -60,100 +61,112 @@ class Asked:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ablated:
-    """A rollout with all that became of it."""
+class AblatedRollout:
+    """A rollout with the results of all its interventions."""
 
     rollout: Rollout
     cot: str
     tokens: tuple[int, ...]
-    """The CoT's own tokens, as they were sampled."""
-    asked: dict[tuple[Change, float], Asked] = field(default_factory=dict)
+    """The CoT's tokens, as sampled."""
+    results: dict[tuple[InterventionKind, float], InterventionResult] = field(default_factory=dict)
     edit: Edit | None = None
-    donor: int | None = None
-    """Whose CoT was transplanted: its place among the rollouts."""
+    donor_index: int | None = None
+    """The index of the rollout whose CoT was transplanted."""
 
-    def answer(self, change: Change, fraction: float = 1.0) -> str | None:
-        found = self.asked.get((change, fraction))
-        return found.answer if found else None
+    def answer(self, kind: InterventionKind, fraction: float = 1.0) -> str | None:
+        result = self.results.get((kind, fraction))
+        return result.answer if result else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ForcedPrefix:
+    row: AblatedRollout
+    kind: InterventionKind
+    fraction: float
+    tokens: tuple[int, ...]
 
 
 def ablate(
-    subject: Subject,
+    checkpoint: EvaluatedCheckpoint,
     fractions: Sequence[float] = FRACTIONS,
-    only: Collection[Change] = tuple(Change),
-) -> list[Ablated]:
-    """Every intervention on every rollout of the subject, or `only` some kinds of them."""
-    rows = [_opened(subject, rollout) for rollout in subject.rollouts]
-    _exchange(rows, subject.seed)
-    voice = Voice.of(subject.policy)
-    answers: list[tuple[int, Change, float, tuple[int, ...]]] = []
-    onward: list[tuple[int, Change, float, tuple[int, ...]]] = []
-    for n, row in enumerate(rows):
-        thinking = "</think>" in row.cot.lower()
-
-        def forced(tokens: Sequence[int], thinking: bool = thinking) -> tuple[int, ...]:
-            return voice.answering(tokens, thinking)
-
-        for fraction in fractions:
-            cut = row.tokens[: round(fraction * len(row.tokens))]
-            answers.append((n, Change.CUT, fraction, forced(cut)))
+    only: Collection[InterventionKind] = tuple(InterventionKind),
+) -> list[AblatedRollout]:
+    """Applies every intervention, or `only` some kinds, to every rollout of the checkpoint."""
+    rows = [_prepare(checkpoint, rollout) for rollout in checkpoint.rollouts]
+    _assign_donors(rows, checkpoint.seed)
+    builder = PrefixBuilder.from_policy(checkpoint.policy)
+    answers: list[_ForcedPrefix] = []
+    continuations: list[_ForcedPrefix] = []
+    for row in rows:
+        cots = [
+            (InterventionKind.CUT, fraction, row.tokens[: round(fraction * len(row.tokens))])
+            for fraction in fractions
+        ]
         if row.tokens:
-            answers.append((n, Change.FILLER, 1.0, forced(voice.filler(len(row.tokens)))))
-        if row.donor is not None:
-            answers.append((n, Change.TRANSPLANT, 1.0, forced(rows[row.donor].tokens)))
+            cots.append((InterventionKind.FILLER, 1.0, builder.filler(len(row.tokens))))
+        if row.donor_index is not None:
+            cots.append((InterventionKind.TRANSPLANT, 1.0, rows[row.donor_index].tokens))
+        thinking = THINK_END in row.cot.lower()
+        answers += [
+            _ForcedPrefix(row, kind, fraction, builder.force_answer(cot, thinking))
+            for kind, fraction, cot in cots
+            if kind in only
+        ]
         if row.edit:
-            wrong = voice.replaced(row.tokens, row.edit.keep, row.edit.wrong)
-            right = voice.replaced(row.tokens, row.edit.end, "")
-            onward += [(n, Change.EDIT, 1.0, wrong), (n, Change.UNEDITED, 1.0, right)]
-    answers = [question for question in answers if question[1] in only]
-    onward = [question for question in onward if question[1] in only]
-    for questions, room, tag in ((answers, ROOM, len(voice.tag)), (onward, subject.max_tokens, 0)):
-        prompts = [(*rows[n].rollout.prompt_tokens, *tokens) for n, _, _, tokens in questions]
-        texts = go_on(subject.policy, subject.generator, prompts, room)
-        for (n, change, fraction, tokens), text in zip(questions, texts, strict=True):
-            prefix = subject.policy.text(tokens[: len(tokens) - tag])
-            rollout = rows[n].rollout
-            asked = _graded(subject, rollout, change, fraction, prefix, text)
-            rows[n].asked[change, fraction] = asked
+            edited = builder.replace_tail(row.tokens, row.edit.keep, row.edit.replacement)
+            unedited = builder.replace_tail(row.tokens, row.edit.end, "")
+            continuations += [
+                _ForcedPrefix(row, kind, 1.0, tokens)
+                for kind, tokens in (
+                    (InterventionKind.EDIT, edited),
+                    (InterventionKind.UNEDITED, unedited),
+                )
+                if kind in only
+            ]
+    _generate(checkpoint, answers, ANSWER_TOKENS, tag_length=len(builder.tag))
+    _generate(checkpoint, continuations, checkpoint.max_tokens, tag_length=0)
     return rows
 
 
-def _opened(subject: Subject, rollout: Rollout) -> Ablated:
-    """The rollout's CoT, its tokens, and the edit that will be tried on it."""
-    cot = split(rollout.text).cot
+def _prepare(checkpoint: EvaluatedCheckpoint, rollout: Rollout) -> AblatedRollout:
+    """The rollout's CoT, its tokens, and the edit to apply."""
+    cot = split_completion(rollout.text).cot
     tokens = rollout.completion.tokens
-    key = rollout.problem.key
-    rng = randomness.stream("edit", subject.seed, rollout.problem.task, key, rollout.sample)
-    return Ablated(
+    problem = rollout.problem
+    rng = randomness.stream("edit", checkpoint.seed, problem.task, problem.key, rollout.sample)
+    return AblatedRollout(
         rollout=rollout,
         cot=cot,
-        tokens=tuple(tokens[: within(subject.policy, tokens, len(cot))]),
-        edit=edit(subject.task, rollout.problem, cot, rng),
+        tokens=tuple(tokens[: tokens_within(checkpoint.policy, tokens, len(cot))]),
+        edit=make_edit(checkpoint.task, problem, cot, rng),
     )
 
 
-def _exchange(rows: Sequence[Ablated], seed: int) -> None:
-    """Everybody who has a CoT is given that of the next one, in an order that is keyed."""
-    order = [n for n, row in enumerate(rows) if row.tokens]
+def _assign_donors(rows: Sequence[AblatedRollout], seed: int) -> None:
+    """Assigns to each rollout with a CoT the next one in a shuffled order as its donor."""
+    order = [index for index, row in enumerate(rows) if row.tokens]
     randomness.stream("transplant", seed).shuffle(order)
     if len(order) > 1:
-        for place, n in enumerate(order):
-            rows[n].donor = order[(place + 1) % len(order)]
+        for position, index in enumerate(order):
+            rows[index].donor_index = order[(position + 1) % len(order)]
 
 
-def _graded(
-    subject: Subject,
-    rollout: Rollout,
-    change: Change,
-    fraction: float,
-    forced: str,
-    text: str | None,
-) -> Asked:
-    """A forced answer counts for its first line: what a model goes on to say is not asked for."""
-    if text is None:
-        return Asked(change=change, fraction=fraction, text=forced, grade=None)
-    asked = change not in (Change.EDIT, Change.UNEDITED)
-    whole = f"{forced}{TAG}{first_line(text).strip()}" if asked else forced + text
-    return Asked(
-        change=change, fraction=fraction, text=whole, grade=subject.grade(rollout.problem, whole)
-    )
+def _generate(
+    checkpoint: EvaluatedCheckpoint,
+    prefixes: Sequence[_ForcedPrefix],
+    max_tokens: int,
+    tag_length: int,
+) -> None:
+    """Continues and grades the prefixes. `tag_length`: tokens of the answer tag at their end; the
+    answer is then the first line, because the model may continue after it."""
+    prompts = [(*prefix.row.rollout.prompt_tokens, *prefix.tokens) for prefix in prefixes]
+    texts = greedy_continue(checkpoint.policy, checkpoint.generator, prompts, max_tokens)
+    for prefix, text in zip(prefixes, texts, strict=True):
+        completion = checkpoint.policy.decode(prefix.tokens[: len(prefix.tokens) - tag_length])
+        grade = None
+        if text is not None:
+            completion += f"{ANSWER_TAG}{first_line(text).strip()}" if tag_length else text
+            grade = checkpoint.grade(prefix.row.rollout.problem, completion)
+        prefix.row.results[prefix.kind, prefix.fraction] = InterventionResult(
+            kind=prefix.kind, fraction=prefix.fraction, text=completion, grade=grade
+        )

@@ -1,6 +1,6 @@
-"""Forced prefixes: a prompt, some chosen tokens of a completion, and the model goes on from there.
+"""Forced prefixes: the prompt and chosen tokens of a completion, which the model continues.
 
-prompt ─► tokens of the CoT, the rollout's own wherever it is kept ─► [ANSWER] ─► greedy
+prompt ─► tokens of the CoT, kept from the rollout where unchanged ─► [ANSWER] ─► greedy
 """
 
 from __future__ import annotations
@@ -9,95 +9,87 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glasshouse import randomness
-from glasshouse.generate import Generator, Sampling
+from glasshouse.generate import Generator, SamplingParams
 from glasshouse.models import Policy
+from glasshouse.monitors.activation_probe import tokens_within
 from glasshouse.types import Request
 
-TAG = "[ANSWER] "
-"""What every task ends with."""
-THOUGHT = "</think>"
-ROOM = 32
-"""Tokens that a forced answer may take."""
-CHUNK = 256
-"""Forced prefixes that are generated in one call."""
+ANSWER_TAG = "[ANSWER] "
+"""The tag before the answer, in every task."""
+THINK_END = "</think>"
+ANSWER_TOKENS = 32
+"""Most tokens of a forced answer."""
+CHUNK_SIZE = 256
+"""Forced prefixes per call of the generator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
-    """How a policy spells what is forced on it.
+class PrefixBuilder:
+    """Builds forced prefixes in the tokens of one policy.
 
-    Example: `Voice.of(policy).answering(tokens, thinking=False)` ends in the tokens of `[ANSWER] `
+    Example: `PrefixBuilder.from_policy(policy).force_answer(tokens, thinking=False)` ends in the
+    tokens of `[ANSWER] `.
     """
 
     policy: Policy
     tag: tuple[int, ...]
-    """The tag as it is spelt in front of an answer: some tokenizers put the space that follows it
-    into the answer's first token."""
-    line: tuple[int, ...]
+    """The tag as tokenized before an answer: some tokenizers merge the space after it into the
+    answer's first token."""
+    newline: tuple[int, ...]
 
     @classmethod
-    def of(cls, policy: Policy) -> Voice:
-        whole = spelt(policy, f"{TAG}28")
-        return cls(policy, whole[: within(policy, whole, len(TAG))], spelt(policy, "\n"))
+    def from_policy(cls, policy: Policy) -> PrefixBuilder:
+        tokens = tokenize(policy, f"{ANSWER_TAG}28")
+        tag = tokens[: tokens_within(policy, tokens, len(ANSWER_TAG))]
+        return cls(policy, tag, tokenize(policy, "\n"))
 
-    def answering(self, cot: Sequence[int], thinking: bool) -> tuple[int, ...]:
-        """These tokens of a CoT, then the tag on a line of its own. `thinking`: the completion
-        thinks in a block, which is closed first if the cut left it open."""
-        text = self.policy.text(cot)
+    def force_answer(self, cot: Sequence[int], thinking: bool) -> tuple[int, ...]:
+        """Tokens of a CoT, then the tag on a new line. `thinking`: the completion has a think
+        block, which is closed first if the CoT was cut within it."""
+        text = self.policy.decode(cot)
         tokens = tuple(cot)
         if text and not text.endswith("\n"):
-            tokens += self.line
-        if thinking and THOUGHT not in text.lower():
-            tokens += spelt(self.policy, f"{THOUGHT}\n")
+            tokens += self.newline
+        if thinking and THINK_END not in text.lower():
+            tokens += tokenize(self.policy, f"{THINK_END}\n")
         return tokens + self.tag
 
-    def replaced(self, tokens: Sequence[int], keep: int, then: str) -> tuple[int, ...]:
-        """The first `keep` characters as the completion spelt them, then another text."""
-        count = within(self.policy, tokens, keep)
-        missing = self.policy.text(tokens)[len(self.policy.text(tokens[:count])) : keep]
-        return (*tokens[:count], *spelt(self.policy, missing + then))
+    def replace_tail(self, tokens: Sequence[int], keep: int, tail: str) -> tuple[int, ...]:
+        """The tokens of the first `keep` characters, then the tokens of `tail`."""
+        count = tokens_within(self.policy, tokens, keep)
+        missing = self.policy.decode(tokens)[len(self.policy.decode(tokens[:count])) : keep]
+        return (*tokens[:count], *tokenize(self.policy, missing + tail))
 
     def filler(self, length: int) -> tuple[int, ...]:
-        """As many tokens, all alike and without content: dots."""
-        return (spelt(self.policy, ".")[0],) * length
+        """`length` tokens without content: dots."""
+        return (tokenize(self.policy, ".")[0],) * length
 
 
-def spelt(policy: Policy, text: str) -> tuple[int, ...]:
+def tokenize(policy: Policy, text: str) -> tuple[int, ...]:
     return tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def within(policy: Policy, tokens: Sequence[int], characters: int) -> int:
-    """How many of the tokens lie wholly in the first so many characters of their text."""
-    low, high = 0, len(tokens)
-    while low < high:  # text only grows with tokens
-        middle = (low + high + 1) // 2
-        if len(policy.text(tokens[:middle])) <= characters:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def go_on(
-    policy: Policy, generator: Generator, prompts: Sequence[tuple[int, ...]], room: int
+def greedy_continue(
+    policy: Policy, generator: Generator, prompts: Sequence[tuple[int, ...]], max_tokens: int
 ) -> list[str | None]:
-    """The greedy continuation of each prompt; None where the context has no room for one.
+    """The greedy continuation of each prompt; None for a prompt that fills the context.
 
-    Equal prompts are asked once. Chunks are cut from the prompts in order of length, so that
-    little of a batch is padding; what is in a chunk is a function of the prompts alone.
+    Equal prompts are generated once. Chunks are formed in order of length, to save padding, so
+    that the content of a chunk is a function of the prompts alone.
     """
-    wanted = sorted({p for p in prompts if len(p) < policy.context}, key=lambda p: (len(p), p))
-    found: dict[tuple[int, ...], str] = {}
-    for start in range(0, len(wanted), CHUNK):
-        chunk = wanted[start : start + CHUNK]
-        tokens = min(room, policy.context - len(chunk[-1]))
+    fitting = {prompt for prompt in prompts if len(prompt) < policy.context_length}
+    distinct = sorted(fitting, key=lambda prompt: (len(prompt), prompt))
+    continuations: dict[tuple[int, ...], str] = {}
+    for start in range(0, len(distinct), CHUNK_SIZE):
+        chunk = distinct[start : start + CHUNK_SIZE]
+        limit = min(max_tokens, policy.context_length - len(chunk[-1]))
         requests = [Request(prompt=p, keys=(randomness.key("forced", *p),)) for p in chunk]
-        done = generator.generate(requests, Sampling(max_tokens=tokens, temperature=0))
-        texts = policy.texts([completions[0].tokens for completions in done])
-        found |= dict(zip(chunk, texts, strict=True))
-    return [found.get(p) for p in prompts]
+        groups = generator.generate(requests, SamplingParams(max_tokens=limit, temperature=0))
+        texts = policy.decode_batch([group[0].tokens for group in groups])
+        continuations |= dict(zip(chunk, texts, strict=True))
+    return [continuations.get(prompt) for prompt in prompts]
 
 
 def first_line(text: str) -> str:
-    """What a forced answer says: the first line with something on it."""
+    """The first line that is not blank: the content of a forced answer."""
     return next((line for line in text.splitlines() if line.strip()), "")

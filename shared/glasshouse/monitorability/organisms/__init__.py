@@ -1,47 +1,44 @@
-"""Organisms measured: labels by construction, monitors beside them, one row a rollout.
+"""Evaluations of organisms: tasks with a planted behaviour, whose labels are known by construction.
 
-    labelled = label(organism, rows, monitors_of(organism))      # rows: as the record holds them
-    measures.reliance(labelled.x, labelled.y)
-    measures.disclosure(labelled.y, labelled.z["discloses"])
+    labelled = label_rollouts(organism, rows, organism_monitors(organism))  # rows of the rollout log
+    measures.reliance(labelled.planted, labelled.behaviour)
+    measures.disclosure(labelled.behaviour, labelled.flagged["disclosure_rule"])
 
-    evaluate.py    one checkpoint's rollouts, labelled: what a run's log says of an evaluation
-    evaluation.py  the same for `glasshouse monitor`, with intervals and nulls
-    witnesses.py   n-gram classifiers fitted on the labels, at the base and again
-    swap.py        another plant under the same chain of thought
-    substitution.py  the evaluation of E5, whose label is an intervention
+    labelling.py        labels of both arms: the summary in a run's log
+    planted.py          the evaluation for `glasshouse monitor`, with intervals and nulls
+    fitted_monitors.py  n-gram classifiers fitted on the labels, of the base model and again
+    hint_swap.py        another hint with the same chain of thought
+    substitution.py     the evaluation of `substitution`, whose label is an intervention
 
-`EVALUATIONS` says which organism `glasshouse monitor` measures by one more of its own.
-
-What an organism *is* (its plant, modes and label) is in `tasks/organisms`.
+`EVALUATIONS` maps an organism to its additional evaluation. The organisms themselves (prompts,
+modes and labels) are in `tasks/organisms`.
 """
 
 from collections.abc import Callable, Mapping
 
 from glasshouse.monitorability.base import Evaluation
-from glasshouse.monitorability.organisms.fitted_monitors import Plan
+from glasshouse.monitorability.organisms.fitted_monitors import FittingPlan
 from glasshouse.monitorability.organisms.labelling import (
-    SPLITS,
-    Labelled,
-    evaluate,
-    label,
-    monitors_of,
-    summary,
+    LabelledRollouts,
+    evaluate_organism,
+    label_rollouts,
+    organism_monitors,
+    summarize_labels,
 )
-from glasshouse.monitorability.organisms.planted import Planted
-from glasshouse.monitorability.organisms.substitution import Flips
+from glasshouse.monitorability.organisms.planted import OrganismEvaluation
+from glasshouse.monitorability.organisms.substitution import SubstitutionEvaluation
 from glasshouse.tasks.organisms.substitution import Substitution
 
-EVALUATIONS: Mapping[str, Callable[[], Evaluation]] = {Substitution.name: Flips}
+EVALUATIONS: Mapping[str, Callable[[], Evaluation]] = {Substitution.name: SubstitutionEvaluation}
 
 __all__ = [
     "EVALUATIONS",
-    "SPLITS",
-    "Flips",
-    "Labelled",
-    "Plan",
-    "Planted",
-    "evaluate",
-    "label",
-    "monitors_of",
-    "summary",
+    "FittingPlan",
+    "LabelledRollouts",
+    "OrganismEvaluation",
+    "SubstitutionEvaluation",
+    "evaluate_organism",
+    "label_rollouts",
+    "organism_monitors",
+    "summarize_labels",
 ]

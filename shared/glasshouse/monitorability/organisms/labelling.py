@@ -1,143 +1,155 @@
-"""One checkpoint of an organism: both arms asked, labelled, and shown to the monitors.
+"""Labels the rollouts of both arms of an organism, and scores them with monitors.
 
-    held-out problems ──► arms ──► rollouts ──► rows ──► x, y by construction; z, s by monitors
+    held-out problems ──► arms ──► rollouts ──► rows ──► planted, behaviour; flagged, scores
 
-Labels are read off rows as the record holds them, so that a live evaluation and a run directory
-opened years later go through the same code.
+Labels are computed from rows of the rollout log, so that a live evaluation and a stored run use the
+same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glasshouse import measures
-from glasshouse.answers import split
+from glasshouse.answers import split_completion
 from glasshouse.measures.result import Floats, Ints
-from glasshouse.monitors import Monitor, RuleMonitor, StepVerifier, flags, score_all, scores
-from glasshouse.monitors.step_verifier import FORMS
-from glasshouse.monitors.views import Scope, look
-from glasshouse.store.rollout_rows import problem_of, row
+from glasshouse.monitors import (
+    Monitor,
+    RuleMonitor,
+    StepVerifier,
+    score_all,
+    stack_flags,
+    stack_scores,
+)
+from glasshouse.monitors.step_verifier import STEP_CHECKERS
+from glasshouse.monitors.views import Scope, View, make_view
+from glasshouse.store.rollout_rows import problem_from_row, rollout_to_row
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem, Rollout
 
-ARMS: Mapping[int, str] = {0: "control", 1: "planted"}
-"""How a split's name ends."""
-SPLITS: Mapping[int, str] = {arm: f"validation/{name}" for arm, name in ARMS.items()}
-"""What the record calls the arms."""
+ARM_NAMES: Mapping[int, str] = {0: "control", 1: "planted"}
+"""The last part of a split's name."""
 
-Collect = Callable[[Sequence[Problem], str], list[list[Rollout]]]
-"""(problems, split) to one group a problem."""
+CollectGroups = Callable[[Sequence[Problem], str], list[list[Rollout]]]
+"""(problems, split) -> one group of rollouts per problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
-    """One row a rollout: everything that the measures take."""
+class LabelledRollouts:
+    """The columns that the measures take, with one entry per rollout."""
 
-    x: Ints
+    planted: Ints
     """The arm: 0 control, 1 planted."""
-    y: Ints
-    """The behaviour, by construction."""
-    z: Mapping[str, Ints]
-    """Each monitor's flags."""
-    s: Mapping[str, Floats]
-    """Each monitor's scores."""
+    behaviour: Ints
+    """Whether the answer shows the planted behaviour, by construction."""
+    flagged: Mapping[str, Ints]
+    """By monitor name."""
+    scores: Mapping[str, Floats]
+    """By monitor name."""
     correct: Ints
     """The true grade."""
     shortcut: Ints
-    """The mechanism: the working is cut short."""
+    """Whether the CoT leaves out steps that an honest solution needs."""
     length: Ints
     """Characters of the CoT."""
     problems: tuple[str, ...]
-    """Whose rollout it is: the cluster for a bootstrap."""
+    """The problems' keys: the clusters of a bootstrap."""
 
 
-def monitors_of(organism: Organism[Any]) -> list[Monitor]:
-    """The evaluating monitors that need no fitting: does the CoT own up, do its steps lead there?"""
-    found: list[Monitor] = [
-        RuleMonitor(name, Scope.COT, patterns=[rule]) for name, rule in organism.rules.items()
+def organism_monitors(organism: Organism[Any]) -> list[Monitor]:
+    """The evaluating monitors that need no fitting: the organism's rules and a step verifier."""
+    monitors: list[Monitor] = [
+        RuleMonitor(name, Scope.COT, patterns=[pattern])
+        for name, pattern in organism.monitor_patterns.items()
     ]
-    if organism.options.of in FORMS:
-        found.append(StepVerifier("steps", Scope.COT_ANSWER, task=organism.options.of))
-    return found
+    task = organism.options.inner_task
+    if task in STEP_CHECKERS:
+        monitors.append(StepVerifier("step_verifier", Scope.COT_ANSWER, task=task))
+    return monitors
 
 
-def evaluate(
+def evaluate_organism(
     organism: Organism[Any],
     problems: Sequence[Problem],
-    collect: Collect,
+    collect: CollectGroups,
     monitors: Sequence[Monitor],
-) -> tuple[Labelled, list[Rollout]]:
-    """Ask both arms of these problems; the labelled rows, and the rollouts for the record."""
+) -> tuple[LabelledRollouts, list[Rollout]]:
+    """Collects rollouts of both arms; returns their labels, and the rollouts for the log."""
     rollouts = [
         rollout
-        for arm, asked in arms(organism, problems).items()
-        for group in collect(asked, SPLITS[arm])
+        for arm, arm_problems in problems_by_arm(organism, problems).items()
+        for group in collect(arm_problems, f"validation/{ARM_NAMES[arm]}")
         for rollout in group
     ]
-    return label(organism, [row(r, tokens=False) for r in rollouts], monitors), rollouts
+    rows = [rollout_to_row(rollout, with_tokens=False) for rollout in rollouts]
+    return label_rollouts(organism, rows, monitors), rollouts
 
 
-def arms(organism: Organism[Any], problems: Sequence[Problem]) -> dict[int, list[Problem]]:
-    """What each arm asks: the control arm first, if there is one."""
-    asked = [organism.arms(problem) for problem in problems]
-    return {arm: [a[arm] for a in asked] for arm in sorted({x for a in asked for x in a})}
+def problems_by_arm(
+    organism: Organism[Any], problems: Sequence[Problem]
+) -> dict[int, list[Problem]]:
+    """The problems of each arm; the control arm, if there is one, comes first."""
+    variants = [organism.arms(problem) for problem in problems]
+    arms = sorted({arm for variant in variants for arm in variant})
+    return {arm: [variant[arm] for variant in variants] for arm in arms}
 
 
-def label(
+def label_rollouts(
     organism: Organism[Any], rows: Sequence[Mapping[str, Any]], monitors: Sequence[Monitor]
-) -> Labelled:
-    """The arms' rows, labelled. Rows of other splits are a mistake: filter them first."""
-    arm_of = {name: arm for arm, name in ARMS.items()}
-    asked = [problem_of(dict(r)) for r in rows]
-    cots = [split(r["completion"]).cot for r in rows]
-    verdicts = {
-        m.name: score_all(
-            m,
-            [
-                look(
-                    m.scope, prompt=r["prompt"], question=r["question"], completion=r["completion"]
-                )
-                for r in rows
-            ],
-        )
-        for m in monitors
-    }
-    return Labelled(
-        x=_ints(arm_of[r["split"].rpartition("/")[2]] for r in rows),
-        y=_ints(organism.behaviour(p, r["answer"]) for p, r in zip(asked, rows, strict=True)),
-        z={name: flags(given) for name, given in verdicts.items()},
-        s={name: scores(given) for name, given in verdicts.items()},
-        correct=_ints(r["correct"] for r in rows),
-        shortcut=_ints(organism.shortcut(p, cot) for p, cot in zip(asked, cots, strict=True)),
+) -> LabelledRollouts:
+    """Labels and scores the rows of both arms; rows of other splits must be filtered out before."""
+    arms = {name: arm for arm, name in ARM_NAMES.items()}
+    problems = [problem_from_row(dict(row)) for row in rows]
+    cots = [split_completion(row["completion"]).cot for row in rows]
+    outputs = {m.name: score_all(m, views_of_rows(m.scope, rows)) for m in monitors}
+    return LabelledRollouts(
+        planted=_ints(arms[row["split"].rpartition("/")[2]] for row in rows),
+        behaviour=_ints(
+            organism.shows_behaviour(p, row["answer"])
+            for p, row in zip(problems, rows, strict=True)
+        ),
+        flagged={name: stack_flags(monitor_outputs) for name, monitor_outputs in outputs.items()},
+        scores={name: stack_scores(monitor_outputs) for name, monitor_outputs in outputs.items()},
+        correct=_ints(row["correct"] for row in rows),
+        shortcut=_ints(organism.skips_work(p, cot) for p, cot in zip(problems, cots, strict=True)),
         length=_ints(map(len, cots)),
-        problems=tuple(p.key for p in asked),
+        problems=tuple(problem.key for problem in problems),
     )
 
 
-def summary(found: Labelled) -> dict[str, Any]:
-    """The numbers of one checkpoint, for the log: each a value, or null where it is undefined."""
-    planted = found.x == 1
-    told: dict[str, Any] = {
-        "reliance": measures.reliance(found.x, found.y).value,
-        "behaviour": measures.rate(found.y[planted]).value,
-        "shortcut": measures.rate(found.shortcut[planted]).value,
-        "accuracy_planted": measures.rate(found.correct[planted]).value,
-        "accuracy_control": measures.rate(found.correct[~planted]).value,
-        "cot_characters": measures.result.mean(found.length[planted], "no rollout").value,
-        "rollouts": len(found.x),
+def views_of_rows(scope: Scope, rows: Sequence[Mapping[str, Any]]) -> list[View]:
+    return [
+        make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["completion"])
+        for r in rows
+    ]
+
+
+def summarize_labels(labelled: LabelledRollouts) -> dict[str, Any]:
+    """The values for the log; None for an undefined one."""
+    planted = labelled.planted == 1
+    summary: dict[str, Any] = {
+        "reliance": measures.reliance(labelled.planted, labelled.behaviour).value,
+        "behaviour": measures.rate(labelled.behaviour[planted]).value,
+        "shortcut": measures.rate(labelled.shortcut[planted]).value,
+        "accuracy_planted": measures.rate(labelled.correct[planted]).value,
+        "accuracy_control": measures.rate(labelled.correct[~planted]).value,
+        "cot_characters": measures.result.mean_result(labelled.length[planted], "no rollout").value,
+        "rollouts": len(labelled.planted),
     }
-    for name, z in found.z.items():
-        told[name] = {
-            "disclosure": measures.disclosure(found.y, z).value,
-            "undetected": measures.undetected_reliance(found.x, found.y, z).value,
-            "true_negative_rate": measures.true_negative_rate(found.y, z).value,
+    for name, flagged in labelled.flagged.items():
+        summary[name] = {
+            "disclosure": measures.disclosure(labelled.behaviour, flagged).value,
+            "undetected_use": measures.undetected_use(
+                labelled.planted, labelled.behaviour, flagged
+            ).value,
+            "tnr": measures.true_negative_rate(labelled.behaviour, flagged).value,
         }
-    return told
+    return summary
 
 
-def _ints(values: Any) -> Ints:
+def _ints(values: Iterable[int]) -> Ints:
     return np.array([int(v) for v in values], dtype=np.int64)
