@@ -1,10 +1,9 @@
-"""A run whose generators are killed again and again ends with the weights of an undisturbed one.
+"""A run whose generators are killed repeatedly ends with the weights of an undisturbed run.
 
     python -m proofs.generator_kills             # 50 kills, about 5 minutes on two cores
     python -m proofs.generator_kills --kills 10
 
-Each step kills once: in the middle of generating, while weights change hands, or a second time
-while the killed one is being spawned anew.
+Each step has one kill: during generation, during weight sync, or a second one during the respawn.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from glasshouse import config
-from glasshouse.backends.monarch.backend import Monarch
-from glasshouse.backends.monarch.runtime import gone
-from glasshouse.train import Run
+from glasshouse.backends.monarch.backend import MonarchBackend
+from glasshouse.train import Trainer
 from glasshouse.train.display import Display
+from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
-WAYS = ("generating", "syncing", "spawning")
+MOMENTS = ("generating", "syncing", "spawning")
 
 
 def overrides(out: Path, steps: int) -> list[str]:
@@ -40,57 +38,58 @@ def overrides(out: Path, steps: int) -> list[str]:
     ]  # fmt: skip
 
 
-class Killer(Display):
-    """Kills one generator in every step, in another thread; a step waits for its kill."""
+class GeneratorKiller(Display):
+    """Kills one generator per step in another thread; a step waits for the previous kill."""
+
+    backend: MonarchBackend
 
     def __init__(self, kills: int, seed: int) -> None:
         self.kills, self.random = kills, random.Random(seed)
-        self.placement: Any = None
-        self.ways: Counter[str] = Counter()
-        self.seen: set[int] = set()
-        self.at_work: threading.Thread | None = None
+        self.moments: Counter[str] = Counter()
+        self.killed: set[int] = set()
+        self.thread: threading.Thread | None = None
 
     def step(self, row: dict[str, Any], groups: Any) -> None:
-        if self.at_work:
-            self.at_work.join()
+        if self.thread:
+            self.thread.join()
         if row["step"] <= self.kills:
-            self.at_work = threading.Thread(target=self._kill, args=(row["step"],))
-            self.at_work.start()
+            self.thread = threading.Thread(target=self._kill, args=(row["step"],))
+            self.thread.start()
 
     def _kill(self, step: int) -> None:
-        way, placement = WAYS[step % len(WAYS)], self.placement
-        if way == "spawning":
-            number = self._hit(self._any())
-            seat = placement.seats[number]
-            until(lambda: set(seat.pids) - self.seen and not seat.ready)
+        moment, backend = MOMENTS[step % len(MOMENTS)], self.backend
+        number = self._choose_ready()
+        if moment == "spawning":
+            self._kill_generator(number)
+            supervisor = backend.supervisors[number]
+            wait_until(
+                lambda: set(supervisor.pids) - self.killed and not supervisor.ready, poll=0.002
+            )
             time.sleep(self.random.uniform(0, 1.5))
-            self._hit(number)
-        elif way == "syncing":
-            before, number = placement.version, self._any()
-            until(lambda: placement.version > before, within=5)
-            self._hit(number)
+        elif moment == "syncing":
+            version = backend.version
+            _wait_briefly(lambda: backend.version > version)
         else:
-            number = self._any()
-            until(lambda: placement.pool.batches, within=5)
+            _wait_briefly(lambda: bool(backend.queue.pending))
             time.sleep(self.random.uniform(0, 0.1))
-            self._hit(number)
-        self.ways[way] += 1
+        self._kill_generator(number)
+        self.moments[moment] += 1
 
-    def _any(self) -> int:
-        """One that is there, waited for if need be."""
-        seats = self.placement.seats
-        until(lambda: any(seat.ready for seat in seats))
-        return int(self.random.choice([s.number for s in seats if s.ready]))
+    def _choose_ready(self) -> int:
+        """Choose a generator that is ready; wait for one if necessary."""
+        supervisors = self.backend.supervisors
+        wait_until(lambda: any(s.ready for s in supervisors), poll=0.002)
+        return self.random.choice([s.number for s in supervisors if s.ready])
 
-    def _hit(self, number: int) -> int:
-        for pid in self.placement.seats[number].pids:
-            self.seen.add(pid)
+    def _kill_generator(self, number: int) -> None:
+        for pid in self.backend.supervisors[number].pids:
+            self.killed.add(pid)
             os.kill(pid, signal.SIGKILL)
-        return number
 
 
-def until(condition: Callable[[], Any], within: float = 120) -> None:
-    deadline = time.monotonic() + within
+def _wait_briefly(condition: Any) -> None:
+    """Wait up to 5 s; kill in any case."""
+    deadline = time.monotonic() + 5
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -101,26 +100,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="glasshouse-kills-") as folder:
-        calm, wild = Path(folder) / "calm", Path(folder) / "wild"
+        undisturbed, disturbed = Path(folder) / "undisturbed", Path(folder) / "disturbed"
         steps = args.kills + 1
-        Run(config.load([], overrides(calm, steps))).train()
-        killer, started = Killer(args.kills, args.seed), time.monotonic()
-        run = Run(config.load([], [*overrides(wild, steps), "backend=monarch"]), killer)
-        assert isinstance(run.placement, Monarch)
-        killer.placement = run.placement
-        run.train()
+        Trainer(config.load_config([], overrides(undisturbed, steps))).train()
+        killer, started = GeneratorKiller(args.kills, args.seed), time.monotonic()
+        options = [*overrides(disturbed, steps), "backend=monarch"]
+        trainer = Trainer(config.load_config([], options), killer)
+        assert isinstance(trainer.backend, MonarchBackend)
+        killer.backend = trainer.backend
+        trainer.train()
         seconds = time.monotonic() - started
-        left = not gone([*killer.seen, *run.placement.pids], within=5)
+        ended = wait_for_exit([*killer.killed, *trainer.backend.pids], timeout=5)
         name = f"checkpoints/step-{steps:06d}/model.safetensors"
-        equal = (calm / name).read_bytes() == (wild / name).read_bytes()
-        faults = (wild / "results" / "events.jsonl").read_text().count('"event": "fault"')
-    done = sum(killer.ways.values())
+        equal = (undisturbed / name).read_bytes() == (disturbed / name).read_bytes()
+        faults = (disturbed / "results" / "events.jsonl").read_text().count('"event": "fault"')
+    kills = sum(killer.moments.values())
     print(
-        f"{done} of {args.kills} kills survived ({dict(killer.ways)}; {faults} faults noticed) in "
+        f"{kills} of {args.kills} kills survived ({dict(killer.moments)}; {faults} faults detected) in "
         f"{seconds:.0f} s; weights {'bitwise equal' if equal else 'DIFFER'}; "
-        f"{'PROCESSES LEFT' if left else 'no process left'}"
+        f"{'no process remains' if ended else 'PROCESSES REMAIN'}"
     )
-    return 0 if done == args.kills and equal and not left and faults >= done else 1
+    return 0 if kills == args.kills and equal and ended and faults >= kills else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What runs on a machine of `hosts_scene`: a controller that loses a host, an intruder, their actor.
+"""Functions that `hosts_cluster` runs on a machine: a controller that loses a host, and an intruder.
 
-Each function says and hears lines of JSON. It is run under this module's own name
-(`hosts_machine.main()`), so that the workers can import its actors.
+    python -m proofs.hosts_machine FUNCTION '{"argument": …}'
+
+They exchange lines of JSON with their caller over stdin and stdout.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 from monarch.actor import Actor, endpoint
 
 
-class Steady(Actor):
-    """Works for as long as it is asked to."""
+class WorkActor(Actor):
+    """Works for a given time, or writes a file."""
 
     @endpoint
     def work(self, seconds: float) -> int:
@@ -27,91 +28,96 @@ class Steady(Actor):
 
     @endpoint
     def write(self, marker: str) -> None:
-        Path(marker).write_text("code of ours ran here")
+        Path(marker).write_text("code was run on this machine")
 
 
-def told() -> Any:
+def receive() -> Any:
     return json.loads(sys.stdin.readline())
 
 
-def tell(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+def send(**message: Any) -> None:
+    print(json.dumps(message), flush=True)
 
 
-def noticed(overrides: list[str], lost: str, actor: str = "hosts_machine:Steady") -> None:
-    """Work on every host until one is lost, say when that was noticed, go on with the others, and
-    take it back when told to."""
-    from importlib import import_module
-
+def lose_host(overrides: list[str], lost: str) -> None:
+    """Work on every host until one is lost, report it, continue with the others, then reconnect."""
     import monarch.actor
 
     from glasshouse import config
     from glasshouse.backends.hosts import open_hosts
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
-    module, _, name = actor.partition(":")
-    cls = getattr(import_module(module), name)
 
     def spawn(mesh: Any) -> Any:
-        made = mesh.spawn_procs(per_host={"procs": 1}).spawn("steady", cls)
-        made.work.call_one(0.0).get(60)
-        return made
+        actor = mesh.spawn_procs(per_host={"procs": 1}).spawn("work", WorkActor)
+        actor.work.call_one(0.0).get(60)
+        return actor
 
-    with open_hosts(config.load([], overrides).hosts) as hosts:
+    with open_hosts(config.load_config([], overrides).hosts) as hosts:
         actors = {host: spawn(mesh) for host, mesh in hosts.meshes.items()}
         pending = actors[lost].work.call_one(600.0)
         time.sleep(1.0)
-        tell(ready=True)
-        told()
-        done, others = 0, [a for host, a in actors.items() if host != lost]
+        send(ready=True)
+        receive()
+        completed, others = 0, [a for host, a in actors.items() if host != lost]
         while True:
             for other in others:
                 other.work.call_one(0.0).get(30)
-            done += 1
+            completed += 1
             try:
                 pending.get(0.05)
             except TimeoutError:
                 continue
             except Exception as error:
-                tell(at=time.time(), error=type(error).__name__, meanwhile=done)
+                send(time=time.time(), error=type(error).__name__, completed=completed)
                 break
-        hosts.lose(lost)
-        while told()["again"]:
-            begun = time.perf_counter()
-            mesh = hosts.rejoin(lost)
+        hosts.mark_lost(lost)
+        while receive()["reconnect"]:
+            started = time.perf_counter()
+            mesh = hosts.reconnect(lost)
             if mesh is None:
-                tell(back=False)
+                send(reconnected=False)
                 continue
             spawn(mesh)
-            tell(back=True, seconds=time.perf_counter() - begun, ports=hosts.source.used[lost][-2:])
+            ports = hosts.provider.used_ports[lost][-2:]  # type: ignore[attr-defined]
+            send(reconnected=True, seconds=time.perf_counter() - started, ports=ports)
         for other in others:
             other.work.call_one(0.0).get(30)
-        begun = time.perf_counter()
-    tell(closed=time.perf_counter() - begun)
+        started = time.perf_counter()
+    send(closed=time.perf_counter() - started)
 
 
-def intrude(address: str, own: str, marker: str, patience: float) -> None:
-    """Do all that Monarch's own client would do to have a file written on the worker's machine."""
+def intrude(address: str, own_address: str, marker: str, timeout: float) -> None:
+    """Do what Monarch's own client does to run code on the worker's machine: write a file there."""
     from monarch.actor import attach_to_workers, enable_transport
 
     from glasshouse.backends.hosts.address import Address
-    from glasshouse.backends.hosts.attached import with_identity
+    from glasshouse.backends.hosts.worker_provider import monarch_address
 
-    enable_transport(own)
+    enable_transport(own_address)
     mesh = attach_to_workers(
-        ca="trust_all_connections", workers=[with_identity(Address.parse(address))], name="intruder"
+        ca="trust_all_connections",
+        workers=[monarch_address(Address.parse(address))],
+        name="intruder",
     )
     try:
-        made = mesh.spawn_procs(per_host={"procs": 1}).spawn("writer", Steady)
-        made.write.call_one(marker).get(patience)
-        tell(ran=True)
+        actor = mesh.spawn_procs(per_host={"procs": 1}).spawn("writer", WorkActor)
+        actor.write.call_one(marker).get(timeout)
+        send(ran=True)
     except BaseException as error:
-        tell(ran=False, error=type(error).__name__)
-    os._exit(0)  # what it waits for on its way out does not matter
+        send(ran=False, error=type(error).__name__)
+    os._exit(0)  # Monarch would wait for the connection
 
 
-INSIDE: dict[str, Callable[..., None]] = {"noticed": noticed, "intrude": intrude}
+FUNCTIONS: dict[str, Callable[..., None]] = {"lose_host": lose_host, "intrude": intrude}
 
 
 def main() -> None:
-    INSIDE[sys.argv[1]](**json.loads(sys.argv[2]))
+    FUNCTIONS[sys.argv[1]](**json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    # under its real name, so that the workers can import the pickled WorkActor
+    from proofs import hosts_machine
+
+    hosts_machine.main()

@@ -1,112 +1,110 @@
-"""A run on several hosts while one of them is cut off, comes back, is killed and joins again."""
+"""Train on two hosts while one of them is cut off, reconnects, is killed and reconnects again."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proofs.hosts_scene import CONTROLLER, Scene
-from proofs.network import stop
+from proofs.hosts_cluster import CONTROLLER, Cluster
+from proofs.network import NamespaceNetwork
+from proofs.processes import stop_process
 
-NOTICED_WITHIN = 5.0
-Measured = dict[str, Any]
+DETECTION_LIMIT = 5.0
+"""Seconds within which a lost host must be detected."""
+Measurements = dict[str, Any]
 
 STEPS = 60
 SMALL = [
     f"steps={STEPS}", "data.groups_per_step=16", "generate.group_size=8", "generate.chunk_size=2",
-    "generate.max_tokens=64",
-    "evaluate.problems=0", "monarch.verify_every=5",
+    "generate.max_tokens=64", "evaluate.problems=0", "monarch.verify_every=5",
 ]  # fmt: skip
 
 
-def train(scene: Scene, disturbed: bool = True, options: tuple[str, ...] = ()) -> Measured:
-    """A run on two hosts, one of which is cut off, comes back, is killed and joins again: its
-    weights are those of the undisturbed run in one process, bit for bit."""
-    inline, spread = scene.folder / f"inline{disturbed}", scene.folder / f"spread{disturbed}"
-    scene.glasshouse("train", "--quiet", *SMALL, *options, f"out={inline}")
-    run = scene.network.start(
+def train(cluster: Cluster[NamespaceNetwork]) -> Measurements:
+    """The weights of the disturbed run equal those of a local run, bit for bit."""
+    local, distributed = cluster.folder / "local", cluster.folder / "distributed"
+    cluster.glasshouse("train", "--quiet", *SMALL, f"out={local}")
+    process = cluster.network.start(
         CONTROLLER,
-        [scene.python, "-m", "glasshouse", "train", "--quiet", *SMALL, *options, *scene.overrides,
-         "backend=monarch", "monarch.generators=4", f"out={spread}"],
-        env=scene.environment,
+        [sys.executable, "-m", "glasshouse", "train", "--quiet", *SMALL, *cluster.overrides,
+         "backend=monarch", "monarch.generators=4", f"out={distributed}"],
+        env=cluster.environment,
     )  # fmt: skip
-    found: Measured = {}
+    measurements: Measurements = {}
+    run = RunMonitor(distributed, process)
     try:
-        story = Story(spread, run)
-        if disturbed:
-            story.until_step(3)
-            found["cut noticed"] = story.disturb(lambda: scene.network.cut(3))
-            found["cut mended"] = story.mend(lambda: scene.network.mend(3))
-            found["kill noticed"] = story.disturb(lambda: scene.kill_worker(3))
-            found["kill mended"] = story.mend(lambda: scene.start_worker(3) and None)
-            found["steps to go"] = STEPS - story.step()
-        assert run.wait(600) == 0
+        run.wait_for_step(3)
+        measurements["cut detected"] = run.wait_for_loss(lambda: cluster.network.cut_link(3))
+        measurements["reconnected"] = run.wait_for_return(lambda: cluster.network.restore_link(3))
+        measurements["kill detected"] = run.wait_for_loss(lambda: cluster.kill_worker(3))
+        measurements["restarted"] = run.wait_for_return(lambda: cluster.start_worker(3))
+        measurements["steps left"] = STEPS - run.step()
+        assert process.wait(600) == 0
     finally:
-        scene.network.mend(3)
-        stop(run)
-    found["events"] = {
-        k: n for k, n in story.counted().items() if k in ("host", "fault", "respawn")
-    }
-    ours, theirs = (
+        cluster.network.restore_link(3)
+        stop_process(process)
+    measurements["events"] = run.count_events("host", "fault", "respawn")
+    weights = [
         (out / "checkpoints" / f"step-{STEPS:06d}" / "model.safetensors").read_bytes()
-        for out in (spread, inline)
-    )
-    assert ours == theirs, "the weights differ"
-    return found
+        for out in (local, distributed)
+    ]
+    assert weights[0] == weights[1], "the weights differ"
+    return measurements
 
 
-class Story:
-    """What a run's directory tells while it goes on."""
+class RunMonitor:
+    """Follows a run through the files in its run directory."""
 
-    def __init__(self, out: Path, run: subprocess.Popen[str]) -> None:
-        self.out, self.run = out, run
-        self.hosts = 0
+    def __init__(self, out: Path, process: subprocess.Popen[str]) -> None:
+        self.out, self.process = out, process
 
-    def lines(self, name: str) -> list[Any]:
+    def rows(self, name: str) -> list[Any]:
         file = self.out / "results" / name
-        listed = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [json.loads(line) for line in listed if line.endswith("\n")]
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def step(self) -> int:
-        return len(self.lines("metrics.jsonl"))
+        return len(self.rows("metrics.jsonl"))
 
-    def counted(self) -> dict[str, int]:
-        kinds = [event["event"] for event in self.lines("events.jsonl")]
-        return {kind: kinds.count(kind) for kind in kinds}
+    def count_events(self, *kinds: str) -> dict[str, int]:
+        events = [event["event"] for event in self.rows("events.jsonl")]
+        return {kind: events.count(kind) for kind in kinds}
 
-    def until_step(self, step: int) -> None:
-        self._until(lambda: self.step() >= step, f"step {step}")
+    def wait_for_step(self, step: int) -> None:
+        self._wait(lambda: self.step() >= step, f"step {step}")
 
-    def disturb(self, how: Callable[[], None]) -> float:
-        """Seconds until the run says that a host is lost; it goes on without it."""
-        seconds = self._heard(how, "lost")
-        assert seconds < NOTICED_WITHIN, f"the run noticed after {seconds} s"
-        self.until_step(self.step() + 2)
+    def wait_for_loss(self, disturb: Callable[[], object]) -> float:
+        """Return the seconds until the run reports a lost host; it must continue without it."""
+        seconds = self._seconds_until(disturb, "lost")
+        assert seconds < DETECTION_LIMIT, f"the run detected it after {seconds} s"
+        self.wait_for_step(self.step() + 2)
         return seconds
 
-    def mend(self, how: Callable[[], None]) -> float:
-        """Seconds until the run says that it is back."""
-        seconds = self._heard(how, "back")
-        self.until_step(self.step() + 2)
+    def wait_for_return(self, restore: Callable[[], object]) -> float:
+        """Return the seconds until the run reports that the host is connected again."""
+        seconds = self._seconds_until(restore, "reconnected")
+        self.wait_for_step(self.step() + 2)
         return seconds
 
-    def _heard(self, how: Callable[[], None], what: str) -> float:
-        begun = time.monotonic()
-        how()
-        self._until(lambda: len(self._of(what)) > self.hosts // 2, what)
-        self.hosts += 1
-        return round(time.monotonic() - begun, 1)
+    def _seconds_until(self, action: Callable[[], object], status: str) -> float:
+        before = self._count_status(status)
+        started = time.monotonic()
+        action()
+        self._wait(lambda: self._count_status(status) > before, status)
+        return round(time.monotonic() - started, 1)
 
-    def _of(self, what: str) -> list[Any]:
-        return [e for e in self.lines("events.jsonl") if e["event"] == "host" and e["how"] == what]
+    def _count_status(self, status: str) -> int:
+        events = self.rows("events.jsonl")
+        return sum(e["event"] == "host" and e["status"] == status for e in events)
 
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
-        until = time.monotonic() + 120
-        while not holds():
-            assert self.run.poll() is None, f"the run ended before: {what}"
-            assert time.monotonic() < until, f"not within 120 s: {what}"
+    def _wait(self, condition: Callable[[], bool], name: str) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert self.process.poll() is None, f"the run ended before: {name}"
+            assert time.monotonic() < deadline, f"not within 120 s: {name}"
             time.sleep(0.1)

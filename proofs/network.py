@@ -1,65 +1,90 @@
-"""Machines that are not there: network namespaces joined by veth pairs at a bridge, for tests.
+"""Several machines on one: network namespaces, or loopback addresses where there are none.
 
     machine 1 ── veth ──┐
-    machine 2 ── veth ──┤ bridge, in a namespace of its own
+    machine 2 ── veth ──┤ a bridge, in its own namespace
     machine 3 ── veth ──┘
 
-Needs root and `ip`. Names are unique to the process and removed at the end.
+Namespaces need root and `ip`. Their names are unique to the process and removed at the end.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 
-class Network:
-    """Machines 1 to `count`, at 10.87.0.1 and so on.
+class Network(Protocol):
+    """Machines 1 to `count`."""
 
-    Example:
-        with Network(2) as network:
-            network.start(1, ["python", "-m", "glasshouse", "hosts", "check"]).wait()
-            network.cut(2)
+    count: int
+
+    def ip(self, machine: int) -> str: ...
+
+    def start(self, machine: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Start a process on a machine."""
+
+
+class LoopbackNetwork:
+    """Machines that are only loopback addresses of this one; needs no root.
+
+    Their links cannot be cut. The addresses depend on the process id, so that two test processes do
+    not use the same ports.
     """
 
-    def __init__(self, count: int, tag: str = "") -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
-        self.tag = tag or f"gh{os.getpid()}x"
+
+    def ip(self, machine: int) -> str:
+        return f"127.87.{os.getpid() % 250}.{machine}"
+
+    def start(self, machine: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, text=True, **options)
+
+
+class NamespaceNetwork:
+    """Machines in network namespaces, at 10.87.0.1 and so on.
+
+    Example:
+        with NamespaceNetwork(2) as network:
+            network.start(1, ["python", "-m", "glasshouse", "hosts", "check"]).wait()
+            network.cut_link(2)
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.prefix = f"gh{os.getpid()}x"
 
     @staticmethod
-    def missing() -> str:
-        """Why there can be no such network here; empty if there can."""
+    def why_unavailable() -> str:
+        """Return why namespaces cannot be created on this machine; empty if they can."""
         if sys.platform != "linux" or not shutil.which("ip"):
             return "network namespaces need Linux and iproute2"
         name = f"gh{os.getpid()}probe"
-        made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-        if made.returncode:
-            return f"no network namespace can be made here: {made.stderr.strip()}"
+        created = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+        if created.returncode:
+            return f"no network namespace can be created: {created.stderr.strip()}"
         linked = subprocess.run(
             ["ip", "-n", name, "link", "add", "end0", "type", "veth", "peer", "name", "end1"],
             capture_output=True, text=True,
         )  # fmt: skip
         subprocess.run(["ip", "netns", "del", name], check=True)
-        return (
-            f"no veth pair can be made here: {linked.stderr.strip()}" if linked.returncode else ""
-        )
+        return f"no veth pair can be created: {linked.stderr.strip()}" if linked.returncode else ""
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> NamespaceNetwork:
         try:
-            self._ip("netns", "add", self.hub)
-            self._ip("-n", self.hub, "link", "add", "bridge0", "type", "bridge")
-            self._ip("-n", self.hub, "link", "set", "bridge0", "up")
+            self._ip("netns", "add", self.bridge)
+            self._ip("-n", self.bridge, "link", "add", "bridge0", "type", "bridge")
+            self._ip("-n", self.bridge, "link", "set", "bridge0", "up")
             for machine in range(1, self.count + 1):
-                name, cable = self.name(machine), f"cable{machine}"
+                name, link = self.namespace(machine), f"link{machine}"
                 self._ip("netns", "add", name)
-                self._ip("-n", self.hub, "link", "add", cable, "type", "veth",
+                self._ip("-n", self.bridge, "link", "add", link, "type", "veth",
                          "peer", "name", "eth0", "netns", name)  # fmt: skip
-                self._ip("-n", self.hub, "link", "set", cable, "master", "bridge0", "up")
+                self._ip("-n", self.bridge, "link", "set", link, "master", "bridge0", "up")
                 self._ip("-n", name, "addr", "add", f"{self.ip(machine)}/24", "dev", "eth0")
                 self._ip("-n", name, "link", "set", "eth0", "up")
                 self._ip("-n", name, "link", "set", "lo", "up")
@@ -69,50 +94,45 @@ class Network:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for name in (*map(self.name, range(1, self.count + 1)), self.hub):
+        for name in (*map(self.namespace, range(1, self.count + 1)), self.bridge):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
     @property
-    def hub(self) -> str:
-        return f"{self.tag}hub"
+    def bridge(self) -> str:
+        return f"{self.prefix}bridge"
 
-    def name(self, machine: int) -> str:
-        return f"{self.tag}{machine}"
+    def namespace(self, machine: int) -> str:
+        return f"{self.prefix}{machine}"
 
     def ip(self, machine: int) -> str:
         return f"10.87.0.{machine}"
 
     def start(self, machine: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """A process on a machine."""
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.name(machine), *command], text=True, **options
+            ["ip", "netns", "exec", self.namespace(machine), *command], text=True, **options
         )
 
-    def cut(self, machine: int) -> None:
-        """Pull the machine's cable: nothing says goodbye."""
-        self._ip("-n", self.hub, "link", "set", f"cable{machine}", "down")
+    def cut_link(self, machine: int) -> None:
+        """Take the machine's link down; connections are not closed."""
+        self._ip("-n", self.bridge, "link", "set", f"link{machine}", "down")
 
-    def mend(self, machine: int) -> None:
-        self._ip("-n", self.hub, "link", "set", f"cable{machine}", "up")
+    def restore_link(self, machine: int) -> None:
+        self._ip("-n", self.bridge, "link", "set", f"link{machine}", "up")
 
     def listeners(self, machine: int) -> list[str]:
-        """The TCP addresses at which anybody on the machine listens."""
-        shown = subprocess.run(
-            ["ip", "netns", "exec", self.name(machine), "ss", "-Hltn"],
+        """Return the TCP addresses at which processes of the machine listen."""
+        output = subprocess.run(
+            ["ip", "netns", "exec", self.namespace(machine), "ss", "-Hltn"],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
-        return [line.split()[3] for line in shown.splitlines()]
+        return [line.split()[3] for line in output.splitlines()]
+
+    def pids(self, machine: int) -> list[int]:
+        """Return the processes of a machine."""
+        output = subprocess.run(
+            ["ip", "netns", "pids", self.namespace(machine)], capture_output=True, text=True
+        ).stdout
+        return [int(pid) for pid in output.split()]
 
     def _ip(self, *arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-def stop(process: subprocess.Popen[str], patience: float = 15) -> int:
-    """Ask a process to end; its exit code."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        return process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()

@@ -1,1 +1,1 @@
-"""Capacity planning: how many generators pay off, estimated from a measured run."""
+"""Capacity planning: forecast, from a measured run, how many generators are worth using."""

@@ -1,13 +1,13 @@
-"""The pipeline as a small discrete-event model: how fast would a step be with so many generators?
+"""A discrete-event simulation of the training pipeline: seconds per step for a number of generators.
 
-    lag 0   draw ─ generate ─ grade ─ learn ─ sync ─ record ─ draw …
-    lag 1   grade ─ draw ─┬─ generate ────────────────┬─ grade …     one version behind
-                          └─ learn ─ sync ─ record ───┘
+    max_offpolicy_steps=0   sample ─ generate ─ reward ─ learn ─ sync ─ log ─ sample …
+    max_offpolicy_steps=1   reward ─ sample ─┬─ generate ─────────────┬─ reward …
+                                             └─ learn ─ sync ─ log ───┘
 
-Chunks wait in a queue; whichever generator is free takes the next. A generator reads the new weights
-before its first chunk of a step. Weights reach each further host one after the other. Where there
-are fewer cores than work, the work shares them evenly. Nothing here runs a model: it is arithmetic
-on measured times, pure and deterministic.
+Chunks wait in a queue; whichever generator is free takes the next one. A generator loads the new
+weights before its first chunk of a step. Weights are sent to further hosts one host at a time. If
+there are fewer cores than jobs, the jobs share the cores evenly. The simulation runs no model: it
+is deterministic arithmetic on measured times.
 """
 
 from __future__ import annotations
@@ -21,70 +21,70 @@ GENERATORS, CHUNKS, LEARNER, SYNC, CONTROLLER = (
     "generators", "chunks", "learner", "sync", "controller",
 )  # fmt: skip
 WARM_UP, MEASURED = 3, 8
-"""Steps until the pipeline runs evenly, and steps that are measured."""
+"""Steps until the pipeline is in a steady state, and steps that are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """Seconds of one core, as measured."""
+class PhaseTimes:
+    """Measured seconds per phase, on one core."""
 
     chunk: float
-    """One generator, one chunk."""
+    """One chunk on one generator."""
     learn: float = 0.0
-    """One learner, one step's rollouts."""
+    """One step's rollouts on one learner."""
     sync: float = 0.0
-    """Publish new weights on the learner's own host."""
+    """Publish new weights on the learner's host."""
     send: float = 0.0
-    """Bring them to one further host."""
+    """Send them to one further host."""
     load: float = 0.0
-    """A generator reads the new weights."""
-    draw: float = 0.0
-    grade: float = 0.0
-    record: float = 0.0
+    """Load the new weights into a generator."""
+    sample: float = 0.0
+    reward: float = 0.0
+    log: float = 0.0
 
     def __post_init__(self) -> None:
         if self.chunk <= 0 or min(self.parts()) < 0:
-            raise ValueError("A chunk takes time, and nothing takes less than none.")
+            raise ValueError("chunk must be above 0 seconds, and no phase may be negative.")
 
     def parts(self) -> tuple[float, ...]:
-        return (self.learn, self.sync, self.send, self.load, self.draw, self.grade, self.record)
+        return (self.learn, self.sync, self.send, self.load, self.sample, self.reward, self.log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """How the work is spread."""
+    """How a step's work is divided."""
 
     chunks: int
-    """In a step."""
+    """Chunks per step."""
     generators: int
     max_offpolicy_steps: int = 0
     learners: int = 1
-    """Each takes its share of learning."""
+    """Learner processes; they share the learning evenly."""
     hosts: int = 1
     cores: int = 0
-    """That all of it shares; 0: enough."""
+    """Cores that all processes share; 0: one per process."""
 
     def __post_init__(self) -> None:
         if min(self.chunks, self.generators, self.learners, self.hosts) < 1 or self.cores < 0:
-            raise ValueError("Chunks, generators, learners and hosts are at least one each.")
+            raise ValueError("chunks, generators, learners and hosts must be at least 1.")
         if self.max_offpolicy_steps not in (0, 1):
-            raise ValueError("The lag is 0 or 1.")
+            raise ValueError("max_offpolicy_steps must be 0 or 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What the model says."""
+    """The result of a simulation."""
 
     seconds: float
-    """A step, when it runs evenly."""
+    """Seconds per step in the steady state."""
     limit: str
-    """What would help most if it took no time: generators, chunks, learner, sync, controller."""
-    busy: float
-    """Share of their time that generators generate."""
+    """The bottleneck: generators, chunks, learner, sync or controller."""
+    generator_utilization: float
+    """Fraction of the time in which a generator generates."""
 
 
-def forecast(times: Times, pipeline: Pipeline) -> Forecast:
-    """Seconds a step and what limits it.
+def forecast_pipeline(times: PhaseTimes, pipeline: Pipeline) -> Forecast:
+    """Simulate the pipeline; return the seconds per step and the bottleneck.
 
     Example: `forecast(Times(chunk=1.0, learn=0.5), Pipeline(chunks=8, generators=4)).seconds`, 2.5
     """
@@ -92,65 +92,66 @@ def forecast(times: Times, pipeline: Pipeline) -> Forecast:
     work = pipeline.chunks * times.chunk
     return Forecast(
         seconds=seconds,
-        limit=limit(times, pipeline, seconds),
-        busy=min(1.0, work / (pipeline.generators * seconds)),
+        limit=find_limit(times, pipeline, seconds),
+        generator_utilization=min(1.0, work / (pipeline.generators * seconds)),
     )
 
 
-def limit(times: Times, pipeline: Pipeline, seconds: float) -> str:
-    """Whose absence would save most; ties go to the one named first."""
+def find_limit(times: PhaseTimes, pipeline: Pipeline, seconds: float) -> str:
+    """Return the phase whose removal would save most time; the first one if several are equal."""
     without = {
         GENERATORS: replace(times, chunk=1e-12, load=0.0),
         LEARNER: replace(times, learn=0.0),
         SYNC: replace(times, sync=0.0, send=0.0),
-        CONTROLLER: replace(times, draw=0.0, grade=0.0, record=0.0),
+        CONTROLLER: replace(times, sample=0.0, reward=0.0, log=0.0),
     }
     saved = {name: seconds - seconds_per_step(t, pipeline) for name, t in without.items()}
     most = max(saved.values())
-    found = next(name for name, saving in saved.items() if saving >= most * (1 - 1e-9))
-    too_few = found == GENERATORS and pipeline.generators >= pipeline.chunks
-    return CHUNKS if too_few else found
+    limit = next(name for name, saving in saved.items() if saving >= most * (1 - 1e-9))
+    too_few_chunks = limit == GENERATORS and pipeline.generators >= pipeline.chunks
+    return CHUNKS if too_few_chunks else limit
 
 
-def seconds_per_step(times: Times, pipeline: Pipeline) -> float:
-    """Simulated: the mean over some steps after a warm-up."""
+def seconds_per_step(times: PhaseTimes, pipeline: Pipeline) -> float:
+    """Simulate, and average over `MEASURED` steps after the warm-up."""
     ends = Simulation(times, pipeline).run(WARM_UP + MEASURED)
     return (ends[-1] - ends[WARM_UP - 1]) / MEASURED
 
 
 @dataclass(slots=True)
 class Simulation:
-    """Jobs on shared cores, in order of time.
+    """An event queue of jobs on shared cores.
 
-    While n jobs run on k cores each advances at the rate min(1, k / n). All at the same rate: so it
-    is enough to know at how much progress of the common clock each one ends.
+    While n jobs run on k cores, each advances at the rate min(1, k / n). All have the same rate, so a
+    job is described by the common progress at which it ends.
     """
 
-    times: Times
+    times: PhaseTimes
     pipeline: Pipeline
     now: float = 0.0
     progress: float = 0.0
     running: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     started: int = 0
     waiting: int = 0
-    """Chunks nobody has taken yet."""
-    undone: int = 0
-    fresh: int = 0
-    """Generators that have not yet read this step's weights."""
+    """Chunks that no generator has taken yet."""
+    unfinished: int = 0
+    """Chunks of this step that are not complete."""
+    to_load: int = 0
+    """Generators that have not yet loaded this step's weights."""
     idle: int = 0
     learned: bool = True
     ends: list[float] = field(default_factory=list)
 
     def run(self, steps: int) -> list[float]:
-        """When each step ended."""
+        """Return the time at which each step ended."""
         self.idle = self.pipeline.generators
-        self._draw()
+        self._sample()
         while len(self.ends) < steps:
             self._advance()
         return self.ends
 
     def _advance(self) -> None:
-        """To the end of the job that ends next."""
+        """Advance to the end of the job that ends next, and run its continuation."""
         cores, jobs = self.pipeline.cores, len(self.running)
         ending, _, then = heapq.heappop(self.running)
         rate = min(1.0, cores / jobs) if cores else 1.0
@@ -162,13 +163,13 @@ class Simulation:
         self.started += 1
         heapq.heappush(self.running, (self.progress + seconds, self.started, then))
 
-    def _draw(self) -> None:
-        self._start(self.times.draw, self._submit)
+    def _sample(self) -> None:
+        self._start(self.times.sample, self._submit)
 
     def _submit(self) -> None:
-        """The step's chunks into the queue; with a lag, the step before is learned meanwhile."""
-        self.waiting = self.undone = self.pipeline.chunks
-        self.fresh = self.pipeline.generators
+        """Queue the step's chunks; if off-policy, learn from the previous step at the same time."""
+        self.waiting = self.unfinished = self.pipeline.chunks
+        self.to_load = self.pipeline.generators
         while self.idle and self.waiting:
             self._take()
         if self.pipeline.max_offpolicy_steps and self.ends:
@@ -176,27 +177,27 @@ class Simulation:
             self._learn()
 
     def _take(self) -> None:
-        load = self.times.load if self.fresh else 0.0
-        self.fresh -= bool(self.fresh)
+        load = self.times.load if self.to_load else 0.0
+        self.to_load -= bool(self.to_load)
         self.idle -= 1
         self.waiting -= 1
         self._start(load + self.times.chunk, self._finish)
 
     def _finish(self) -> None:
         self.idle += 1
-        self.undone -= 1
+        self.unfinished -= 1
         if self.waiting:
             self._take()
-        self._grade_when_ready()
+        self._reward_when_ready()
 
-    def _grade_when_ready(self) -> None:
-        if self.undone == 0 and self.learned:
-            self._start(self.times.grade, self._graded)
+    def _reward_when_ready(self) -> None:
+        if self.unfinished == 0 and self.learned:
+            self._start(self.times.reward, self._rewarded)
 
-    def _graded(self) -> None:
+    def _rewarded(self) -> None:
         if self.pipeline.max_offpolicy_steps:
             self.ends.append(self.now)
-            self._draw()
+            self._sample()
         else:
             self._learn()
 
@@ -205,20 +206,20 @@ class Simulation:
 
     def _sync(self) -> None:
         further = (self.pipeline.hosts - 1) * self.times.send
-        self._start(self.times.sync + further, self._record)
+        self._start(self.times.sync + further, self._log)
 
-    def _record(self) -> None:
-        self._start(self.times.record, self._recorded)
+    def _log(self) -> None:
+        self._start(self.times.log, self._logged)
 
-    def _recorded(self) -> None:
+    def _logged(self) -> None:
         if self.pipeline.max_offpolicy_steps:
             self.learned = True
-            self._grade_when_ready()
+            self._reward_when_ready()
         else:
             self.ends.append(self.now)
-            self._draw()
+            self._sample()
 
 
-def hosts_for(generators: int, per_host: int) -> int:
-    """How many hosts so many generators need; 0 a host: all on one."""
+def count_hosts(generators: int, per_host: int) -> int:
+    """Return the number of hosts for a number of generators; `per_host` 0: all on one host."""
     return math.ceil(generators / per_host) if per_host else 1
