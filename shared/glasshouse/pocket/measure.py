@@ -148,7 +148,7 @@ def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:
         yield "|" + "---|" * len(columns)
         yield f"| {' | '.join(map(_format_rate, columns.values()))} |"
         yield ""
-        yield "| monitor | disclosure | undetected | true negatives |"
+        yield "| monitor | disclosure | undetected use | TNR |"
         yield "|---|---|---|---|"
         for name, detection in rates.items():
             if isinstance(detection, dict):
