@@ -30,7 +30,7 @@ TABLES = sorted(
     [
         ("step_verifier.undetected_use", "undetected use, step verifier"),
         ("organism.disclosure_rule.auroc", "AUROC, disclosure rule"),
-        ("organism.ngrams_base.cot_answer.tpr", "TPR, n-grams fitted on the base (cot+answer)"),
+        ("organism.ngrams_base.cot_answer.tpr", "TPR, n-grams base (cot+answer)"),
         ("interventions.necessity_uplift", "necessity uplift"),
         ("my monitor.disclosure", "disclosure, my monitor"),
         ("pass_at_4", "pass@4"),

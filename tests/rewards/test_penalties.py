@@ -148,7 +148,7 @@ def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "evaluation_monitor", "message"),
     [
-        ({"discloses": {"kind": "monitor"}}, "discloses", "discloses"),
+        ({"disclosure_rule": {"kind": "monitor"}}, "disclosure_rule", "disclosure_rule"),
         ({"monitor": {"keywords": ["secret"]}}, "outside", "outside"),
         ({"monitr": {}}, "outside", '"monitr".*monitor'),
         ({"length": {"budgt": 3}}, "outside", '"budgt".*budget'),

@@ -65,8 +65,8 @@ MONITORS: Mapping[str, MonitorName] = MappingProxyType(
     {
         "disclosure_rule": MonitorName("disclosure rule", "discloses"),
         "empty_cot_rule": MonitorName("empty-CoT rule", "no CoT"),
-        "ngrams_base": MonitorName("n-grams fitted on the base", "ngrams-base"),
-        "ngrams_refit": MonitorName("n-grams fitted on the checkpoint", "ngrams-refit"),
+        "ngrams_base": MonitorName("n-grams base", "ngrams-base"),
+        "ngrams_refit": MonitorName("n-grams refit", "ngrams-refit"),
         "step_verifier": MonitorName("step verifier", "steps"),
         "step_verifier_with_answer": MonitorName("step verifier with answer", "steps+answer"),
         "synonym_rule": MonitorName("synonym rule", "substitutes"),
@@ -413,7 +413,7 @@ _SPECS = (
     _share("writes_nothing", "writes nothing", "Share of empty CoTs.", "writes nothing"),
     _unbounded(
         "labels_to_auroc_095_unrelated",
-        "labels to AUROC 0.95, against unrelated words",
+        "labels to AUROC 0.95, unrelated words",
         "labels",
         "Labelled rollouts that a refitted monitor needs for an AUROC of 0.95.",
         "labels to AUROC 0.95, idle",
@@ -421,7 +421,7 @@ _SPECS = (
     ),
     _unbounded(
         "labels_to_auroc_095_own",
-        "labels to AUROC 0.95, against own CoTs",
+        "labels to AUROC 0.95, own CoTs",
         "labels",
         "The same, against the policy's own CoTs that do not track.",
         "labels to AUROC 0.95, own",
@@ -429,14 +429,14 @@ _SPECS = (
     ),
     _share(
         "refit_auroc_unrelated",
-        "refit AUROC, against unrelated words",
+        "refit AUROC, unrelated words",
         "AUROC of a monitor refitted on all labelled rollouts.",
         "refit AUROC, idle",
         "higher",
     ),
     _share(
         "refit_auroc_own",
-        "refit AUROC, against own CoTs",
+        "refit AUROC, own CoTs",
         "The same, against the policy's own CoTs that do not track.",
         "refit AUROC, own",
         "higher",
@@ -451,7 +451,7 @@ def lookup(measure: str) -> MeasureSpec:
     """The spec of a measure id, with the monitor's name in its label and resampling key.
 
     Example: `lookup("organism.ngrams_base.cot.tpr").label` is
-    "TPR, n-grams fitted on the base (cot)".
+    "TPR, n-grams base (cot)".
     """
     segments = measure.split(".")
     spec = MEASURES.get(segments[-1]) or _pass_at_k(segments[-1])
