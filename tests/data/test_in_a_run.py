@@ -1,4 +1,4 @@
-"""Streams in a run: used up, started over, scheduled, and cheap."""
+"""Problem streams in a run: exhausted, restarted, scheduled, and fast."""
 
 import json
 from pathlib import Path
@@ -19,52 +19,52 @@ SMALL = [
 TINY = "task.options={left_digits: 1, right_digits: 1}"  # 45 problems, 37 of them for training
 
 
-class Listening(Display):
+class RecordingDisplay(Display):
     def __init__(self):
-        self.said = []
+        self.warnings = []
 
-    def warn(self, sentence):
-        self.said.append(sentence)
+    def warn(self, message):
+        self.warnings.append(message)
 
 
-def run(out, *overrides):
-    display = Listening()
+def train(out, *overrides):
+    display = RecordingDisplay()
     summary = Trainer(config.load_config([], [*SMALL, f"out={out}", *overrides]), display).train()
-    return summary, display.said
+    return summary, display.warnings
 
 
-def keys(out):
+def training_keys(out):
     rows = rollout_reader.read_rollouts(out / "results" / "rollouts", "train")
     return [r["key"] for r in rows if r["sample"] == 0]
 
 
-def events(out, kind):
+def read_events(out, kind):
     lines = (out / "results" / "events.jsonl").read_text().splitlines()
     return [e for e in map(json.loads, lines) if e["event"] == kind]
 
 
-def test_a_used_up_run_says_that_it_starts_over(tmp_path):
-    summary, said = run(tmp_path / "a", TINY, "steps=6")
+def test_exhausted_run_warns_once_and_restarts(tmp_path):
+    summary, warnings = train(tmp_path / "a", TINY, "steps=6")
     assert summary["steps_done"] == 6
-    drawn = keys(tmp_path / "a")
+    drawn = training_keys(tmp_path / "a")
     assert len(set(drawn[:37])) == 37
     assert drawn[37:] == drawn[:11]
-    assert [(e["step"], e["laps"]) for e in events(tmp_path / "a", "started_over")] == [(5, 1)]
-    assert sum("from step 5 on they come again" in s for s in said) == 1
+    assert [(e["step"], e["epochs"]) for e in read_events(tmp_path / "a", "new_epoch")] == [(5, 1)]
+    assert sum("step 5" in w and "data.on_exhausted" in w for w in warnings) == 1
 
 
-def test_a_run_told_to_stop_ends_with_a_sentence_and_its_evaluation(tmp_path):
-    summary, said = run(tmp_path / "a", TINY, "steps=6", "data.on_exhausted=stop")
-    assert summary["steps_done"] == summary["used_up_at"] == 4
+def test_on_exhausted_stop_ends_the_run_with_an_evaluation(tmp_path):
+    summary, warnings = train(tmp_path / "a", TINY, "steps=6", "data.on_exhausted=stop")
+    assert summary["steps_done"] == summary["exhausted_at"] == 4
     assert "accuracy" in summary["after"]
-    assert any("The run ends after step 4" in s and "used up" in s for s in said)
-    assert events(tmp_path / "a", "used_up")[0]["step"] == 4
-    assert len(set(keys(tmp_path / "a"))) == 32
+    assert any("step 4" in w and "exhausted" in w for w in warnings)
+    assert read_events(tmp_path / "a", "exhausted")[0]["step"] == 4
+    assert len(set(training_keys(tmp_path / "a"))) == 32
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
 
 
-def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_path):
-    run(
+def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_path):
+    train(
         tmp_path / "a",
         "task.options={left_digits: 3, right_digits: 1}",
         "task.schedule={0: {left_digits: 1}, 3: {left_digits: 2}, 4: {}}",
@@ -79,12 +79,12 @@ def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp
     }
     held_out = rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "validation")
     assert {r["level"] for r in held_out} == {"3x1"}
-    again = config.load_config([tmp_path / "a" / "config.yaml"]).task.schedule
-    assert again == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
+    schedule = config.load_config([tmp_path / "a" / "config.yaml"]).task.schedule
+    assert schedule == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
+    ("overrides", "message"),
     [
         (["task.schedule={5: {left_digit: 1}}"], r"schedule, step 5.*left_digits"),
         (["task.schedule={5: {left_digits: 0}}"], r"schedule, step 5.*left_digits"),
@@ -96,16 +96,16 @@ def test_a_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp
         (["data.on_exhausted=never"], "restart"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, overrides, says):
-    with pytest.raises(ConfigError, match=says):
-        run(tmp_path / "a", *overrides)
+def test_invalid_data_config_fails_before_anything_is_written(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "a", *overrides)
     assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.alone
 def test_drawing_costs_less_than_a_fiftieth_of_a_step(tmp_path):
     """Even of the mock model's steps, which are far shorter than any real one's."""
-    run(
+    train(
         tmp_path / "a",
         "steps=12",
         "data.groups_per_step=16",

@@ -1,4 +1,4 @@
-"""The embedded model: what its card says is true, and its recipe is reproducible."""
+"""The pocket model: its card is accurate, and its recipe is reproducible."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch
 
 from glasshouse import config
 from glasshouse.models import Policy
-from glasshouse.models.policy import BASES, POCKET
-from glasshouse.pocket.build import build
+from glasshouse.models.policy import BASES_FOLDER, POCKET_FOLDER
+from glasshouse.pocket.build import build_base_model
 from glasshouse.pocket.recipes import MOCK, RECIPES
-from glasshouse.train import Run
+from glasshouse.train import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
     "folder",
-    [POCKET, ROOT / "models" / "mock", *sorted(BASES.iterdir())],
+    [POCKET_FOLDER, ROOT / "models" / "mock", *sorted(BASES_FOLDER.iterdir())],
     ids=lambda path: path.name,
 )
-def test_the_committed_files_match_their_checksums(folder: Path) -> None:
+def test_committed_files_match_their_checksums(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     assert len(lines) >= 5
     for line in lines:
@@ -34,40 +34,42 @@ def test_the_committed_files_match_their_checksums(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_shares_of_modes_add_up(recipe) -> None:
-    for ingredient in recipe.ingredients:
-        assert sum(ingredient.modes.values()) == pytest.approx(1)
+def test_mode_shares_add_up_to_1(recipe) -> None:
+    for component in recipe.mixture:
+        assert sum(component.modes.values()) == pytest.approx(1)
 
 
-def test_the_card_covers_five_tasks_in_two_styles_at_20_to_50_percent() -> None:
-    card = json.loads((POCKET / "glasshouse.json").read_text())
+def test_card_has_5_tasks_in_2_styles_with_accuracy_20_to_50_percent() -> None:
+    card = json.loads((POCKET_FOLDER / "glasshouse.json").read_text())
     measured = {(m["task"], m["style"]): m["sampled"] for m in card["measured"]}
     assert len(measured) == 10
     assert {k: v for k, v in measured.items() if not 0.2 <= v <= 0.5} == {}
 
 
-def test_what_the_card_says_of_sum_digits_is_what_one_measures(shared_pocket: Policy) -> None:
-    said = next(
+def test_card_of_sum_digits_agrees_with_a_new_measurement(shared_pocket: Policy) -> None:
+    card = next(
         m
         for m in shared_pocket.card["measured"]
         if (m["task"], m["style"]) == ("sum_digits", "cot")
     )
-    found = Run(config.load([], ["evaluate.problems=200", "evaluate.samples=1"])).evaluate_only()
-    assert found["pass_at_1"] == pytest.approx(said["sampled"], abs=0.11)  # three standard errors
+    results = Trainer(
+        config.load_config([], ["evaluate.problems=200", "evaluate.samples=1"])
+    ).evaluate_only()
+    assert results["pass_at_1"] == pytest.approx(card["sampled"], abs=0.11)  # three standard errors
 
 
-def test_the_same_recipe_gives_the_same_bits() -> None:
+def test_same_recipe_gives_bitwise_equal_weights() -> None:
     short = replace(MOCK, phases=(replace(MOCK.phases[0], steps=3),))
-    first, second = (build(short) for _ in range(2))
+    first, second = (build_base_model(short) for _ in range(2))
     assert first.tokenizer.get_vocab() == second.tokenizer.get_vocab()
     for name, tensor in first.weights().items():
         assert torch.equal(tensor, second.weights()[name]), name
 
 
-def test_a_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
-    """The small honest version of `make demo-seeds`."""
+def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
+    """A short version of `make demo-seeds`."""
     example = ROOT / "training" / "example.rl" / "config.yaml"
     settings = ["steps=20", "evaluate.problems=100", f"out={tmp_path / 'run'}"]
-    summary = Run(config.load([example], settings)).train()
+    summary = Trainer(config.load_config([example], settings)).train()
     assert summary["after"]["pass_at_1"] >= summary["before"]["pass_at_1"] + 0.15
     assert summary["after"]["sampled_length"] > 1.2 * summary["before"]["sampled_length"]
