@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config import load_config
-from glasshouse.store.rollout_reader import read
+from glasshouse.store.rollout_reader import read_rollouts
 from glasshouse.train import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,4 +22,4 @@ def train_one_step(experiment: Path, out: Path) -> tuple[dict[str, Any], list[di
     with contextlib.chdir(ROOT):  # the mock assets are named relative to it
         config = load_config(files, ["steps=1", "evaluate.problems=0", f"out={out}"])
         summary = Trainer(config).train()
-    return summary, list(read(out / "results" / "rollouts", "train"))
+    return summary, list(read_rollouts(out / "results" / "rollouts", "train"))

@@ -19,7 +19,7 @@ def test_the_configuration_is_valid_and_takes_the_mock_assets(experiment: Path) 
     own = load_config([experiment / "config.yaml"])
     assert own.steps > 0
     assert own.generate.group_size >= get_algorithm(own.learn.algorithm).min_group
-    assert tasks.make(own.task.name, own.task.options).size() != 0
+    assert tasks.make_task(own.task.name, own.task.options).size() != 0
 
     mock = load_config([experiment / "config.yaml", ROOT / "tests" / "test_config.yaml"])
     assert mock.model == "models/mock"

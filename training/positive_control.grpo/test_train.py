@@ -12,9 +12,10 @@ def test_one_step_gives_partial_rewards_on_arithmetic(tmp_path: Path) -> None:
     summary, rows = train_one_step(EXPERIMENT, tmp_path / "run")
     assert summary["algorithm"] == "grpo"
     assert {row["task"] for row in rows} == {"arithmetic"}
-    for row in rows:  # 0.8 × (+1 or -1) + 0.2 × closeness in [0, 1]
-        low, high = (1, 1) if row["correct"] else (-0.8, -0.6)
+    for row in rows:  # 0.8 × exact + 0.2 × closeness: a wrong answer earns -1 and -1 to 0.8
+        low, high = (1, 1) if row["correct"] else (-1, -0.64)
         assert low - 1e-9 <= row["reward"] <= high + 1e-9
+    assert len({row["reward"] for row in rows}) > 2
 
 
 def test_checkpoints_data_and_schedule_are_as_the_readme_says() -> None:
@@ -29,7 +30,7 @@ def test_checkpoints_data_and_schedule_are_as_the_readme_says() -> None:
 
 def test_the_prompt_forbids_steps() -> None:
     config = load_config([EXPERIMENT / "config.yaml"])
-    task = tasks.make(config.task.name, config.task.options)
+    task = tasks.make_task(config.task.name, config.task.options)
     system, question = task.messages(task.example(), config.task.style)
     assert "Do not show steps" in system["content"]
     assert "no steps" in question["content"]
