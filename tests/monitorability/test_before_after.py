@@ -1,41 +1,44 @@
-"""The sentence on how readable a CoT has become: more, less, mixed, or not shown."""
+"""The summary sentence of a change: more, less, mixed, or not shown."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from glasshouse.monitorability.before_after import verdict
+from glasshouse.estimation import Estimate, Interval
+from glasshouse.measures import MeasureResult
+from glasshouse.monitorability.before_after import CheckpointEntry, summarize_change
 
 
-def entry(name: str, step: int, **values: float) -> dict[str, Any]:
-    told = {key.replace("_", " "): {"measure": {"value": v}} for key, v in values.items()}
-    return {"name": name, "step": step, "measures": {"interventions": told}}
+def entry(name: str, step: int, uplift: float) -> CheckpointEntry:
+    estimate = {"measure": {"value": uplift}, "interval": {"low": None, "high": None}}
+    measures = {"interventions": {"necessity_uplift": estimate}}
+    return CheckpointEntry(name=name, step=step, measures=measures)  # type: ignore[typeddict-item]
 
 
-def moved(value: float, low: float, high: float) -> dict[str, Any]:
-    return {"measure": {"value": value}, "interval": {"low": low, "high": high, "reason": ""}}
+def change(value: float, low: float, high: float) -> Estimate:
+    return Estimate(
+        measure=MeasureResult(value=value, n=10), interval=Interval(low=low, high=high, units=10)
+    )
 
 
-FIRST = entry("base", 0, necessity_uplift=0.3)
-LAST = entry("step-000040", 40, necessity_uplift=0.8)
-UP, DOWN, STILL = moved(0.5, 0.4, 0.6), moved(-0.4, -0.5, -0.3), moved(0.0, -0.1, 0.1)
+FIRST, LAST = entry("base", 0, 0.3), entry("step-000040", 40, 0.8)
+UP, DOWN, NONE = change(0.5, 0.4, 0.6), change(-0.4, -0.5, -0.3), change(0.0, -0.1, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("uplift", "follow", "said"),
+    ("uplift", "follow", "words"),
     [
-        (UP, UP, "came to depend more"),
-        (UP, STILL, "came to depend more"),
-        (DOWN, DOWN, "came to depend less"),
-        (UP, DOWN, "the evidence is mixed: the chain of thought is needed more often"),
-        (DOWN, UP, "the evidence is mixed: the chain of thought is needed less often"),
-        (STILL, UP, "is not shown"),
+        (UP, UP, ["depend more"]),
+        (UP, NONE, ["depend more"]),
+        (DOWN, DOWN, ["depend less"]),
+        (UP, DOWN, ["mixed", "needed more often"]),
+        (DOWN, UP, ["mixed", "needed less often"]),
+        (NONE, UP, ["not shown"]),
     ],
 )
-def test_uplift_alone_is_no_verdict_where_steps_are_followed_the_other_way(
-    uplift: dict[str, Any], follow: dict[str, Any], said: str
+def test_the_evidence_is_mixed_where_uplift_and_mistake_follow_disagree(
+    uplift: Estimate, follow: Estimate, words: list[str]
 ) -> None:
-    found = verdict(FIRST, LAST, {"necessity uplift": uplift, "mistake-follow": follow})
-    assert said in found
+    changes = {"necessity_uplift": uplift, "mistake_follow": follow}
+    sentence = summarize_change(FIRST, LAST, changes)
+    assert all(word in sentence for word in words)

@@ -204,7 +204,7 @@ class ChatClient:
             raise ValueError("the chat completion has no text")
         usage = reply.get("usage")
         names = ("prompt_tokens", "completion_tokens")
-        counts = [usage.get(name) for name in names] if isinstance(usage, dict) else []
+        counts: list[Any] = [usage.get(n) for n in names] if isinstance(usage, dict) else []
         if counts and all(isinstance(count, int) and count >= 0 for count in counts):
             self.add_usage(prompt_tokens=counts[0], completion_tokens=counts[1])
         else:
@@ -223,6 +223,7 @@ def chat_request(
         "max_tokens": endpoint.max_tokens,
         "response_format": {
             "type": "json_schema",
+            # the name is part of what the model sees, and of the cache key: must not change
             "json_schema": {"name": "verdict", "strict": True, "schema": schema},
         },
     }
