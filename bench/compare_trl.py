@@ -1,4 +1,4 @@
-"""Are our losses TRL's? One frozen batch through TRL 1.16's own trainers and through ours.
+"""Do our losses equal those of TRL? One frozen batch through TRL 1.16's trainers and through ours.
 
     make compare-trl                                   # its own environment, then this script
     python bench/compare_trl.py --write-fixture tests/learn/trl_fixture.json
@@ -34,12 +34,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from glasshouse.learn.losses import ALGORITHMS, LossInputs, LossSettings
 
-GROUPS, SAMPLES, MAX_TOKENS = 5, 4, 16
+GROUPS, GROUP_SIZE, MAX_TOKENS = 5, 4, 16
 TOLERANCE = 1e-5
 
 REWARDS = [
     [1.0, 0.0, 0.0, 1.0],
-    [0.1, 0.1, 0.1, 0.1],  # no signal
+    [0.1, 0.1, 0.1, 0.1],  # no training signal
     [0.0, 0.0, 0.0, 1.0],
     [1.0, 0.3, 0.7, -0.5],
     [1.0, 1.0, 1.0, 0.0],
@@ -54,7 +54,7 @@ class Case:
     algorithm: str
     settings: LossSettings
     spread: float = 0.3
-    """How far the old log-probabilities are moved away from the policy's; 0 is on-policy."""
+    """How far the old log-probabilities are from those of the policy; 0 is on-policy."""
 
 
 def cases() -> list[Case]:
@@ -64,12 +64,12 @@ def cases() -> list[Case]:
     for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo"):
         settings = replace(ALGORITHMS[name].settings, **wide.get(name, {}))
         listed.append(Case(label=name, algorithm=name, settings=settings))
-        settings = replace(settings, kl=0.05)
+        settings = replace(settings, kl_coef=0.05)
         listed.append(Case(label=f"{name}, KL", algorithm=name, settings=settings))
     grpo = ALGORITHMS["grpo"].settings
     further = {
-        "grpo, entropy bonus": replace(grpo, entropy=0.01),
-        "grpo, KL and entropy": replace(grpo, kl=0.1, entropy=0.02),
+        "grpo, entropy bonus": replace(grpo, entropy_coef=0.01),
+        "grpo, KL and entropy": replace(grpo, kl_coef=0.1, entropy_coef=0.02),
         "grpo, capped ratio": replace(grpo, importance_cap=1.3),
     }
     listed += [Case(label=k, algorithm="grpo", settings=v) for k, v in further.items()]
@@ -121,8 +121,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def trainer_for(case: Case, folder: str) -> Any:
-    """TRL's trainer, set to what the case says in TRL's words."""
+def make_trainer(case: Case, folder: str) -> Any:
+    """TRL's trainer with the settings of the case."""
     settings, algorithm = case.settings, case.algorithm
     common: dict[str, Any] = {
         "output_dir": folder,
@@ -132,13 +132,13 @@ def trainer_for(case: Case, folder: str) -> Any:
         "report_to": "none",
         "save_strategy": "no",
         "disable_tqdm": True,
-        "per_device_train_batch_size": GROUPS * SAMPLES,
-        "num_generations": SAMPLES,
+        "per_device_train_batch_size": GROUPS * GROUP_SIZE,
+        "num_generations": GROUP_SIZE,
         "steps_per_generation": 1,
         "max_completion_length": MAX_TOKENS,
         "temperature": 1.0,
         "top_k": 0,
-        "beta": settings.kl,
+        "beta": settings.kl_coef,
         "epsilon": settings.clip_low,
         "epsilon_high": settings.clip_high,
         "seed": 7,
@@ -157,7 +157,7 @@ def trainer_for(case: Case, folder: str) -> Any:
         common["loss_type"] = "grpo" if algorithm == "gspo" else algorithm
         common["importance_sampling_level"] = "sequence" if algorithm == "gspo" else "token"
         common["scale_rewards"] = "none" if algorithm == "dr_grpo" else "group"
-        common["entropy_coef"] = settings.entropy
+        common["entropy_coef"] = settings.entropy_coef
         if algorithm == "cispo":  # there TRL's epsilon_high is the cap itself, not 1 + something
             common["epsilon_high"] = settings.importance_cap
         elif settings.importance_cap:
@@ -168,27 +168,27 @@ def trainer_for(case: Case, folder: str) -> Any:
     return trainer
 
 
-def sampled(trainer: Any) -> dict[str, Tensor]:
-    """The batch and the advantages as TRL makes them."""
+def sample_batch(trainer: Any) -> dict[str, Tensor]:
+    """Samples the batch and computes the advantages with TRL."""
     torch.manual_seed(1)
-    rows = [row for row in trainer.train_dataset for _ in range(SAMPLES)]
+    rows = [row for row in trainer.train_dataset for _ in range(GROUP_SIZE)]
     return trainer._generate_and_score_completions(rows)
 
 
 def trl_loss(trainer: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
     """TRL's value, its gradient by each token's log-probability, and by each parameter."""
-    kept: list[Tensor] = []
+    captured: list[Tensor] = []
     forward = type(trainer)._get_per_token_logps_and_entropies
 
-    def keeping(*args: Any, **kwargs: Any) -> Any:
+    def capture(*args: Any, **kwargs: Any) -> Any:
         outputs = forward(trainer, *args, **kwargs)
-        kept.append(outputs[0])
+        captured.append(outputs[0])
         return outputs
 
-    trainer._get_per_token_logps_and_entropies = keeping
+    trainer._get_per_token_logps_and_entropies = capture
     loss = trainer._compute_loss(trainer.model, inputs)
     parameters = list(trainer.model.parameters())
-    by_token, *by_parameter = torch.autograd.grad(loss, [kept[0], *parameters])
+    by_token, *by_parameter = torch.autograd.grad(loss, [captured[0], *parameters])
     return loss.detach(), by_token, by_parameter
 
 
@@ -196,14 +196,14 @@ def trl_loss(trainer: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor, l
 
 
 def plain_forward(model: LlamaForCausalLM, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropy (R, T) by the textbook, none of TRL's fused code."""
+    """Log-probabilities and entropy (R, T) without TRL's fused code."""
     tokens = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
     width = batch["completion_ids"].shape[1]
     logits = model(input_ids=tokens, attention_mask=attention).logits[:, -width - 1 : -1]
-    every = logits.log_softmax(-1)  # (R, T, V)
-    taken = every.gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
-    return taken, -(every.exp() * every).sum(-1)
+    all_logprobs = logits.log_softmax(-1)  # (R, T, V)
+    chosen = all_logprobs.gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+    return chosen, -(all_logprobs.exp() * all_logprobs).sum(-1)
 
 
 def our_loss(case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -214,8 +214,8 @@ def our_loss(case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, 
             sampler_logprobs=tensors["old"],
             mask=mask,
             advantages=tensors["advantages"],
-            reference_logprobs=tensors["reference"] if case.settings.kl else None,
-            entropy=tensors["entropy"] if case.settings.entropy else None,
+            reference_logprobs=tensors["reference"] if case.settings.kl_coef else None,
+            entropy=tensors["entropy"] if case.settings.entropy_coef else None,
             rows=mask.shape[0],
             tokens=int(mask.sum()),
             max_tokens=MAX_TOKENS,
@@ -224,14 +224,14 @@ def our_loss(case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, 
     )
 
 
-def distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference, as a share of the largest value."""
     size = max(t.abs().max().item() for t in theirs)
-    gap = max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
-    return gap / size if size else gap
+    difference = max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+    return difference / size if size else difference
 
 
-def moved(logprobs: Tensor, spread: float, seed: int) -> Tensor:
+def perturb(logprobs: Tensor, spread: float, seed: int) -> Tensor:
     """Log-probabilities of another policy: a shift per row and noise per token."""
     draw = torch.Generator().manual_seed(seed)
     rows = torch.randn(logprobs.shape[0], 1, generator=draw)
@@ -247,8 +247,8 @@ def compare() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         save_tiny_model(folder)
         for case in cases():
-            trainer = trainer_for(case, folder)
-            batch = sampled(trainer)
+            trainer = make_trainer(case, folder)
+            batch = sample_batch(trainer)
             frozen = frozen or batch
             for name in ("completion_ids", "completion_mask"):
                 if not torch.equal(batch[name], frozen[name]):
@@ -258,8 +258,8 @@ def compare() -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "logprobs": logprobs,
                 "entropy": entropy,
                 "mask": batch["completion_mask"],
-                "old": moved(logprobs, case.spread, seed=2),
-                "reference": moved(logprobs, 0.4, seed=3),
+                "old": perturb(logprobs, case.spread, seed=2),
+                "reference": perturb(logprobs, 0.4, seed=3),
                 "advantages": batch["advantages"],
             }
             inputs = dict(batch)
@@ -278,22 +278,22 @@ def compare() -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 "trl": value.item(),
                 "ours": ours.item(),
                 "value": abs(ours.item() - value.item()),
-                "token": distance([our_token], [by_token]),
-                "parameter": distance(our_parameter, by_parameter),
-                "advantages": distance([our_advantages], [batch["advantages"]]),
+                "token": relative_difference([our_token], [by_token]),
+                "parameter": relative_difference(our_parameter, by_parameter),
+                "advantages": relative_difference([our_advantages], [batch["advantages"]]),
                 "clipped": (clipped / metrics["tokens"]).item(),
             }
-            gaps = ("value", "token", "parameter", "advantages")
-            row["agrees"] = all(row[gap] <= TOLERANCE for gap in gaps)
+            checked = ("value", "token", "parameter", "advantages")
+            row["agrees"] = all(row[name] <= TOLERANCE for name in checked)
             table.append(row)
-            record(fixture, case, tensors, value, by_token)
+            add_to_fixture(fixture, case, tensors, value, by_token)
     return table, fixture
 
 
-def record(
+def add_to_fixture(
     fixture: dict[str, Any], case: Case, tensors: dict[str, Tensor], value: Tensor, grad: Tensor
 ) -> None:
-    """Add a case to the fixture; what all cases share is written once."""
+    """Adds a case to the fixture; values shared by all cases are written once."""
     if not fixture:
         fixture |= {
             "made_by": f"bench/compare_trl.py with trl {trl.__version__}, torch {torch.__version__}"
@@ -323,9 +323,9 @@ def rounded(tensor: Tensor) -> Any:
     return float(f"{tensor.item():.9g}")
 
 
-def show(table: list[dict[str, Any]]) -> None:
+def print_table(table: list[dict[str, Any]]) -> None:
     print(
-        f"TRL {trl.__version__} beside Glasshouse on one batch of {GROUPS} x {SAMPLES} completions."
+        f"TRL {trl.__version__} beside Glasshouse on one batch of {GROUPS} x {GROUP_SIZE} completions."
     )
     print("Differences (of gradients and advantages: as a share of the largest); ≤ 1e-5 agrees.\n")
     print(f"{'case':<21}{'TRL':>12}{'ours':>12}  {'value':>7}  {'d/dlogp':>7}  {'d/dweights':>10}"
@@ -345,7 +345,7 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     table, fixture = compare()
-    show(table)
+    print_table(table)
     differing = [row["case"] for row in table if not row["agrees"]]
     if differing:
         print(f"\n{len(differing)} of {len(table)} differ from TRL: {', '.join(differing)}.")
@@ -353,7 +353,7 @@ def main() -> int:
     print(f"\nall {len(table)} agree with TRL.")
     if options.write_fixture:
         head = {k: v for k, v in fixture.items() if k != "cases"}
-        lines = [json.dumps(head)[:-1] + ', "cases": [']  # one case a line: diffs stay readable
+        lines = [json.dumps(head)[:-1] + ', "cases": [']  # one case per line: diffs stay readable
         lines.append(",\n".join(json.dumps(case) for case in fixture["cases"]))
         options.write_fixture.write_text("\n".join([*lines, "]}"]) + "\n")
         print(f"wrote {options.write_fixture}")

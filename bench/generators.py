@@ -2,9 +2,9 @@
 
     python bench/generators.py [--rounds 7] [--problems 128]
 
-One placement with one generator and one with two live side by side and take turns with the same chunks;
-medians of seconds, and their ratio. Enough chunks that neither waits long for the other's last one.
-`make bench` runs it and writes bench/generators.json.
+One backend with one generator and one with two alternate on the same chunks; reports median seconds
+and their ratio. There are enough chunks that neither generator waits long for the last one of the
+other. `make bench` runs it and writes bench/generators.json.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ import sys
 import time
 from pathlib import Path
 
-from workload import Work
+from workload import Workload
 
-from glasshouse import models as policies
 from glasshouse import randomness
 from glasshouse.backends.base import Chunk
-from glasshouse.backends.monarch import Monarch
-from glasshouse.tasks import make
-from glasshouse.train import build
+from glasshouse.backends.monarch import MonarchBackend
+from glasshouse.evaluation.setup import fill_task_options
+from glasshouse.generate import SamplingParams
+from glasshouse.models import Policy, load_policy
+from glasshouse.tasks import make_task
 from glasshouse.types import Request
 
-WANTED = 1.8
+TARGET_RATIO = 1.8
 
 
-def chunks(work: Work, policy: policies.Policy, salt: int, size: int = 16) -> list[Chunk]:
+def make_chunks(work: Workload, policy: Policy, salt: int, size: int = 16) -> list[Chunk]:
     config = work.config(1, policy)
-    task = make(config.task.name, config.task.options)
-    problems = work.stream(config).take(work.problems)
-    prompts = [policy.prompt(task.messages(p, config.task.style))[1] for p in problems]
+    task = make_task(config.task.name, config.task.options)
+    problems = work.problems(config).take(work.groups_per_step)
+    prompts = [policy.encode_prompt(task.messages(p, config.task.style))[1] for p in problems]
     requests = [
         Request(
             prompt=prompt,
-            keys=tuple(randomness.key("bench", salt, n, k) for k in range(work.samples)),
+            keys=tuple(randomness.key("bench", salt, n, k) for k in range(work.group_size)),
         )
         for n, prompt in enumerate(prompts)
     ]
@@ -50,42 +51,46 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("generators.json"))
     options = parser.parse_args()
-    work = Work(
-        model="pocket", regime="natural", problems=options.problems, samples=8, max_tokens=72
+    work = Workload(
+        model="pocket",
+        regime="natural",
+        groups_per_step=options.problems,
+        group_size=8,
+        max_tokens=72,
     )
-    placements = {}
+    backends = {}
     for generators in (1, 2):
-        config = work.config(1, placement="monarch", monarch={"generators": generators})
-        policy = policies.load(config.model)
-        placements[generators] = Monarch(policy, build.with_ranges(config, policy))
-    sampling = build.sampling(work.config(1))
+        config = work.config(1, backend="monarch", monarch={"generators": generators})
+        policy = load_policy(config.model)
+        backends[generators] = MonarchBackend(policy, fill_task_options(config, policy))
+    sampling = SamplingParams.from_config(work.config(1).generate)
     seconds: dict[int, list[float]] = {1: [], 2: []}
     try:
-        for turn in range(options.rounds + 2):
-            made = []
-            for generators, placement in placements.items():
-                asked = chunks(work, placement.policy, turn)
+        for round_number in range(options.rounds + 2):
+            results = []
+            for generators, backend in backends.items():
+                requests = make_chunks(work, backend.policy, round_number)
                 started = time.perf_counter()
-                made.append(placement.generate(asked, sampling, lambda: None))
-                if turn >= 2:  # the first ones warm up
+                results.append(backend.submit(requests, sampling, lambda: None).result())
+                if round_number >= 2:  # the first rounds warm up
                     seconds[generators].append(time.perf_counter() - started)
-            assert made[0] == made[1], "one and two generators disagree"
+            assert results[0] == results[1], "one and two generators disagree"
     finally:
-        for placement in placements.values():
-            placement.close()
+        for backend in backends.values():
+            backend.close()
     medians = {n: statistics.median(values) for n, values in seconds.items()}
     ratio = medians[1] / medians[2]
     report = {
         "problems": options.problems,
-        "samples": 8,
-        "chunk": 16,
+        "group_size": 8,
+        "chunk_size": 16,
         "seconds": seconds,
         "ratio": ratio,
     }
     options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(
         f"{options.problems} problems × 8 samples in chunks of 16: one generator {medians[1]:.3f} s, "
-        f"two {medians[2]:.3f} s: {ratio:.2f} times as fast (wanted: {WANTED})"
+        f"two {medians[2]:.3f} s: {ratio:.2f} times as fast (target: {TARGET_RATIO})"
     )
     return 0
 

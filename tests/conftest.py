@@ -54,13 +54,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="session")
 def shared_pocket() -> Policy:
-    """The pocket model, for tests that only look at it."""
+    """The pocket model, for tests that do not change it."""
     return load_policy("pocket")
 
 
 @pytest.fixture
 def pocket(shared_pocket: Policy) -> Policy:
-    """The pocket model, a copy of its own for each test."""
+    """A copy of the pocket model for each test."""
     return replace(shared_pocket, model=copy.deepcopy(shared_pocket.model))
 
 
@@ -72,8 +72,8 @@ def small_tokenizer() -> Any:
 
 @pytest.fixture
 def tiny(small_tokenizer: Any) -> Callable[..., Policy]:
-    """`tiny("qwen3")`: a model of that architecture with random weights, every one of them (norm
-    gains and biases too) far enough from its initial value for its logits to tell tokens apart."""
+    """`tiny("qwen3")`: a model of that architecture with random weights. All of them, norm gains and
+    biases too, are far from their initial values, so that the logits of tokens differ clearly."""
 
     def make(name: str, seed: int = 0, **changes: Any) -> Policy:
         options = {**SHAPE, "vocab_size": len(small_tokenizer), **ARCHITECTURES[name], **changes}

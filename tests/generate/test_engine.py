@@ -1,4 +1,4 @@
-"""The engine against transformers' `generate` and the learner's forward, and what it promises."""
+"""The engine against transformers' `generate` and the learner's forward, and its guarantees."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 
 import glasshouse
 from glasshouse.errors import ConfigError
-from glasshouse.generate import Sampling, TorchGenerator
+from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
-from glasshouse.models import Policy, llama, save
-from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.models import Policy, llama, save_policy
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.types import Completion, Request, StopReason
 
 torch.set_num_threads(1)
@@ -28,12 +28,12 @@ torch.set_num_threads(1)
 Tiny = Callable[..., Policy]
 NAMES = ["llama", "llama grouped untied", "llama biased", "qwen2", "qwen3", "gpt2"]
 LENGTHS = [3, 11, 1, 7, 20, 5, 2, 9]
-GREEDY = Sampling(max_tokens=24, temperature=0)
-SAMPLED = Sampling(max_tokens=24)
+GREEDY = SamplingParams(max_tokens=24, temperature=0)
+SAMPLED = SamplingParams(max_tokens=24)
 
 
-def prompts(policy: Policy, lengths: Sequence[int] = LENGTHS) -> list[tuple[int, ...]]:
-    """Arbitrary tokens, prompts of these lengths."""
+def make_prompts(policy: Policy, lengths: Sequence[int] = LENGTHS) -> list[tuple[int, ...]]:
+    """Prompts of these lengths with arbitrary tokens."""
     generator = torch.Generator().manual_seed(7)
     vocabulary = policy.model.config.vocab_size
     return [
@@ -41,14 +41,14 @@ def prompts(policy: Policy, lengths: Sequence[int] = LENGTHS) -> list[tuple[int,
     ]
 
 
-def questions(policy: Policy) -> list[tuple[int, ...]]:
-    """Prompts as the pocket model gets them."""
+def question_prompts(policy: Policy) -> list[tuple[int, ...]]:
+    """Chat prompts for the pocket model."""
     texts = [f"What is the sum of the digits of {n}?" for n in (4, 58, 1234567, 90210, 333, 17)]
-    return [policy.prompt([{"role": "user", "content": text}])[1] for text in texts]
+    return [policy.encode_prompt([{"role": "user", "content": text}])[1] for text in texts]
 
 
 def transformers_greedy(policy: Policy, prompt: Sequence[int], tokens: int) -> list[int]:
-    """transformers' own answer, one prompt at a time: no padding that could hide a mistake."""
+    """transformers' greedy completion, one prompt at a time, so that no padding can hide a mistake."""
     ids = torch.tensor([prompt])
     out = policy.model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False,
@@ -61,24 +61,24 @@ def set_end_tokens(policy: Policy, tokens: list[int]) -> None:
     policy.model.generation_config.eos_token_id = tokens
 
 
-def end_at_different_lengths(policy: Policy, asked: Sequence[tuple[int, ...]]) -> None:
-    """Make end tokens of what some prompts come to say at their second, fourth, … token."""
+def end_at_different_lengths(policy: Policy, prompts: Sequence[tuple[int, ...]]) -> None:
+    """Makes end tokens of the second, fourth, … tokens of the completions of some prompts."""
     set_end_tokens(policy, [])
-    ends = [transformers_greedy(policy, p, 24)[2 * i + 1] for i, p in enumerate(asked[:-2])]
+    ends = [transformers_greedy(policy, p, 24)[2 * i + 1] for i, p in enumerate(prompts[:-2])]
     set_end_tokens(policy, ends)
 
 
 @pytest.fixture
 def compactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slots each compaction kept, as they happen."""
+    """How many slots each compaction kept."""
     seen: list[int] = []
     for decoder in (LlamaDecoder, TransformersDecoder):
         original = decoder.compact
 
-        def spy(self: Any, live: torch.Tensor, original: Any = original) -> torch.Tensor:
-            kept = original(self, live)
-            seen.append(len(kept))
-            return kept
+        def spy(self: Any, active: torch.Tensor, original: Any = original) -> torch.Tensor:
+            slots = original(self, active)
+            seen.append(len(slots))
+            return slots
 
         monkeypatch.setattr(decoder, "compact", spy)
     return seen
@@ -98,50 +98,60 @@ def tokens_of(groups: list[list[Completion]]) -> list[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_equals_transformers_generate(tiny: Tiny, name: str, compactions: list[int]) -> None:
     policy = tiny(name)
-    asked = prompts(policy)
-    end_at_different_lengths(policy, asked)
-    assert llama.supported(policy.model) == (name != "gpt2")
-    got = TorchGenerator(policy).generate([Request(prompt=p, keys=(0,)) for p in asked], GREEDY)
-    expected = [transformers_greedy(policy, p, GREEDY.max_tokens) for p in asked]
+    prompts = make_prompts(policy)
+    end_at_different_lengths(policy, prompts)
+    assert llama.is_supported(policy.model) == (name != "gpt2")
+    got = TorchGenerator(policy).generate([Request(prompt=p, keys=(0,)) for p in prompts], GREEDY)
+    expected = [transformers_greedy(policy, p, GREEDY.max_tokens) for p in prompts]
     assert [list(group[0].tokens) for group in got] == expected
     lengths = {len(tokens) for tokens in expected}
-    assert len(lengths) > 3  # rows retire at different times,
-    assert len(compactions) > 1  # and finished ones are really dropped
-    assert len({t for tokens in expected for t in tokens}) > 10  # it is not one token over and over
+    assert len(lengths) > 3  # rows end at different times
+    assert len(compactions) > 1  # and finished ones are dropped
+    assert len({t for tokens in expected for t in tokens}) > 10  # not one token repeated
 
 
 def test_greedy_of_the_pocket_model_equals_transformers_generate(
     pocket: Policy, compactions: list[int]
 ) -> None:
-    asked = questions(pocket)
+    prompts = question_prompts(pocket)
     sampling = replace(GREEDY, max_tokens=100)
-    got = TorchGenerator(pocket).generate([Request(prompt=p, keys=(0,)) for p in asked], sampling)
-    expected = [transformers_greedy(pocket, p, sampling.max_tokens) for p in asked]
+    got = TorchGenerator(pocket).generate([Request(prompt=p, keys=(0,)) for p in prompts], sampling)
+    expected = [transformers_greedy(pocket, p, sampling.max_tokens) for p in prompts]
     assert [list(group[0].tokens) for group in got] == expected
     assert compactions
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("name", NAMES)
-def test_sampled_logprobs_equal_the_learners(tiny: Tiny, name: str, temperature: float) -> None:
+def test_sampled_logprobs_equal_those_of_the_learner(
+    tiny: Tiny, name: str, temperature: float
+) -> None:
     policy = tiny(name)
     set_end_tokens(policy, list(range(4, 40)))
-    gap = largest_gap(policy, prompts(policy), replace(SAMPLED, temperature=temperature))
-    assert gap < 1e-4
+    difference = max_logprob_diff(
+        policy, make_prompts(policy), replace(SAMPLED, temperature=temperature)
+    )
+    assert difference < 1e-4
 
 
-def test_sampled_logprobs_of_the_pocket_model_equal_the_learners(pocket: Policy) -> None:
-    assert largest_gap(pocket, questions(pocket), replace(SAMPLED, max_tokens=100)) < 1e-4
+def test_sampled_logprobs_of_the_pocket_model_equal_those_of_the_learner(pocket: Policy) -> None:
+    assert (
+        max_logprob_diff(pocket, question_prompts(pocket), replace(SAMPLED, max_tokens=100)) < 1e-4
+    )
 
 
-def largest_gap(policy: Policy, asked: list[tuple[int, ...]], sampling: Sampling) -> float:
-    requests = [Request(prompt=p, keys=(4 * i, 4 * i + 1, 4 * i + 2)) for i, p in enumerate(asked)]
+def max_logprob_diff(
+    policy: Policy, prompts: list[tuple[int, ...]], sampling: SamplingParams
+) -> float:
+    requests = [
+        Request(prompt=p, keys=(4 * i, 4 * i + 1, 4 * i + 2)) for i, p in enumerate(prompts)
+    ]
     got = TorchGenerator(policy).generate(requests, sampling)
     pairs = [(r.prompt, c.tokens) for r, group in zip(requests, got, strict=True) for c in group]
     assert len({len(tokens) for _, tokens in pairs}) > 3
-    batch = Batch.of(pairs)
+    batch = CompletionBatch.from_pairs(pairs)
     with torch.no_grad():
-        expected, _ = logprobs(policy.model, batch, sampling.temperature)
+        expected, _ = compute_logprobs(policy.model, batch, sampling.temperature)
     mine = torch.zeros(batch.mask.shape)
     for row, completion in enumerate(flat(got)):
         mine[row, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
@@ -153,32 +163,32 @@ def largest_gap(policy: Policy, asked: list[tuple[int, ...]], sampling: Sampling
 
 
 @pytest.mark.parametrize(
-    ("dense_cost", "live", "samples_after"),
+    ("dense_cost", "active", "group_size_after"),
     [
         (96, [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], 2),  # a smaller grid
-        (96, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1]], 1),  # unequal: a prompt for each slot
-        (0, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 2),  # unequal, a dead slot kept
+        (96, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1]], 1),  # unequal: one prompt per slot
+        (0, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 2),  # unequal, an inactive slot stays
         (96, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], 1),  # the last one
     ],
 )
 @pytest.mark.parametrize("name", ["llama grouped untied", "qwen3", "gpt2"])
-def test_slots_decode_on_unharmed_after_compaction(
+def test_compaction_does_not_change_the_logits_of_the_other_slots(
     tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     dense_cost: int,
-    live: list[list[int]],
-    samples_after: int,
+    active: list[list[int]],
+    group_size_after: int,
 ) -> None:
     policy = tiny(name)
-    monkeypatch.setattr(LlamaDecoder, "LINEAR_COST", dense_cost)
-    fast = llama.supported(policy.model)
+    monkeypatch.setattr(LlamaDecoder, "DENSE_COST", dense_cost)
+    fast = llama.is_supported(policy.model)
     decoder: Any = LlamaDecoder(policy.model) if fast else TransformersDecoder(policy.model)
-    asked = prompts(policy, [6, 2, 9])
+    prompts = make_prompts(policy, [6, 2, 9])
     generator = torch.Generator().manual_seed(1)
-    texts = [list(p) for p in asked for _ in range(4)]
+    texts = [list(p) for p in prompts for _ in range(4)]
     with torch.inference_mode():
-        decoder.prefill(asked, 4, 8)
+        decoder.prefill(prompts, 4, 8)
         for step in range(6):
             new = torch.randint(
                 0, policy.model.config.vocab_size, (len(texts),), generator=generator
@@ -189,75 +199,75 @@ def test_slots_decode_on_unharmed_after_compaction(
             expected = [policy.model(torch.tensor([t])).logits[0, -1] for t in texts]
             torch.testing.assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
             if step == 2:
-                wanted = torch.tensor(live, dtype=torch.bool).flatten()
-                kept = decoder.compact(wanted)
-                assert set(wanted.nonzero()[:, 0].tolist()) <= set(kept.tolist())
-                texts = [texts[i] for i in kept.tolist()]
+                mask = torch.tensor(active, dtype=torch.bool).flatten()
+                slots = decoder.compact(mask)
+                assert set(mask.nonzero()[:, 0].tolist()) <= set(slots.tolist())
+                texts = [texts[i] for i in slots.tolist()]
                 if fast:
-                    assert decoder.samples == samples_after
+                    assert decoder.group_size == group_size_after
         again = torch.ones(len(texts), dtype=torch.bool)
         assert decoder.compact(again).tolist() == list(range(len(texts)))
 
 
 # ── keyed noise ──────────────────────────────────────────────────────────────────────────────────
 
-OTHER_PROCESS = """
+GENERATE_SCRIPT = """
 import json, sys, torch
 torch.set_num_threads(1)
-from glasshouse.generate import Sampling, TorchGenerator
-from glasshouse.policy import load
+from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.models import load_policy
 from glasshouse.types import Request
 folder, prompts = json.load(sys.stdin)
 torch.manual_seed(99)
-generator = TorchGenerator(load(folder))
-generator.generate([Request(prompt=tuple(prompts[0]), keys=(5,) * 9)], Sampling(max_tokens=5))
+generator = TorchGenerator(load_policy(folder))
+generator.generate([Request(prompt=tuple(prompts[0]), keys=(5,) * 9)], SamplingParams(max_tokens=5))
 requests = [Request(prompt=tuple(p), keys=(2 * i, 2 * i + 1)) for i, p in enumerate(prompts)]
-out = generator.generate(requests, Sampling(max_tokens=60))
+out = generator.generate(requests, SamplingParams(max_tokens=60))
 print(json.dumps([[(c.tokens, [x.hex() for x in c.logprobs], c.stop) for c in g] for g in out]))
 """
 
 
-def test_another_process_gives_the_same_bits(pocket: Policy, tmp_path: Path) -> None:
-    save(pocket, tmp_path)
-    asked = questions(pocket)
+def test_another_process_generates_the_same_bits(pocket: Policy, tmp_path: Path) -> None:
+    save_policy(pocket, tmp_path)
+    prompts = question_prompts(pocket)
     environment = {**os.environ, "PYTHONPATH": str(Path(glasshouse.__file__).parents[1])}
-    there = subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS],
-        input=json.dumps([str(tmp_path), asked]), capture_output=True, text=True, check=True,
+    process = subprocess.run(
+        [sys.executable, "-c", GENERATE_SCRIPT],
+        input=json.dumps([str(tmp_path), prompts]), capture_output=True, text=True, check=True,
         env=environment,
     )  # fmt: skip
     torch.manual_seed(1)
-    requests = [Request(prompt=p, keys=(2 * i, 2 * i + 1)) for i, p in enumerate(asked)]
-    here = TorchGenerator(pocket).generate(requests, Sampling(max_tokens=60))
-    assert json.loads(there.stdout) == [
+    requests = [Request(prompt=p, keys=(2 * i, 2 * i + 1)) for i, p in enumerate(prompts)]
+    expected = TorchGenerator(pocket).generate(requests, SamplingParams(max_tokens=60))
+    assert json.loads(process.stdout) == [
         [[list(c.tokens), [x.hex() for x in c.logprobs], c.stop.value] for c in group]
-        for group in here
+        for group in expected
     ]
 
 
-def test_the_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:
+def test_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:
     policy = tiny("llama grouped untied")
     generator = TorchGenerator(policy)
-    asked = prompts(policy)
+    prompts = make_prompts(policy)
     together = generator.generate(
-        [Request(prompt=p, keys=(10 * i, 10 * i + 1, 10 * i + 2)) for i, p in enumerate(asked)],
+        [Request(prompt=p, keys=(10 * i, 10 * i + 1, 10 * i + 2)) for i, p in enumerate(prompts)],
         SAMPLED,
     )
-    for i, prompt in enumerate(asked):
+    for i, prompt in enumerate(prompts):
         alone = generator.generate([Request(prompt=prompt, keys=(10 * i + 2, 10 * i))], SAMPLED)
         assert [c.tokens for c in alone[0]] == [together[i][2].tokens, together[i][0].tokens]
 
 
 def test_different_keys_differ_and_equal_keys_do_not(tiny: Tiny) -> None:
     policy = tiny("llama")
-    request = Request(prompt=prompts(policy)[0], keys=(1, 2, 3, 4, 1, 2**64 - 1))
+    request = Request(prompt=make_prompts(policy)[0], keys=(1, 2, 3, 4, 1, 2**64 - 1))
     [got] = TorchGenerator(policy).generate([request], SAMPLED)
     assert got[0].tokens == got[4].tokens
     assert len({c.tokens for c in got}) == 5
 
 
 def test_noise_differs_from_position_to_position(tiny: Tiny) -> None:
-    """With logits that do not depend on what was said, equal noise would repeat one token."""
+    """With logits that do not depend on the tokens so far, equal noise would repeat one token."""
     policy = tiny("llama")
     torch.nn.init.zeros_(policy.model.model.norm.weight)
     set_end_tokens(policy, [])
@@ -265,17 +275,17 @@ def test_noise_differs_from_position_to_position(tiny: Tiny) -> None:
     assert len(set(got.tokens)) > 15
 
 
-# ── what a completion is ─────────────────────────────────────────────────────────────────────────
+# ── completions ─────────────────────────────────────────────────────────────────────────
 
 
-def test_requests_may_want_unequal_numbers_of_samples(tiny: Tiny, compactions: list[int]) -> None:
+def test_requests_may_have_unequal_numbers_of_samples(tiny: Tiny, compactions: list[int]) -> None:
     policy = tiny("llama grouped untied")
     generator = TorchGenerator(policy)
-    asked = prompts(policy)
-    wanted = [(1,), (2, 3, 4, 5, 6, 7, 8), (), (9, 10), (11,), (12,), (), (13,)]
-    requests = [Request(prompt=p, keys=k) for p, k in zip(asked, wanted, strict=True)]
+    prompts = make_prompts(policy)
+    keys_per_request = [(1,), (2, 3, 4, 5, 6, 7, 8), (), (9, 10), (11,), (12,), (), (13,)]
+    requests = [Request(prompt=p, keys=k) for p, k in zip(prompts, keys_per_request, strict=True)]
     got = generator.generate(requests, SAMPLED)
-    assert compactions[0] == 13  # the slots nobody asked for go before the first step
+    assert compactions[0] == 13  # unused slots are dropped before the first step
     assert [len(group) for group in got] == [1, 7, 0, 2, 1, 1, 0, 1]
     for request, group in zip(requests, got, strict=True):
         assert tokens_of([group]) == tokens_of(generator.generate([request], SAMPLED))
@@ -288,12 +298,12 @@ def test_no_requests_give_no_completions(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 9])
-def test_a_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, limit: int) -> None:
+def test_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, limit: int) -> None:
     policy = tiny("qwen2")
     ends = set(range(4, 60))
     set_end_tokens(policy, sorted(ends))
-    requests = [Request(prompt=p, keys=tuple(range(8))) for p in prompts(policy)]
-    got = flat(TorchGenerator(policy).generate(requests, Sampling(max_tokens=limit)))
+    requests = [Request(prompt=p, keys=tuple(range(8))) for p in make_prompts(policy)]
+    got = flat(TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=limit)))
     for completion in got:
         assert len(completion.tokens) == len(completion.logprobs)
         assert not ends & set(completion.tokens[:-1])
@@ -306,58 +316,58 @@ def test_a_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, l
     assert {c.stop for c in got} == {StopReason.END, StopReason.LENGTH}
 
 
-def test_the_tokenizers_end_token_counts_where_the_model_names_none(tiny: Tiny) -> None:
+def test_end_token_of_the_tokenizer_is_used_if_the_model_has_none(tiny: Tiny) -> None:
     policy = tiny("llama")
     policy.model.generation_config.eos_token_id = None
     assert policy.end_tokens == {policy.tokenizer.eos_token_id}
 
 
-def forced(policy: Policy, tokens: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the engine say these tokens, whatever the model thinks."""
-    said = iter(tokens)
+def force_tokens(policy: Policy, tokens: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the engine sample these tokens, whatever the logits."""
+    remaining = iter(tokens)
 
-    def pick(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((len(logits),), next(said)), torch.zeros(len(logits))
+    def sample(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((len(logits),), next(remaining)), torch.zeros(len(logits))
 
-    monkeypatch.setattr("glasshouse.generate.torch_engine.pick", pick)
+    monkeypatch.setattr("glasshouse.generate.torch_engine.sample_tokens", sample)
 
 
 @pytest.mark.parametrize(
-    ("text", "stop", "said"),
+    ("text", "stop", "expected"),
     [
         ("It is 46. Or 47.", "46.", "It is 46."),
         ("1 + 2 = 3\n\nNext", "\n\n", "1 + 2 = 3\n\n"),
-        ("naïve 😀 yes", "😀", "naïve 😀"),  # one sign, four tokens
+        ("naïve 😀 yes", "😀", "naïve 😀"),  # one character, four tokens
         ("a b c d", "c d", "a b c d"),
         ("nothing of the kind", "STOP", None),
     ],
 )
-def test_a_stop_string_ends_a_completion_however_many_tokens_it_spans(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, text: str, stop: str, said: str | None
+def test_stop_string_may_span_several_tokens(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, text: str, stop: str, expected: str | None
 ) -> None:
     policy = tiny("llama")
     tokens = policy.tokenizer(text)["input_ids"]
-    forced(policy, tokens, monkeypatch)
-    sampling = Sampling(max_tokens=len(tokens), stop=("never", stop))
+    force_tokens(policy, tokens, monkeypatch)
+    sampling = SamplingParams(max_tokens=len(tokens), stop=("never", stop))
     [[got]] = TorchGenerator(policy).generate([Request(prompt=(5,), keys=(1,))], sampling)
-    if said is None:
+    if expected is None:
         assert got.stop == StopReason.LENGTH
-        assert policy.text(got.tokens) == text
+        assert policy.decode(got.tokens) == text
     else:
         assert got.stop == StopReason.STOP
-        assert policy.text(got.tokens) == said
+        assert policy.decode(got.tokens) == expected
 
 
-def test_stop_strings_end_only_the_samples_that_said_them(pocket: Policy) -> None:
-    requests = [Request(prompt=p, keys=(1, 2, 3, 4)) for p in questions(pocket)]
+def test_stop_strings_end_only_the_samples_that_contain_them(pocket: Policy) -> None:
+    requests = [Request(prompt=p, keys=(1, 2, 3, 4)) for p in question_prompts(pocket)]
     generator = TorchGenerator(pocket)
-    free = flat(generator.generate(requests, Sampling(max_tokens=60)))
-    held = flat(generator.generate(requests, Sampling(max_tokens=60, stop=("3",))))
-    assert {c.stop for c in held} >= {StopReason.STOP, StopReason.END}
-    for with_stop, without in zip(held, free, strict=True):
-        before, found, _ = pocket.text(without.tokens).partition("3")
-        assert (with_stop.stop == StopReason.STOP) == bool(found)
-        assert pocket.text(with_stop.tokens) == before + found
+    unstopped = flat(generator.generate(requests, SamplingParams(max_tokens=60)))
+    stopped = flat(generator.generate(requests, SamplingParams(max_tokens=60, stop=("3",))))
+    assert {c.stop for c in stopped} >= {StopReason.STOP, StopReason.END}
+    for with_stop, without in zip(stopped, unstopped, strict=True):
+        before, stop, _ = pocket.decode(without.tokens).partition("3")
+        assert (with_stop.stop == StopReason.STOP) == bool(stop)
+        assert pocket.decode(with_stop.tokens) == before + stop
         assert with_stop.tokens == without.tokens[: len(with_stop.tokens)]
 
 
@@ -365,7 +375,7 @@ def test_stop_strings_end_only_the_samples_that_said_them(pocket: Policy) -> Non
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_a_small_cache_splits_batches_and_gives_the_same_completions(
+def test_small_cache_splits_batches_and_gives_the_same_completions(
     tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = tiny(name)
@@ -373,14 +383,14 @@ def test_a_small_cache_splits_batches_and_gives_the_same_completions(
     slots: list[tuple[int, int, int]] = []
     original = decoder.prefill
 
-    def spy(self: Any, asked: Any, samples: int, room: int) -> torch.Tensor:
-        slots.append((len(asked), samples, max(len(p) for p in asked) + room))
-        return original(self, asked, samples, room)
+    def spy(self: Any, prompts: Any, group_size: int, max_new_tokens: int) -> torch.Tensor:
+        slots.append((len(prompts), group_size, max(len(p) for p in prompts) + max_new_tokens))
+        return original(self, prompts, group_size, max_new_tokens)
 
     monkeypatch.setattr(decoder, "prefill", spy)
     requests = [
         Request(prompt=p, keys=tuple(range(10 * i, 10 * i + 1 + 7 * (i % 3))))
-        for i, p in enumerate(prompts(policy))
+        for i, p in enumerate(make_prompts(policy))
     ]
     requests += [Request(prompt=(7, 8), keys=tuple(range(1000, 1120)))]  # too many for one batch
     whole = TorchGenerator(policy).generate(requests, SAMPLED)
@@ -393,18 +403,18 @@ def test_a_small_cache_splits_batches_and_gives_the_same_completions(
     assert tokens_of(parts) == tokens_of(whole)
 
 
-def test_the_cache_is_freed_between_calls(tiny: Tiny) -> None:
+def test_cache_is_freed_between_calls(tiny: Tiny) -> None:
     for name in ("llama", "gpt2"):
         generator = TorchGenerator(tiny(name))
         generator.generate([Request(prompt=(5, 6), keys=(1,))], SAMPLED)
         assert not generator._decoder.cache  # type: ignore[union-attr]
 
 
-def test_a_prompt_that_does_not_fit_is_refused_in_words(tiny: Tiny) -> None:
+def test_prompt_that_does_not_fit_is_an_error(tiny: Tiny) -> None:
     generator = TorchGenerator(tiny("llama"))
     fits = Request(prompt=(5,) * 104, keys=(1,))
-    assert len(generator.generate([fits], SAMPLED)[0][0].tokens) == 24  # 128 in all
-    with pytest.raises(ConfigError, match=r"105 tokens and 24 new ones.*128.*generate\.max_tokens"):
+    assert len(generator.generate([fits], SAMPLED)[0][0].tokens) == 24  # 128 in total
+    with pytest.raises(ConfigError, match=r"105.*24.*128.*generate\.max_tokens"):
         generator.generate([Request(prompt=(5,) * 105, keys=(1,))], SAMPLED)
     with pytest.raises(ConfigError, match="no tokens"):
         generator.generate([Request(prompt=(), keys=(1,))], SAMPLED)
@@ -415,40 +425,40 @@ def test_completions_carry_the_version_that_sampled_them(tiny: Tiny) -> None:
     generator = TorchGenerator(policy, version=3)
     request = Request(prompt=(5, 6), keys=(1, 2))
     assert {c.version for c in flat(generator.generate([request], SAMPLED))} == {3}
-    generator.load(policy.weights(), 4)
+    generator.load_weights(policy.weights(), 4)
     assert {c.version for c in flat(generator.generate([request], SAMPLED))} == {4}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loaded_weights_are_copied_and_used(tiny: Tiny, name: str) -> None:
     mine, theirs = tiny(name, seed=0), tiny(name, seed=1)
-    requests = [Request(prompt=p, keys=(1,)) for p in prompts(mine)]
+    requests = [Request(prompt=p, keys=(1,)) for p in make_prompts(mine)]
     expected = TorchGenerator(theirs).generate(requests, GREEDY)
     generator = TorchGenerator(mine)
     assert tokens_of(generator.generate(requests, GREEDY)) != tokens_of(expected)
     weights = theirs.weights()
-    generator.load(weights, 1)
-    for value in weights.values():  # the sender may go on with its own
+    generator.load_weights(weights, 1)
+    for value in weights.values():  # the sender may continue with its own copy
         value.zero_()
     assert tokens_of(generator.generate(requests, GREEDY)) == tokens_of(expected)
 
 
 def test_weights_changed_in_place_are_used_after_load(tiny: Tiny) -> None:
     policy, fresh = tiny("llama", seed=0), tiny("llama", seed=1)
-    requests = [Request(prompt=p, keys=(1,)) for p in prompts(policy)]
+    requests = [Request(prompt=p, keys=(1,)) for p in make_prompts(policy)]
     generator = TorchGenerator(policy)
     generator.generate(requests, GREEDY)
     with torch.no_grad():
         for parameter, new in zip(policy.model.parameters(), fresh.model.parameters(), strict=True):
             parameter.copy_(new)
     pointers = [p.data_ptr() for p in policy.model.parameters()]
-    generator.load(policy.weights(), 1)
+    generator.load_weights(policy.weights(), 1)
     assert [p.data_ptr() for p in policy.model.parameters()] == pointers
     expected = TorchGenerator(fresh).generate(requests, GREEDY)
     assert tokens_of(generator.generate(requests, GREEDY)) == tokens_of(expected)
 
 
-def test_generating_leaves_the_model_as_it_was(tiny: Tiny) -> None:
+def test_generation_does_not_change_the_model(tiny: Tiny) -> None:
     policy = tiny("qwen3")
     before = copy.deepcopy(policy.model.state_dict())
     TorchGenerator(policy).generate([Request(prompt=(5,), keys=(1,))], SAMPLED)

@@ -1,6 +1,6 @@
-"""Sampling follows the model's distribution: chi-square tests that wrong samplers are seen to fail.
+"""Sampling follows the model's distribution: chi-square tests, which wrong samplers must fail.
 
-All draws are keyed, so each test has one outcome; the thresholds say how surprising it may be.
+All draws are keyed, so each test has one outcome; the thresholds bound how unlikely it may be.
 """
 
 from __future__ import annotations
@@ -13,37 +13,39 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
-from glasshouse.generate import Sampling, TorchGenerator
-from glasshouse.generate.sampling import pick, truncate
+from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.generate.sampling import sample_tokens, truncate_probabilities
 from glasshouse.models import Policy
 from glasshouse.types import Request
 
 torch.set_num_threads(1)
 
 Tiny = Callable[..., Policy]
-PLAIN = Sampling(max_tokens=1)
-BELIEVABLE, ABSURD = 1e-3, 1e-9
-"""A right sampler's p-value is above the first, a wrong one's below the second."""
+PLAIN = SamplingParams(max_tokens=1)
+PLAUSIBLE, IMPOSSIBLE = 1e-3, 1e-9
+"""The p-value of a correct sampler is above the first, that of a wrong one below the second."""
 
 
 def p_value(tokens: np.ndarray, probabilities: np.ndarray) -> float:
-    """Of drawing `tokens` from `probabilities`; rare ones share a bin, impossible ones are 0."""
+    """p-value of `tokens` under `probabilities`; rare tokens share a bin, impossible ones give 0."""
     counts = np.bincount(tokens, minlength=len(probabilities)).astype(float)
     if counts[probabilities == 0].any():
         return 0.0
     expected = probabilities * len(tokens)
     rare = expected < 10
     observed = np.append(counts[~rare], counts[rare].sum())
-    wanted = np.append(expected[~rare], expected[rare].sum())
-    if wanted[-1] == 0:
-        observed, wanted = observed[:-1], wanted[:-1]
-    return float(stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue)
+    expected_counts = np.append(expected[~rare], expected[rare].sum())
+    if expected_counts[-1] == 0:
+        observed, expected_counts = observed[:-1], expected_counts[:-1]
+    return float(
+        stats.chisquare(observed, expected_counts * observed.sum() / expected_counts.sum()).pvalue
+    )
 
 
 def softmax(logits: torch.Tensor, temperature: float = 1.0) -> np.ndarray:
@@ -55,25 +57,25 @@ def noise(rows: int, position: int = 0) -> torch.Tensor:
     return torch.from_numpy(randomness.uniforms(keys, position, 1)[:, 0]).float()
 
 
-def draw(logits: torch.Tensor, sampling: Sampling, uniform: torch.Tensor) -> np.ndarray:
-    return pick(logits.expand(len(uniform), -1), uniform, sampling)[0].numpy()
+def draw(logits: torch.Tensor, sampling: SamplingParams, uniform: torch.Tensor) -> np.ndarray:
+    return sample_tokens(logits.expand(len(uniform), -1), uniform, sampling)[0].numpy()
 
 
 LOGITS = 1.5 * torch.randn(30, generator=torch.Generator().manual_seed(3))
 ROWS = 20_000
 
-# ── pick ─────────────────────────────────────────────────────────────────────────────────────────
+# ── sample_tokens ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
-def test_pick_follows_the_distribution(temperature: float) -> None:
+def test_sample_tokens_follows_the_distribution(temperature: float) -> None:
     got = draw(LOGITS, replace(PLAIN, temperature=temperature), noise(ROWS))
-    assert p_value(got, softmax(LOGITS, temperature)) > BELIEVABLE
+    assert p_value(got, softmax(LOGITS, temperature)) > PLAUSIBLE
 
 
 @pytest.mark.parametrize("position", [1, 17, 500])
-def test_the_noise_of_every_position_serves(position: int) -> None:
-    assert p_value(draw(LOGITS, PLAIN, noise(ROWS, position)), softmax(LOGITS)) > BELIEVABLE
+def test_noise_of_every_position_follows_the_distribution(position: int) -> None:
+    assert p_value(draw(LOGITS, PLAIN, noise(ROWS, position)), softmax(LOGITS)) > PLAUSIBLE
 
 
 def wrong_temperature_ignored() -> np.ndarray:
@@ -106,10 +108,10 @@ def wrong_truncation() -> np.ndarray:
         wrong_truncation,
     ],
 )
-def test_the_statistic_finds_wrong_samplers(sampler: Callable[[], np.ndarray]) -> None:
+def test_statistic_detects_wrong_samplers(sampler: Callable[[], np.ndarray]) -> None:
     right = draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS))
-    assert p_value(right, softmax(LOGITS, 0.8)) > BELIEVABLE
-    assert p_value(sampler(), softmax(LOGITS, 0.8)) < ABSURD
+    assert p_value(right, softmax(LOGITS, 0.8)) > PLAUSIBLE
+    assert p_value(sampler(), softmax(LOGITS, 0.8)) < IMPOSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -121,10 +123,10 @@ def test_the_statistic_finds_wrong_samplers(sampler: Callable[[], np.ndarray]) -
         replace(PLAIN, temperature=1.3, top_k=12, top_p=0.9, min_p=0.05),
     ],
 )
-def test_truncated_sampling_follows_the_renormalised_distribution(sampling: Sampling) -> None:
-    kept = truncated_by_hand(softmax(LOGITS, sampling.temperature), sampling)
+def test_truncated_sampling_follows_the_renormalised_distribution(sampling: SamplingParams) -> None:
+    kept = truncate_plainly(softmax(LOGITS, sampling.temperature), sampling)
     assert 1 < np.count_nonzero(kept) < len(LOGITS)
-    assert p_value(draw(LOGITS, sampling, noise(ROWS)), kept / kept.sum()) > BELIEVABLE
+    assert p_value(draw(LOGITS, sampling, noise(ROWS)), kept / kept.sum()) > PLAUSIBLE
 
 
 # ── through the generator ────────────────────────────────────────────────────────────────────────
@@ -132,13 +134,13 @@ def test_truncated_sampling_follows_the_renormalised_distribution(sampling: Samp
 PAIRS, VOCABULARY = 6000, 9
 
 
-def pairs(policy: Policy, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """The first two tokens of many completions as one number each, and their joint distribution as
-    transformers' forward gives it."""
+def sample_pairs(policy: Policy, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first two tokens of many completions as one number each, and their joint distribution by
+    transformers' forward."""
     policy.model.generation_config.eos_token_id = []
     prompt = (3, 1, 4, 1, 5)
     keys = tuple(randomness.key("pairs", i) for i in range(PAIRS))
-    sampling = Sampling(max_tokens=2, temperature=temperature)
+    sampling = SamplingParams(max_tokens=2, temperature=temperature)
     [got] = TorchGenerator(policy).generate([Request(prompt=prompt, keys=keys)], sampling)
     tokens = np.array([c.tokens for c in got])
     with torch.no_grad():
@@ -150,45 +152,47 @@ def pairs(policy: Policy, temperature: float) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("name", ["llama grouped untied", "gpt2"])
-def test_the_first_two_tokens_follow_the_models_distribution(
+def test_first_two_tokens_follow_the_distribution_of_the_model(
     tiny: Tiny, name: str, temperature: float
 ) -> None:
-    got, expected = pairs(tiny(name, vocab_size=VOCABULARY), temperature)
+    got, expected = sample_pairs(tiny(name, vocab_size=VOCABULARY), temperature)
     assert np.count_nonzero(expected * PAIRS >= 10) > 15
     first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
-    assert p_value(got // VOCABULARY, first) > BELIEVABLE
-    assert p_value(got, expected) > BELIEVABLE
+    assert p_value(got // VOCABULARY, first) > PLAUSIBLE
+    assert p_value(got, expected) > PLAUSIBLE
 
 
-def test_a_generator_that_reuses_a_rows_noise_is_found_at_its_second_token(
+def test_generator_that_reuses_noise_is_detected_at_the_second_token(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = randomness.uniforms
+    uniforms = randomness.uniforms
     monkeypatch.setattr(
-        randomness, "uniforms", lambda keys, start, count: right(keys, start, 1).repeat(count, 1)
+        randomness, "uniforms", lambda keys, start, count: uniforms(keys, start, 1).repeat(count, 1)
     )
-    got, expected = pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 1.0)
+    got, expected = sample_pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 1.0)
     first = expected.reshape(VOCABULARY, VOCABULARY).sum(1)
-    assert p_value(got // VOCABULARY, first) > BELIEVABLE  # the first alone looks right
-    assert p_value(got, expected) < ABSURD
+    assert p_value(got // VOCABULARY, first) > PLAUSIBLE  # the first alone looks right
+    assert p_value(got, expected) < IMPOSSIBLE
 
 
-def test_a_generator_that_ignores_the_temperature_is_found(
+def test_generator_that_ignores_the_temperature_is_detected(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "glasshouse.generate.torch_engine.pick",
-        lambda logits, uniform, sampling: pick(logits, uniform, replace(sampling, temperature=1.0)),
+        "glasshouse.generate.torch_engine.sample_tokens",
+        lambda logits, uniform, sampling: sample_tokens(
+            logits, uniform, replace(sampling, temperature=1.0)
+        ),
     )
-    got, expected = pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)
-    assert p_value(got, expected) < ABSURD
+    got, expected = sample_pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)
+    assert p_value(got, expected) < IMPOSSIBLE
 
 
 # ── truncation, greedy, extremes ─────────────────────────────────────────────────────────────────
 
 
-def truncated_by_hand(probabilities: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Top-k, then top-p of what is left, then min-p, one token at a time."""
+def truncate_plainly(probabilities: np.ndarray, sampling: SamplingParams) -> np.ndarray:
+    """Top-k, then top-p of the remaining tokens, then min-p, one token at a time."""
     kept = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))
     if sampling.top_k:
         kept = kept[: sampling.top_k]
@@ -211,18 +215,20 @@ def truncated_by_hand(probabilities: np.ndarray, sampling: Sampling) -> np.ndarr
 @pytest.mark.parametrize("top_k", [0, 1, 4, 100])
 @pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 1e-6])
 @pytest.mark.parametrize("min_p", [0.0, 0.05, 0.5, 1.0])
-def test_truncation_equals_one_written_out(top_k: int, top_p: float, min_p: float) -> None:
+def test_truncation_equals_a_plain_implementation(top_k: int, top_p: float, min_p: float) -> None:
     sampling = replace(PLAIN, top_k=top_k, top_p=top_p, min_p=min_p)
     logits = 2 * torch.randn(40, 25, generator=torch.Generator().manual_seed(5))
     probabilities = logits.softmax(-1)
-    expected = [truncated_by_hand(row, sampling) for row in probabilities.double().numpy()]
-    got = truncate(probabilities, sampling) if sampling.truncates else probabilities
+    expected = [truncate_plainly(row, sampling) for row in probabilities.double().numpy()]
+    got = (
+        truncate_probabilities(probabilities, sampling) if sampling.is_truncated else probabilities
+    )
     np.testing.assert_allclose(got.numpy(), np.array(expected), rtol=1e-6)
 
 
-def test_greedy_takes_the_likeliest_whatever_the_noise() -> None:
+def test_greedy_takes_the_most_likely_token_whatever_the_noise() -> None:
     logits = torch.randn(50, 20, generator=torch.Generator().manual_seed(1))
-    tokens, logprobs = pick(logits, noise(50), replace(PLAIN, temperature=0))
+    tokens, logprobs = sample_tokens(logits, noise(50), replace(PLAIN, temperature=0))
     assert tokens.tolist() == logits.argmax(-1).tolist()
     torch.testing.assert_close(logprobs, logits.log_softmax(-1).amax(-1))
 
@@ -230,7 +236,7 @@ def test_greedy_takes_the_likeliest_whatever_the_noise() -> None:
 def test_logprobs_are_at_the_temperature_and_before_truncation() -> None:
     logits = torch.randn(200, 20, generator=torch.Generator().manual_seed(1))
     sampling = replace(PLAIN, temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
-    tokens, logprobs = pick(logits, noise(200), sampling)
+    tokens, logprobs = sample_tokens(logits, noise(200), sampling)
     expected = (logits / 0.7).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     torch.testing.assert_close(logprobs, expected)
 
@@ -239,21 +245,20 @@ EXTREMES = [-math.inf, -1e4, -200.0, -87.5, -1.0, 0.0, 1.0, 87.5, 1e4]
 EDGES = [2.0**-54, 1e-12, 0.25, 0.5, 1 - 2.0**-24, 1.0]  # 1.0: what float32 makes of 1 - 2^-54
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from(EXTREMES), min_size=1, max_size=12).filter(lambda x: max(x) > -1e4),
     st.sampled_from([0.0, 0.3, 1.0, 5.0]),
     st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.3}]),
 )
-def test_a_token_of_no_probability_is_never_picked(
+def test_token_of_zero_probability_is_never_sampled(
     logits: list[float], temperature: float, options: dict[str, Any]
 ) -> None:
     sampling = replace(PLAIN, temperature=temperature, **options)
     row = torch.tensor(logits)
-    tokens, logprobs = pick(row.expand(len(EDGES), -1), torch.tensor(EDGES), sampling)
+    tokens, logprobs = sample_tokens(row.expand(len(EDGES), -1), torch.tensor(EDGES), sampling)
     probabilities = (row / (temperature or 1.0)).softmax(-1)
     if options and temperature:
-        probabilities = truncate(probabilities[None], sampling)[0]
+        probabilities = truncate_probabilities(probabilities[None], sampling)[0]
     assert (probabilities[tokens] > 0).all()
     assert logprobs.isfinite().all()
 
@@ -263,12 +268,12 @@ def test_noise_is_inside_the_open_interval() -> None:
     got = randomness.uniforms(keys, 0, 10_000)
     assert 0 < got.min() < 1e-3
     assert 1 - 1e-3 < got.max() < 1
-    assert stats.kstest(got.ravel(), "uniform").pvalue > BELIEVABLE
+    assert stats.kstest(got.ravel(), "uniform").pvalue > PLAUSIBLE
     assert (randomness.uniforms(keys, 40, 5) == got[:, 40:45]).all()
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "invalid",
     [
         {"max_tokens": 0},
         {"temperature": -1},
@@ -278,6 +283,6 @@ def test_noise_is_inside_the_open_interval() -> None:
         {"min_p": 2},
     ],
 )
-def test_impossible_settings_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Sampling needs"):
-        Sampling(**{"max_tokens": 1, **bad})
+def test_invalid_sampling_params_are_named(invalid: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(invalid))):
+        SamplingParams(**{"max_tokens": 1, **invalid})

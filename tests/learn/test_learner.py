@@ -1,4 +1,4 @@
-"""The learner against a plain, slow one, and what it promises."""
+"""The learner against a plain, slow one, and its guarantees."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM
 
 from glasshouse.config import LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.generate import Sampling, TorchGenerator
-from glasshouse.learn import ALGORITHMS, Learner, Sample
-from glasshouse.learn.learner import pack, schedule
-from glasshouse.models import Policy, llama, save
-from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.learn import ALGORITHMS, Learner, TrainingSample
+from glasshouse.learn.learner import learning_rate_factor, pack_microbatches
+from glasshouse.models import Policy, llama, save_policy
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
 from glasshouse.types import Request
 
@@ -33,10 +33,10 @@ Tiny = Callable[..., Policy]
 MAX_TOKENS = 16
 
 
-def samples_of(
+def make_samples(
     policy: Policy, seed: int = 0, groups: int = 6, zero_groups: int = 2
-) -> list[Sample]:
-    """Completions the policy sampled, with arbitrary advantages; those of some groups are 0."""
+) -> list[TrainingSample]:
+    """Completions sampled by the policy, with arbitrary advantages; those of some groups are 0."""
     draw = random.Random(seed)
     policy.model.generation_config.eos_token_id = list(range(4, 20))
     prompts = [[draw.randrange(4, 200) for _ in range(draw.randint(1, 12))] for _ in range(groups)]
@@ -44,13 +44,13 @@ def samples_of(
         Request(prompt=tuple(p), keys=tuple(draw.getrandbits(64) for _ in range(4)))
         for p in prompts
     ]
-    got = TorchGenerator(policy).generate(requests, Sampling(max_tokens=MAX_TOKENS))
+    got = TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=MAX_TOKENS))
     return [
-        Sample(
+        TrainingSample(
             prompt=request.prompt,
             tokens=c.tokens,
             # a little stale, so that ratios differ from 1 and some are clipped
-            logprobs=[x + draw.gauss(0, 0.15) for x in c.logprobs],
+            sampler_logprobs=[x + draw.gauss(0, 0.15) for x in c.logprobs],
             advantage=0.0 if number < zero_groups else draw.gauss(0, 1),
         )
         for number, (request, group) in enumerate(zip(requests, got, strict=True))
@@ -58,35 +58,35 @@ def samples_of(
     ]
 
 
-def learner(policy: Policy, **options: Any) -> Learner:
-    config = LearnConfig(**{"lr": 1e-4, **options})
+def make_learner(policy: Policy, **options: Any) -> Learner:
+    config = LearnConfig(**{"learning_rate": 1e-4, **options})
     return Learner(policy, config, max_tokens=MAX_TOKENS, steps=10)
 
 
-def twin(policy: Policy) -> Policy:
+def clone(policy: Policy) -> Policy:
     return replace(policy, model=copy.deepcopy(policy.model))
 
 
-def difference(a: Policy, b: Policy) -> float:
+def max_difference(a: Policy, b: Policy) -> float:
     pairs = zip(a.model.parameters(), b.model.parameters(), strict=True)
     return max((x - y).abs().max().item() for x, y in pairs)
 
 
-def real_gradients(policy: Policy, noise: float = 1e-5) -> list[torch.Tensor]:
-    """Where the last gradient was more than rounding. AdamW takes a step of size `lr` even where it
-    was not (gpt2's key biases have gradient 0 on paper), so weights can be compared only there."""
+def significant_gradients(policy: Policy, noise: float = 1e-5) -> list[torch.Tensor]:
+    """Where the last gradient was more than rounding. AdamW takes a full step even where it was not
+    (gpt2's key biases have gradient 0 in theory), so weights can be compared only there."""
     gradients = [p.grad for p in policy.model.parameters()]
     masks = [g.abs() > noise for g in gradients]
     assert sum(m.sum() for m in masks) > 0.9 * sum((g != 0).sum() for g in gradients)
     return masks
 
 
-def difference_where(a: Policy, b: Policy, masks: list[torch.Tensor]) -> float:
+def max_difference_where(a: Policy, b: Policy, masks: list[torch.Tensor]) -> float:
     pairs = zip(a.model.parameters(), b.model.parameters(), masks, strict=True)
     return max(((x - y).abs() * mask).max().item() for x, y, mask in pairs)
 
 
-def same_bits(a: Policy, b: Policy) -> bool:
+def bitwise_equal(a: Policy, b: Policy) -> bool:
     pairs = zip(a.model.parameters(), b.model.parameters(), strict=True)
     return all(torch.equal(x, y) for x, y in pairs)
 
@@ -94,8 +94,8 @@ def same_bits(a: Policy, b: Policy) -> bool:
 # ── equal to a plain learner ─────────────────────────────────────────────────────────────────────
 
 
-def plain_logprobs(model: Any, samples: Sequence[Sample]) -> list[torch.Tensor]:
-    """transformers' forward over all rows at once, padded on the right; one tensor a row."""
+def plain_logprobs(model: Any, samples: Sequence[TrainingSample]) -> list[torch.Tensor]:
+    """transformers' forward over all rows at once, right-padded; one tensor per row."""
     longest = max(len(s.prompt) + len(s.tokens) for s in samples)
     rows = [[*s.prompt, *s.tokens] for s in samples]
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
@@ -107,12 +107,12 @@ def plain_logprobs(model: Any, samples: Sequence[Sample]) -> list[torch.Tensor]:
     ]
 
 
-def plain_loss(name: str, model: Any, samples: Sequence[Sample]) -> torch.Tensor:
+def plain_loss(name: str, model: Any, samples: Sequence[TrainingSample]) -> torch.Tensor:
     """The mean over rows of the mean over tokens, written out."""
     loss = torch.tensor(0.0)
     for s, logps in zip(samples, plain_logprobs(model, samples), strict=True):
         row = torch.tensor(0.0)
-        for logp, old in zip(logps, s.logprobs, strict=True):
+        for logp, old in zip(logps, s.sampler_logprobs, strict=True):
             ratio = (logp - old).exp()
             if name == "grpo":
                 clipped = ratio.clamp(0.8, 1.2)
@@ -125,12 +125,12 @@ def plain_loss(name: str, model: Any, samples: Sequence[Sample]) -> torch.Tensor
 
 @pytest.mark.parametrize("architecture", ["llama grouped untied", "qwen3", "gpt2"])
 @pytest.mark.parametrize("name", ["grpo", "reinforce"])
-def test_updates_equal_a_plain_learners(tiny: Tiny, name: str, architecture: str) -> None:
+def test_updates_equal_those_of_a_plain_learner(tiny: Tiny, name: str, architecture: str) -> None:
     mine = tiny(architecture)
-    theirs, start = twin(mine), twin(mine)
-    batches = [samples_of(mine, seed) for seed in range(2)]
-    options = {"algorithm": name, "lr": 3e-4, "weight_decay": 0.1, "grad_clip": 0.5}
-    ours = learner(mine, micro_tokens=100, **options)
+    theirs, start = clone(mine), clone(mine)
+    batches = [make_samples(mine, seed) for seed in range(2)]
+    options = {"algorithm": name, "learning_rate": 3e-4, "weight_decay": 0.1, "max_grad_norm": 0.5}
+    ours = make_learner(mine, microbatch_tokens=100, **options)
     optimizer = torch.optim.AdamW(theirs.model.parameters(), lr=3e-4, weight_decay=0.1)
     masks = [torch.ones_like(p, dtype=torch.bool) for p in mine.model.parameters()]
     for batch in batches:
@@ -146,66 +146,71 @@ def test_updates_equal_a_plain_learners(tiny: Tiny, name: str, architecture: str
         gradients = zip(mine.model.parameters(), theirs.model.parameters(), strict=True)
         for got, expected in gradients:
             torch.testing.assert_close(got.grad, expected.grad, atol=1e-6, rtol=1e-4)
-        masks = [a & b for a, b in zip(masks, real_gradients(mine), strict=True)]
-    assert difference(mine, start) > 5e-4
-    assert difference_where(mine, theirs, masks) < 1e-6
+        masks = [a & b for a, b in zip(masks, significant_gradients(mine), strict=True)]
+    assert max_difference(mine, start) > 5e-4
+    assert max_difference_where(mine, theirs, masks) < 1e-6
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_the_update_does_not_depend_on_micro_batches(tiny: Tiny, name: str) -> None:
+def test_update_does_not_depend_on_microbatches(tiny: Tiny, name: str) -> None:
     start = tiny("llama grouped untied")
-    samples = samples_of(start)
+    samples = make_samples(start)
     results = []
-    for micro_tokens in (1, 60, 10_000):
-        policy = twin(start)
-        learner(policy, algorithm=name, micro_tokens=micro_tokens).update(samples)
+    for microbatch_tokens in (1, 60, 10_000):
+        policy = clone(start)
+        make_learner(policy, algorithm=name, microbatch_tokens=microbatch_tokens).update(samples)
         results.append(policy)
     for other in results[1:]:
         for a, b in zip(results[0].model.parameters(), other.model.parameters(), strict=True):
             assert a.grad is not None
             torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
-        assert difference_where(results[0], other, real_gradients(other)) < 1e-6
-    assert difference(results[0], start) > 5e-5
+        assert max_difference_where(results[0], other, significant_gradients(other)) < 1e-6
+    assert max_difference(results[0], start) > 5e-5
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_leaving_out_rows_of_no_advantage_changes_nothing(
+def test_skipping_rows_of_zero_advantage_changes_nothing(
     tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skipping = tiny("llama")
-    patient = twin(skipping)
-    # one micro-batch a row, so that the order of sums is the same and bits can be compared;
-    # the second step has no signal at all
-    batches = [samples_of(skipping, 0), samples_of(skipping, 1, zero_groups=6)]
-    batches += [samples_of(skipping, 2)]
-    fast = learner(skipping, algorithm=name, micro_tokens=1)
+    complete = clone(skipping)
+    # one microbatch per row, so that sums have the same order and can be compared bitwise; all
+    # advantages of the second step are zero
+    batches = [make_samples(skipping, 0), make_samples(skipping, 1, zero_groups=6)]
+    batches += [make_samples(skipping, 2)]
+    fast = make_learner(skipping, algorithm=name, microbatch_tokens=1)
     rows = [fast.update(batch)["learned_rows"] for batch in batches]
     assert rows == [16, 0, 16]
-    monkeypatch.setattr("glasshouse.learn.learner.skippable", lambda _: False)
-    slow = learner(patient, algorithm=name, micro_tokens=1)
+    monkeypatch.setattr("glasshouse.learn.learner.can_skip_zero_advantage", lambda _: False)
+    slow = make_learner(complete, algorithm=name, microbatch_tokens=1)
     assert [slow.update(batch)["learned_rows"] for batch in batches] == [24, 24, 24]
-    assert same_bits(skipping, patient)
+    assert bitwise_equal(skipping, complete)
 
 
-@pytest.mark.parametrize("option", [{"kl": 0.1}, {"entropy": 0.1}])
-def test_rows_of_no_advantage_count_where_a_term_needs_them(
+@pytest.mark.parametrize("option", [{"kl_coef": 0.1}, {"entropy_coef": 0.1}])
+def test_rows_of_zero_advantage_are_trained_if_a_term_needs_them(
     tiny: Tiny, option: dict[str, float]
 ) -> None:
     policy = tiny("llama")
-    assert learner(policy, **option).update(samples_of(policy))["learned_rows"] == 24
+    assert make_learner(policy, **option).update(make_samples(policy))["learned_rows"] == 24
 
 
-def test_the_temperature_enters_the_update(tiny: Tiny) -> None:
+def test_update_uses_the_sampling_temperature(tiny: Tiny) -> None:
     policy = tiny("llama")
     policy.model.generation_config.eos_token_id = []
     request = Request(prompt=(5, 6), keys=(1, 2, 3))
-    [got] = TorchGenerator(policy).generate([request], Sampling(max_tokens=8, temperature=0.5))
+    [got] = TorchGenerator(policy).generate(
+        [request], SamplingParams(max_tokens=8, temperature=0.5)
+    )
     samples = [
-        Sample(prompt=(5, 6), tokens=c.tokens, logprobs=c.logprobs, advantage=1.0) for c in got
+        TrainingSample(prompt=(5, 6), tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=1.0)
+        for c in got
     ]
-    for temperature, gap in ((0.5, (0, 1e-4)), (1.0, (0.1, math.inf))):
-        one = Learner(twin(policy), LearnConfig(), max_tokens=8, steps=1, temperature=temperature)
-        assert gap[0] <= one.update(samples)["gap_max"] < gap[1]
+    for temperature, low, high in ((0.5, 0, 1e-4), (1.0, 0.1, math.inf)):
+        learner = Learner(
+            clone(policy), LearnConfig(), max_tokens=8, steps=1, temperature=temperature
+        )
+        assert low <= learner.update(samples)["logprob_diff_max"] < high
 
 
 # ── packing ──────────────────────────────────────────────────────────────────────────────────────
@@ -214,22 +219,24 @@ def test_the_temperature_enters_the_update(tiny: Tiny) -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=40), st.integers(1, 200)
 )
-def test_packing_keeps_every_sample_once_and_the_bound(
-    shapes: list[tuple[int, int]], micro_tokens: int
+def test_packing_keeps_every_sample_once_within_the_bound(
+    shapes: list[tuple[int, int]], microbatch_tokens: int
 ) -> None:
     samples = [
-        Sample(prompt=(0,) * p, tokens=(0,) * t, logprobs=(0.0,) * t, advantage=float(i))
+        TrainingSample(
+            prompt=(0,) * p, tokens=(0,) * t, sampler_logprobs=(0.0,) * t, advantage=float(i)
+        )
         for i, (p, t) in enumerate(shapes)
     ]
-    parts = pack(samples, micro_tokens)
+    parts = pack_microbatches(samples, microbatch_tokens)
     assert sorted(s.advantage for part in parts for s in part) == [s.advantage for s in samples]
     lengths = [[len(s.prompt) + len(s.tokens) for s in part] for part in parts]
     for part in lengths:
-        assert len(part) * max(part) <= micro_tokens or len(part) == 1
+        assert len(part) * max(part) <= microbatch_tokens or len(part) == 1
     joined = [length for part in lengths for length in part]
-    assert joined == sorted(joined)  # rows are with their like
-    for part, following in pairwise(lengths):  # and no part is cut short
-        assert (len(part) + 1) * following[0] > micro_tokens
+    assert joined == sorted(joined)  # rows of similar length are together
+    for part, following in pairwise(lengths):  # no microbatch is smaller than necessary
+        assert (len(part) + 1) * following[0] > microbatch_tokens
 
 
 # ── clipping, schedules, failures ────────────────────────────────────────────────────────────────
@@ -239,90 +246,92 @@ def gradient_norm(policy: Policy) -> float:
     return math.sqrt(sum(p.grad.square().sum().item() for p in policy.model.parameters()))
 
 
-def test_gradients_are_clipped_to_the_limit_and_the_norm_before_is_reported(tiny: Tiny) -> None:
+def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(tiny: Tiny) -> None:
     start = tiny("llama")
-    samples = samples_of(start)
-    free, clipped = twin(start), twin(start)
-    norm = learner(free, grad_clip=0).update(samples)["grad_norm"]
+    samples = make_samples(start)
+    free, clipped = clone(start), clone(start)
+    norm = make_learner(free, max_grad_norm=0).update(samples)["grad_norm"]
     assert gradient_norm(free) == pytest.approx(norm, rel=1e-4)
     assert norm > 0.1
-    assert learner(clipped, grad_clip=0.1).update(samples)["grad_norm"] == pytest.approx(norm)
+    assert make_learner(clipped, max_grad_norm=0.1).update(samples)["grad_norm"] == pytest.approx(
+        norm
+    )
     assert gradient_norm(clipped) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_the_rate_is_constant_unless_asked() -> None:
-    assert [schedule(LearnConfig(), step, 10) for step in (0, 5, 9)] == [1.0, 1.0, 1.0]
+def test_learning_rate_is_constant_by_default() -> None:
+    assert [learning_rate_factor(LearnConfig(), step, 10) for step in (0, 5, 9)] == [1.0, 1.0, 1.0]
 
 
-def test_the_rate_warms_up_and_decays() -> None:
+def test_learning_rate_warms_up_and_decays() -> None:
     linear = LearnConfig(warmup_steps=4, lr_schedule="linear")
-    rates = [schedule(linear, step, 12) for step in range(12)]
+    rates = [learning_rate_factor(linear, step, 12) for step in range(12)]
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
     cosine = LearnConfig(lr_schedule="cosine")
-    rates = [schedule(cosine, step, 4) for step in range(4)]
+    rates = [learning_rate_factor(cosine, step, 4) for step in range(4)]
     assert rates == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)])
-    assert schedule(LearnConfig(warmup_steps=4), 11, 12) == 1.0
+    assert learning_rate_factor(LearnConfig(warmup_steps=4), 11, 12) == 1.0
 
 
-def test_the_schedule_reaches_the_optimizer(tiny: Tiny) -> None:
+def test_learning_rate_schedule_reaches_the_optimizer(tiny: Tiny) -> None:
     policy = tiny("llama")
-    one = learner(policy, warmup=2, lr=1e-3)
+    learner = make_learner(policy, warmup_steps=2, learning_rate=1e-3)
     for rate in (5e-4, 1e-3, 1e-3):
-        assert one.update(samples_of(policy))["lr"] == rate
-        assert one.optimizer.param_groups[0]["lr"] == rate
-    assert one.version == 3
+        assert learner.update(make_samples(policy))["learning_rate"] == rate
+        assert learner.optimizer.param_groups[0]["lr"] == rate
+    assert learner.version == 3
 
 
-def test_passes_are_updates_on_the_same_samples(tiny: Tiny) -> None:
+def test_epochs_are_updates_on_the_same_samples(tiny: Tiny) -> None:
     start = tiny("llama")
-    samples = samples_of(start)
-    twice, once = twin(start), twin(start)
-    learner(twice, passes=2).update(samples)
-    one = learner(once)
-    one.update(samples)
-    one.update(samples)
-    assert same_bits(twice, once)
+    samples = make_samples(start)
+    twice, once = clone(start), clone(start)
+    make_learner(twice, epochs_per_batch=2).update(samples)
+    learner = make_learner(once)
+    learner.update(samples)
+    learner.update(samples)
+    assert bitwise_equal(twice, once)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_the_run_and_changes_nothing(
-    tiny: Tiny, value: float
-) -> None:
+def test_non_finite_loss_raises_and_changes_nothing(tiny: Tiny, value: float) -> None:
     policy = tiny("llama")
-    start = twin(policy)
-    samples = samples_of(policy)
+    start = clone(policy)
+    samples = make_samples(policy)
     samples[-1] = replace(samples[-1], advantage=value)
-    one = learner(policy, micro_tokens=1)
-    with pytest.raises(RunError, match=r"The loss became .* in step 1.*learn\.lr is 0\.0001"):
-        one.update(samples)
-    assert same_bits(policy, start)
-    assert one.version == 0
-    one.update(samples_of(policy))  # and nothing of it is left over
-    other = twin(start)
-    learner(other, micro_tokens=1).update(samples_of(start))
-    assert same_bits(policy, other)
+    learner = make_learner(policy, microbatch_tokens=1)
+    with pytest.raises(RunError, match=r"step 1.*learn\.learning_rate is 0\.0001"):
+        learner.update(samples)
+    assert bitwise_equal(policy, start)
+    assert learner.version == 0
+    learner.update(make_samples(policy))  # nothing of the failed update is left over
+    other = clone(start)
+    make_learner(other, microbatch_tokens=1).update(make_samples(start))
+    assert bitwise_equal(policy, other)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_and_changes_nothing(tiny: Tiny) -> None:
+def test_non_finite_gradient_raises_and_changes_nothing(tiny: Tiny) -> None:
     policy = tiny("llama")
-    samples = [replace(s, advantage=1e30 * s.advantage) for s in samples_of(policy)]
-    start = twin(policy)
-    with pytest.raises(RunError, match="gradient's norm became inf"):
-        learner(policy).update(samples)
-    assert same_bits(policy, start)
+    samples = [replace(s, advantage=1e30 * s.advantage) for s in make_samples(policy)]
+    start = clone(policy)
+    with pytest.raises(RunError, match=r"inf.*learn\.learning_rate"):
+        make_learner(policy).update(samples)
+    assert bitwise_equal(policy, start)
 
 
 # ── terms ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fresh(policy: Policy, seed: int, advantage: float = 0.0, groups: int = 6) -> list[Sample]:
-    """Samples with the policy's own log-probabilities."""
-    samples = samples_of(policy, seed, groups)
-    batch = Batch.of([(s.prompt, s.tokens) for s in samples])
+def on_policy_samples(
+    policy: Policy, seed: int, advantage: float = 0.0, groups: int = 6
+) -> list[TrainingSample]:
+    """Samples with the log-probabilities of the policy itself."""
+    samples = make_samples(policy, seed, groups)
+    batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in samples])
     with torch.no_grad():
-        table, _ = logprobs(policy.model, batch)
+        table, _ = compute_logprobs(policy.model, batch)
     return [
-        replace(s, logprobs=table[i, : len(s.tokens)].tolist(), advantage=advantage)
+        replace(s, sampler_logprobs=table[i, : len(s.tokens)].tolist(), advantage=advantage)
         for i, s in enumerate(samples)
     ]
 
@@ -330,38 +339,40 @@ def fresh(policy: Policy, seed: int, advantage: float = 0.0, groups: int = 6) ->
 PROMPTS = [(5, 6, 7), (8,), (9, 10)]
 
 
-def next_tokens(policy: Policy, reference: Any) -> tuple[list[Sample], torch.Tensor]:
-    """Each next token as often as the policy would draw it: sampling without its noise. And the
-    exact divergence from the reference that these rows estimate, with grad."""
+def expected_next_tokens(
+    policy: Policy, reference: Any
+) -> tuple[list[TrainingSample], torch.Tensor]:
+    """Each next token as often as the policy samples it in expectation, without noise; and the exact
+    divergence from the reference that these rows estimate, with grad."""
     rows, divergence = [], torch.tensor(0.0)
     for prompt in PROMPTS:
         now = policy.model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
         then = reference(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
         divergence = divergence + (now.exp() * (now - then)).sum() / len(PROMPTS)
         for token, logprob in enumerate(now.tolist()):
-            row = Sample(prompt=prompt, tokens=(token,), logprobs=(logprob,), advantage=0.0)
+            row = TrainingSample(
+                prompt=prompt, tokens=(token,), sampler_logprobs=(logprob,), advantage=0.0
+            )
             rows += [row] * round(math.exp(logprob) * 800)
     return rows, divergence
 
 
 @pytest.mark.parametrize("name", ["grpo", "reinforce"])
-def test_the_kl_term_pulls_back_to_the_start_down_the_exact_divergence(
-    tiny: Tiny, name: str
-) -> None:
+def test_kl_term_follows_the_gradient_of_the_exact_divergence(tiny: Tiny, name: str) -> None:
     policy = tiny("llama", vocab_size=12)
-    one = learner(policy, algorithm=name, kl=1.0, grad_clip=0, lr=3e-4)
+    learner = make_learner(policy, algorithm=name, kl_coef=1.0, max_grad_norm=0, learning_rate=5e-4)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
     seen = []
-    for _ in range(12):
-        samples, divergence = next_tokens(policy, one.reference)
-        expected = torch.autograd.grad(divergence, one.parameters)
+    for _ in range(8):
+        samples, divergence = expected_next_tokens(policy, learner.reference)
+        expected = torch.autograd.grad(divergence, learner.parameters)
         seen.append(divergence.item())
-        one.update(samples)
+        learner.update(samples)
         if len(seen) == 1:
-            pairs = [(g, p.grad) for g, p in zip(expected, one.parameters, strict=True)]
+            pairs = [(g, p.grad) for g, p in zip(expected, learner.parameters, strict=True)]
             exact, got = (
                 torch.cat([x.flatten() for x in side]) for side in zip(*pairs, strict=True)
             )
@@ -370,51 +381,54 @@ def test_the_kl_term_pulls_back_to_the_start_down_the_exact_divergence(
     assert seen[-1] < 0.5 * seen[0]
 
 
-def test_the_kl_term_keeps_the_policy_near_the_start(tiny: Tiny) -> None:
+def test_kl_term_keeps_the_policy_near_the_start(tiny: Tiny) -> None:
     ends = []
     for kl in (0.0, 10.0):
         policy = tiny("llama")
-        one = learner(policy, kl=kl, lr=1e-3)
+        learner = make_learner(policy, kl_coef=kl, learning_rate=1e-3)
         for seed in range(20):
-            samples = fresh(policy, seed)
-            one.update([replace(s, advantage=(-1.0) ** s.tokens[0]) for s in samples])
-        ends.append(one._divergence(fresh(policy, 99)))
+            samples = on_policy_samples(policy, seed)
+            learner.update([replace(s, advantage=(-1.0) ** s.tokens[0]) for s in samples])
+        ends.append(learner._estimate_kl(on_policy_samples(policy, 99)))
     assert ends[1] < 0.6 * ends[0]
 
 
-def test_kl_is_reported_without_its_term_and_is_nothing_at_the_start(tiny: Tiny) -> None:
+def test_kl_is_reported_without_its_term_and_is_zero_at_the_start(tiny: Tiny) -> None:
     policy = tiny("llama")
-    one = learner(policy, lr=3e-3, micro_tokens=50)
-    assert one.update(fresh(policy, 0, advantage=1.0))["kl"] == 0
-    one.update(fresh(policy, 1, advantage=1.0))
-    seen = fresh(policy, 2)
-    watched = seen[::2]  # 24 rows, at most 16 watched
-    now = plain_logprobs(policy.model, watched)
-    then = plain_logprobs(one.reference, watched)
+    learner = make_learner(policy, learning_rate=3e-3, microbatch_tokens=50)
+    assert learner.update(on_policy_samples(policy, 0, advantage=1.0))["kl"] == 0
+    learner.update(on_policy_samples(policy, 1, advantage=1.0))
+    seen = on_policy_samples(policy, 2)
+    measured = seen[::2]  # 24 rows, at most 16 are measured
+    now = plain_logprobs(policy.model, measured)
+    then = plain_logprobs(learner.reference, measured)
     distance = torch.cat(then) - torch.cat(now)
     expected = (distance.exp() - distance - 1).mean().item()
     assert expected > 1e-3
-    assert one.update(seen)["kl"] == pytest.approx(expected, rel=1e-3)
+    assert learner.update(seen)["kl"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_entropy_term_raises_entropy(tiny: Tiny) -> None:
+def test_entropy_term_raises_entropy(tiny: Tiny) -> None:
     policy = tiny("llama")
-    one = learner(policy, entropy=0.1, lr=3e-3)
-    seen = [one.update(fresh(policy, 0))["entropy"] for _ in range(8)]
+    learner = make_learner(policy, entropy_coef=0.1, learning_rate=3e-3)
+    seen = [learner.update(on_policy_samples(policy, 0))["entropy"] for _ in range(8)]
     assert seen[-1] > seen[0] + 0.1
-    batch = Batch.of([(s.prompt, s.tokens) for s in fresh(policy, 0)])
+    batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in on_policy_samples(policy, 0)])
     with torch.no_grad():
-        _, expected = logprobs(policy.model, batch, entropy=True)
+        _, expected = compute_logprobs(policy.model, batch, entropy=True)
     assert expected is not None
-    reported = one.update(fresh(policy, 0))["entropy"]
+    reported = learner.update(on_policy_samples(policy, 0))["entropy"]
     assert reported == pytest.approx((expected.sum() / batch.mask.sum()).item(), rel=1e-4)
 
 
-def test_good_tokens_become_likelier_and_bad_ones_less(tiny: Tiny) -> None:
+def test_update_raises_good_tokens_and_lowers_bad_ones(tiny: Tiny) -> None:
     policy = tiny("llama")
-    samples = [replace(s, advantage=1.0 if i % 2 else -1.0) for i, s in enumerate(fresh(policy, 0))]
+    samples = [
+        replace(s, advantage=1.0 if i % 2 else -1.0)
+        for i, s in enumerate(on_policy_samples(policy, 0))
+    ]
     before = [x.mean().item() for x in plain_logprobs(policy.model, samples)]
-    learner(policy, lr=1e-3).update(samples)
+    make_learner(policy, learning_rate=1e-3).update(samples)
     after = [x.mean().item() for x in plain_logprobs(policy.model, samples)]
     gains = [b - a for a, b in zip(before, after, strict=True)]
     assert sum(gains[1::2]) > 0 > sum(gains[::2])
@@ -423,40 +437,44 @@ def test_good_tokens_become_likelier_and_bad_ones_less(tiny: Tiny) -> None:
 # ── adapters, determinism ────────────────────────────────────────────────────────────────────────
 
 
-def test_adapters_alone_are_trained_and_a_merged_checkpoint_says_the_same(
+def test_only_adapters_are_trained_and_a_merged_checkpoint_generates_the_same(
     pocket: Policy, tmp_path: Path
 ) -> None:
-    start = twin(pocket)
+    start = clone(pocket)
     policy = add_adapters(pocket, rank=4, seed=0)
-    assert not llama.supported(policy.model)
+    assert not llama.is_supported(policy.model)
     trainable = {n for n, p in policy.model.named_parameters() if p.requires_grad}
     assert trainable
     assert all("lora_" in name for name in trainable)
-    prompts = [policy.prompt([{"role": "user", "content": f"{n} + 7?"}])[1] for n in range(40, 60)]
+    prompts = [
+        policy.encode_prompt([{"role": "user", "content": f"{n} + 7?"}])[1] for n in range(40, 48)
+    ]
     requests = [Request(prompt=p, keys=(1, 2)) for p in prompts]
     generator = TorchGenerator(policy)
-    greedy = Sampling(max_tokens=30, temperature=0)
+    greedy = SamplingParams(max_tokens=30, temperature=0)
     at_start = generator.generate(requests, greedy)
     base = [[c.tokens for c in g] for g in TorchGenerator(start).generate(requests, greedy)]
-    assert [[c.tokens for c in g] for g in at_start] == base  # adapters begin as nothing
+    assert [[c.tokens for c in g] for g in at_start] == base  # adapters start as zero
 
     frozen = {n: p.clone() for n, p in policy.model.named_parameters() if n not in trainable}
-    one = learner(policy, lr=2e-2)
+    learner = make_learner(policy, learning_rate=2e-2)
     for _ in range(3):
-        got = generator.generate(requests, Sampling(max_tokens=30))
+        got = generator.generate(requests, SamplingParams(max_tokens=30))
         samples = [
-            Sample(prompt=r.prompt, tokens=c.tokens, logprobs=c.logprobs, advantage=(-1.0) ** i)
+            TrainingSample(
+                prompt=r.prompt, tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=(-1.0) ** i
+            )
             for r, group in zip(requests, got, strict=True)
             for i, c in enumerate(group)
         ]
-        assert one.update(samples)["gap_max"] < 1e-4
-        generator.load(policy.weights(), one.version)
+        assert learner.update(samples)["logprob_diff_max"] < 1e-4
+        generator.load_weights(policy.weights(), learner.version)
     after = dict(policy.model.named_parameters())
     assert all(torch.equal(after[name], value) for name, value in frozen.items())
 
     trained = generator.generate(requests, greedy)
     assert [[c.tokens for c in g] for g in trained] != base
-    save(policy, tmp_path)
+    save_policy(policy, tmp_path)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert {n for n, _ in merged.named_parameters()} == {
         n for n, _ in start.model.named_parameters()
@@ -468,33 +486,33 @@ def test_adapters_alone_are_trained_and_a_merged_checkpoint_says_the_same(
             pad_token_id=0,
         )  # fmt: skip
         assert tuple(out[0, len(request.prompt) :].tolist()) == group[0].tokens
-    assert hasattr(policy.model, "peft_config")  # saving did not merge the policy in training
+    assert hasattr(policy.model, "peft_config")  # saving did not merge the policy being trained
 
 
-def test_the_same_seed_gives_the_same_adapters(tiny: Tiny) -> None:
+def test_same_seed_gives_the_same_adapters(tiny: Tiny) -> None:
     one, two, other = (add_adapters(tiny("llama"), rank=2, seed=seed) for seed in (1, 1, 2))
-    assert same_bits(one, two)
-    assert not same_bits(one, other)
+    assert bitwise_equal(one, two)
+    assert not bitwise_equal(one, other)
 
 
 @pytest.mark.parametrize("architecture", ["llama grouped untied", "gpt2"])
-def test_two_learners_on_the_same_samples_agree_to_the_bit(tiny: Tiny, architecture: str) -> None:
+def test_two_learners_on_the_same_samples_agree_bitwise(tiny: Tiny, architecture: str) -> None:
     one, two = tiny(architecture), tiny(architecture)
-    options = {"kl": 0.01, "entropy": 0.01, "micro_tokens": 80}
-    learners = [learner(one, **options), learner(two, **options)]
+    options = {"kl_coef": 0.01, "entropy_coef": 0.01, "microbatch_tokens": 80}
+    learners = [make_learner(one, **options), make_learner(two, **options)]
     for seed in range(3):
-        samples = samples_of(one, seed)
+        samples = make_samples(one, seed)
         reports = [x.update(samples) for x in learners]
         assert reports[0] == reports[1]
-        torch.manual_seed(seed)  # the global generator has no say
-    assert same_bits(one, two)
+        torch.manual_seed(seed)  # the global generator must not matter
+    assert bitwise_equal(one, two)
 
 
-def test_nothing_to_learn_from_is_no_failure(tiny: Tiny) -> None:
+def test_update_without_samples_changes_nothing(tiny: Tiny) -> None:
     policy = tiny("llama")
-    start = twin(policy)
-    report = learner(policy).update([])
+    start = clone(policy)
+    report = make_learner(policy).update([])
     assert (report["loss"], report["grad_norm"], report["learned_rows"]) == (0, 0, 0)
-    empty = Sample(prompt=(5,), tokens=(), logprobs=(), advantage=1.0)
-    assert learner(policy).update([empty])["learned_rows"] == 0
-    assert same_bits(policy, start)
+    empty = TrainingSample(prompt=(5,), tokens=(), sampler_logprobs=(), advantage=1.0)
+    assert make_learner(policy).update([empty])["learned_rows"] == 0
+    assert bitwise_equal(policy, start)

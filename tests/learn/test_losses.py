@@ -1,7 +1,7 @@
-"""Losses against TRL's frozen numbers, against written-out loops, and for what they promise.
+"""Losses against TRL's frozen numbers, against plain loops, and their guarantees.
 
-`trl_fixture.json` holds one batch with TRL 1.16's own values and gradients; bench/compare_trl.py
-makes it anew and compares live.
+`trl_fixture.json` holds one batch with values and gradients of TRL 1.16; bench/compare_trl.py writes
+it and compares live.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from torch import Tensor
 from glasshouse.errors import ConfigError
 from glasshouse.learn.losses import (
     ALGORITHMS,
-    LOSSES,
     LossInputs,
     LossSettings,
-    algorithm,
-    skippable,
+    can_skip_zero_advantage,
+    get_algorithm,
 )
 
 torch.set_num_threads(1)
 
 FIXTURE: dict[str, Any] = json.loads((Path(__file__).parent / "trl_fixture.json").read_text())
 NAMES = list(ALGORITHMS)
+LOSSES = {name: algorithm.loss for name, algorithm in ALGORITHMS.items()}
 CLIPPED = ["grpo", "dr_grpo", "dapo", "gspo", "rloo"]
 WEIGHTED = ["reinforce", "cispo"]
 
 PLAIN = LossSettings(clip_low=0.2, clip_high=0.28, importance_cap=1.3)
-FULL = replace(PLAIN, kl=0.3, entropy=0.05)
+FULL = replace(PLAIN, kl_coef=0.3, entropy_coef=0.05)
 
 
-def batch(given: LossSettings, *, rows: int = 6, width: int = 7, seed: int = 0) -> LossInputs:
-    """A ragged off-policy batch in double precision whose padding is poisoned."""
+def make_inputs(
+    loss_settings: LossSettings, *, rows: int = 6, width: int = 7, seed: int = 0
+) -> LossInputs:
+    """A ragged off-policy batch in double precision with NaN and infinity on its padding."""
     draw = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -59,17 +61,17 @@ def batch(given: LossSettings, *, rows: int = 6, width: int = 7, seed: int = 0) 
         sampler_logprobs=sampler,
         mask=mask,
         advantages=advantages,
-        reference_logprobs=reference if given.kl else None,
-        entropy=normal(rows, width).abs().requires_grad_() if given.entropy else None,
+        reference_logprobs=reference if loss_settings.kl_coef else None,
+        entropy=normal(rows, width).abs().requires_grad_() if loss_settings.entropy_coef else None,
         rows=rows,
         tokens=int(lengths.sum()),
         max_tokens=9,
-        settings=given,
+        settings=loss_settings,
     )
 
 
-def part(whole: LossInputs, keep: list[int] | slice) -> LossInputs:
-    """Some rows as a micro-batch: the step's counts stay."""
+def select_rows(whole: LossInputs, keep: list[int] | slice) -> LossInputs:
+    """Some rows as a microbatch; the counts of the step stay."""
     reference, entropy = whole.reference_logprobs, whole.entropy
     return replace(
         whole,
@@ -83,8 +85,8 @@ def part(whole: LossInputs, keep: list[int] | slice) -> LossInputs:
 
 
 def gradient(name: str, inputs: LossInputs) -> Tensor:
-    (found,) = torch.autograd.grad(LOSSES[name](inputs)[0], [inputs.logprobs])
-    return found
+    (result,) = torch.autograd.grad(LOSSES[name](inputs)[0], [inputs.logprobs])
+    return result
 
 
 # ── TRL ──────────────────────────────────────────────────────────────────────────────────────────
@@ -107,10 +109,10 @@ def test_value_and_gradient_equal_trl(case: dict[str, Any]) -> None:
         settings=LossSettings(**case["settings"]),
     )
     loss, _ = LOSSES[case["algorithm"]](inputs)
-    (found,) = torch.autograd.grad(loss, [logprobs])
+    (result,) = torch.autograd.grad(loss, [logprobs])
     expected = torch.tensor(case["gradient"])
     assert loss.item() == pytest.approx(case["loss"], rel=0, abs=1e-6)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["label"])
@@ -119,7 +121,7 @@ def test_advantages_equal_trl(case: dict[str, Any]) -> None:
     torch.testing.assert_close(ours, torch.tensor(case["advantages"]), rtol=1e-5, atol=1e-6)
 
 
-def test_the_fixture_covers_every_algorithm_trl_has_with_clipping_active() -> None:
+def test_fixture_covers_every_algorithm_of_trl_with_active_clipping() -> None:
     assert {case["algorithm"] for case in FIXTURE["cases"]} == set(NAMES) - {"reinforce"}
     for case in FIXTURE["cases"]:
         if case["label"] in CLIPPED:  # clipped tokens pass no gradient
@@ -128,14 +130,14 @@ def test_the_fixture_covers_every_algorithm_trl_has_with_clipping_active() -> No
             assert still.float().mean() > idle
 
 
-# ── the written-out loops ────────────────────────────────────────────────────────────────────────
+# ── plain loops ──────────────────────────────────────────────────────────────────────────────────
 
 
-def slow_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
-    """Each algorithm as its paper writes it, one token at a time, for a whole batch.
+def plain_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
+    """Each algorithm as in its paper, one token at a time, for a whole batch.
 
     Importance weights that pass no gradient are taken at `inputs.logprobs`, so that a difference
-    quotient over `logprobs` leaves them alone.
+    quotient over `logprobs` does not change them.
     """
     s = inputs.settings
     total = 0.0
@@ -159,7 +161,7 @@ def slow_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
                 weight = math.exp(held[t] - old[t])
                 weight = min(weight, s.importance_cap) if s.importance_cap else 1.0
                 terms.append(-weight * advantage * now[t])
-            elif advantage > 0:  # nothing more to gain beyond the clip
+            elif advantage > 0:  # no gain beyond the clip
                 terms.append(-advantage * min(ratios[t], 1 + s.clip_high, s.importance_cap or 1e9))
             else:
                 bounded = min(ratios[t], s.importance_cap or 1e9)
@@ -168,7 +170,7 @@ def slow_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
         if inputs.reference_logprobs is not None:
             for t in range(length):
                 d = float(inputs.reference_logprobs[row, t]) - now[t]
-                kls[t] = s.kl * ratios[t] * (math.exp(d) - 1 - d)
+                kls[t] = s.kl_coef * ratios[t] * (math.exp(d) - 1 - d)
 
         if name in ("reinforce", "grpo", "gspo"):
             total += (sum(terms) + sum(kls)) / length / inputs.rows
@@ -179,43 +181,47 @@ def slow_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
         elif name == "rloo":
             total += (terms[0] + sum(kls)) / inputs.rows
         else:
-            raise AssertionError(f"{name} has no written-out formula: add one.")
+            raise AssertionError(f"{name} has no plain formula: add one.")
         if inputs.entropy is not None:
-            total -= s.entropy * sum(inputs.entropy[row, :length].tolist()) / inputs.tokens
+            total -= s.entropy_coef * sum(inputs.entropy[row, :length].tolist()) / inputs.tokens
     return total
 
 
-SLOW_SETTINGS = [PLAIN, FULL, replace(FULL, importance_cap=0.0)]
+PLAIN_LOSS_SETTINGS = [PLAIN, FULL, replace(FULL, importance_cap=0.0)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("given", SLOW_SETTINGS, ids=["plain", "kl+entropy", "no cap"])
-def test_value_equals_the_written_out_formula(name: str, given: LossSettings) -> None:
+@pytest.mark.parametrize(
+    "loss_settings", PLAIN_LOSS_SETTINGS, ids=["plain", "kl+entropy", "no cap"]
+)
+def test_value_equals_the_plain_formula(name: str, loss_settings: LossSettings) -> None:
     for seed in range(4):
-        inputs = batch(given, seed=seed)
-        expected = slow_loss(name, inputs, inputs.logprobs)
+        inputs = make_inputs(loss_settings, seed=seed)
+        expected = plain_loss(name, inputs, inputs.logprobs)
         assert LOSSES[name](inputs)[0].item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("given", SLOW_SETTINGS, ids=["plain", "kl+entropy", "no cap"])
+@pytest.mark.parametrize(
+    "loss_settings", PLAIN_LOSS_SETTINGS, ids=["plain", "kl+entropy", "no cap"]
+)
 def test_gradient_equals_the_difference_quotient_of_the_formula(
-    name: str, given: LossSettings
+    name: str, loss_settings: LossSettings
 ) -> None:
-    inputs = batch(given)
-    found = gradient(name, inputs)
+    inputs = make_inputs(loss_settings)
+    result = gradient(name, inputs)
     step = 1e-6
     for row, position in inputs.mask.nonzero().tolist():
-        nudge = torch.zeros_like(found)
+        nudge = torch.zeros_like(result)
         nudge[row, position] = step
         with torch.no_grad():
-            up = slow_loss(name, inputs, inputs.logprobs + nudge)
-            down = slow_loss(name, inputs, inputs.logprobs - nudge)
+            up = plain_loss(name, inputs, inputs.logprobs + nudge)
+            down = plain_loss(name, inputs, inputs.logprobs - nudge)
         quotient = (up - down) / (2 * step)
-        assert found[row, position].item() == pytest.approx(quotient, abs=1e-8)
+        assert result[row, position].item() == pytest.approx(quotient, abs=1e-8)
 
 
-def test_reinforce_is_the_seeds_formula_on_fresh_data() -> None:
+def test_reinforce_on_fresh_data_by_hand() -> None:
     logprobs = torch.tensor([[-1.0, -3.0], [-0.5, 0.0]], requires_grad=True)
     inputs = LossInputs(
         logprobs=logprobs,
@@ -233,7 +239,7 @@ def test_reinforce_is_the_seeds_formula_on_fresh_data() -> None:
 
 
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "dr_grpo", "dapo", "cispo"])
-def test_kl_gradient_on_fresh_data_is_the_reverse_kls(name: str) -> None:
+def test_kl_gradient_on_fresh_data_is_that_of_the_reverse_kl(name: str) -> None:
     """Over all tokens of a vocabulary, weighted by the policy, it is d KL(policy ‖ start)."""
     logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     start = torch.tensor([0.0, 0.5, -0.2, 0.4], dtype=torch.float64).log_softmax(0)
@@ -249,96 +255,94 @@ def test_kl_gradient_on_fresh_data_is_the_reverse_kls(name: str) -> None:
         rows=4,
         tokens=4,
         max_tokens=1,
-        settings=LossSettings(kl=1.0),
+        settings=LossSettings(kl_coef=1.0),
     )
     (by_token,) = torch.autograd.grad(LOSSES[name](inputs)[0], [inputs.logprobs], retain_graph=True)
-    expected_weights = policy.detach().exp().unsqueeze(1) * 4  # the batch counted each once
-    (found,) = torch.autograd.grad(logprobs, logits, by_token * expected_weights)
-    torch.testing.assert_close(found, exact)
+    expected_weights = policy.detach().exp().unsqueeze(1) * 4  # each token is once in the batch
+    (result,) = torch.autograd.grad(logprobs, logits, by_token * expected_weights)
+    torch.testing.assert_close(result, exact)
 
 
-# ── what every loss promises ─────────────────────────────────────────────────────────────────────
+# ── guarantees of every loss ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10)
 @given(cuts=st.sets(st.integers(1, 5)), seed=st.integers(0, 99), full=st.booleans())
-def test_micro_batches_add_up_to_the_whole(
-    name: str, cuts: set[int], seed: int, full: bool
-) -> None:
-    inputs = batch(FULL if full else PLAIN, seed=seed)
+def test_microbatches_add_up_to_the_whole(name: str, cuts: set[int], seed: int, full: bool) -> None:
+    inputs = make_inputs(FULL if full else PLAIN, seed=seed)
     loss, metrics = LOSSES[name](inputs)
     edges = [0, *sorted(cuts), 6]
-    parts = [part(inputs, slice(a, b)) for a, b in pairwise(edges)]
+    parts = [select_rows(inputs, slice(a, b)) for a, b in pairwise(edges)]
     outputs = [LOSSES[name](p) for p in parts]
     together = torch.stack([value for value, _ in outputs]).sum()
     torch.testing.assert_close(together, loss, rtol=1e-12, atol=1e-14)
     (by_parts,) = torch.autograd.grad(together, [inputs.logprobs])
     torch.testing.assert_close(by_parts, gradient(name, inputs), rtol=1e-12, atol=1e-14)
     for key, value in metrics.items():
-        torch.testing.assert_close(sum(found[key] for _, found in outputs), value)
+        torch.testing.assert_close(sum(sums[key] for _, sums in outputs), value)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_skipping_rows_without_advantage_changes_nothing(name: str) -> None:
-    inputs = batch(PLAIN)
-    assert skippable(PLAIN)
+def test_skipping_rows_of_zero_advantage_changes_nothing(name: str) -> None:
+    inputs = make_inputs(PLAIN)
+    assert can_skip_zero_advantage(PLAIN)
     kept = inputs.advantages.nonzero().flatten().tolist()
     assert len(kept) < inputs.rows
     loss, metrics = LOSSES[name](inputs)
-    skipped, fewer = LOSSES[name](part(inputs, kept))
+    skipped, fewer = LOSSES[name](select_rows(inputs, kept))
     assert skipped.item() == pytest.approx(loss.item(), rel=1e-14)
-    (found,) = torch.autograd.grad(skipped, [inputs.logprobs])
-    assert torch.equal(found, gradient(name, inputs))
+    (result,) = torch.autograd.grad(skipped, [inputs.logprobs])
+    assert torch.equal(result, gradient(name, inputs))
     for key in {"clip_low", "clip_high"} & metrics.keys():  # and so are the counts of clips
         assert fewer[key] == metrics[key]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("key", ["kl", "entropy"])
-def test_rows_without_advantage_count_once_there_is_kl_or_entropy(name: str, key: str) -> None:
-    given = replace(PLAIN, **{key: 0.1})
-    assert not skippable(given)
-    inputs = batch(given)
+@pytest.mark.parametrize("key", ["kl_coef", "entropy_coef"])
+def test_rows_of_zero_advantage_count_with_a_kl_or_entropy_term(name: str, key: str) -> None:
+    loss_settings = replace(PLAIN, **{key: 0.1})
+    assert not can_skip_zero_advantage(loss_settings)
+    inputs = make_inputs(loss_settings)
     idle = (inputs.advantages == 0).nonzero().flatten().tolist()
-    assert LOSSES[name](part(inputs, idle))[0].item() != 0
+    assert LOSSES[name](select_rows(inputs, idle))[0].item() != 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_raising_a_good_token_lowers_the_loss_and_a_bad_one_raises_it(name: str) -> None:
-    inputs = batch(ALGORITHMS[name].settings)
+def test_gradient_raises_good_tokens_and_lowers_bad_ones(name: str) -> None:
+    inputs = make_inputs(ALGORITHMS[name].settings)
     fresh = replace(inputs, sampler_logprobs=inputs.logprobs.detach())
-    found = gradient(name, fresh)
+    result = gradient(name, fresh)
     sign = torch.sign(fresh.advantages).unsqueeze(1) * fresh.mask
-    assert torch.equal(torch.sign(found), -sign)
+    assert torch.equal(torch.sign(result), -sign)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_poisoned_padding_and_empty_rows_do_no_harm(name: str) -> None:
-    inputs = batch(FULL)
+def test_non_finite_padding_and_empty_rows_have_no_effect(name: str) -> None:
+    inputs = make_inputs(FULL)
     mask = inputs.mask.clone()
     mask[0] = False
     emptied = replace(inputs, mask=mask)
     loss, metrics = LOSSES[name](emptied)
     assert torch.isfinite(loss)
     assert all(torch.isfinite(value) for value in metrics.values())
-    found = gradient(name, emptied)
-    assert torch.isfinite(found).all()
-    assert (found[~mask] == 0).all()
+    result = gradient(name, emptied)
+    assert torch.isfinite(result).all()
+    assert (result[~mask] == 0).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
-def test_any_kind_of_mask_will_do(name: str, kind: torch.dtype) -> None:
-    inputs = batch(FULL)
-    other = replace(inputs, mask=inputs.mask.to(kind))
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
+def test_mask_may_have_any_dtype(name: str, dtype: torch.dtype) -> None:
+    inputs = make_inputs(FULL)
+    other = replace(inputs, mask=inputs.mask.to(dtype))
     assert torch.equal(LOSSES[name](inputs)[0], LOSSES[name](other)[0])
 
 
 # ── clipping ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def one_token(ratio: float, advantage: float, given: LossSettings) -> LossInputs:
+def one_token(ratio: float, advantage: float, loss_settings: LossSettings) -> LossInputs:
     logprobs = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
     return LossInputs(
         logprobs=logprobs,
@@ -348,23 +352,23 @@ def one_token(ratio: float, advantage: float, given: LossSettings) -> LossInputs
         rows=1,
         tokens=1,
         max_tokens=1,
-        settings=given,
+        settings=loss_settings,
     )
 
 
 @pytest.mark.parametrize("name", CLIPPED)
-def test_clip_higher_leaves_more_room_up_than_down(name: str) -> None:
-    given = LossSettings(clip_low=0.2, clip_high=0.28)
-    moves = {
+def test_clip_higher_allows_larger_ratios_above_1_than_below(name: str) -> None:
+    loss_settings = LossSettings(clip_low=0.2, clip_high=0.28)
+    has_gradient = {
         (1.25, 1.0): True,  # beyond 1.2, within 1.28
         (1.30, 1.0): False,
         (0.78, -1.0): False,  # beyond 0.8
         (0.82, -1.0): True,
-        (0.50, 1.0): True,  # pessimism: a good token that fell is always pulled back
-        (2.00, -1.0): True,  # and a bad one that rose
+        (0.50, 1.0): True,  # a good token that fell is always raised
+        (2.00, -1.0): True,  # and a bad one that rose is lowered
     }
-    for (ratio, advantage), expected in moves.items():
-        inputs = one_token(ratio, advantage, given)
+    for (ratio, advantage), expected in has_gradient.items():
+        inputs = one_token(ratio, advantage, loss_settings)
         assert bool(gradient(name, inputs).any()) is expected, (ratio, advantage)
         metrics = LOSSES[name](inputs)[1]
         clips = {"clip_low": metrics["clip_low"].item(), "clip_high": metrics["clip_high"].item()}
@@ -376,7 +380,7 @@ def test_clip_higher_leaves_more_room_up_than_down(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ratio", [0.01, 100.0])
-def test_a_token_is_counted_as_clipped_only_where_that_changed_something(
+def test_token_is_counted_as_clipped_only_if_clipping_changed_something(
     name: str, ratio: float
 ) -> None:
     idle = one_token(ratio, 0.0, PLAIN)
@@ -390,25 +394,27 @@ def test_dapo_defaults_to_clip_higher_and_grpo_to_symmetry() -> None:
     dapo, grpo = ALGORITHMS["dapo"].settings, ALGORITHMS["grpo"].settings
     assert (dapo.clip_low, dapo.clip_high) == (0.2, 0.28)
     assert (grpo.clip_low, grpo.clip_high) == (0.2, 0.2)
-    assert [name for name, found in ALGORITHMS.items() if found.dynamic_sampling] == ["dapo"]
+    assert [name for name, algorithm in ALGORITHMS.items() if algorithm.dynamic_sampling] == [
+        "dapo"
+    ]
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_truncated_weights_correct_old_data_up_to_the_cap(name: str) -> None:
-    given = LossSettings(importance_cap=2.0)
+    loss_settings = LossSettings(importance_cap=2.0)
     weights = {0.5: 0.5, 1.0: 1.0, 1.5: 1.5, 3.0: 2.0}
     for ratio, weight in weights.items():
-        inputs = one_token(ratio, 1.0, given)
+        inputs = one_token(ratio, 1.0, loss_settings)
         assert gradient(name, inputs).item() == pytest.approx(-weight)
         assert LOSSES[name](inputs)[1]["clip_high"].item() == float(ratio > 2)
         unweighted = replace(inputs, settings=LossSettings(importance_cap=0.0))
         assert gradient(name, unweighted).item() == -1.0
 
 
-def test_one_clipped_sequence_is_clipped_whole_under_gspo_and_token_by_token_under_grpo() -> None:
+def test_gspo_clips_a_whole_sequence_and_grpo_single_tokens() -> None:
     logprobs = torch.full((1, 2), -1.0, requires_grad=True)
     inputs = replace(
-        batch(LossSettings()),
+        make_inputs(LossSettings()),
         logprobs=logprobs,
         sampler_logprobs=logprobs.detach() - torch.tensor([[0.6, 0.0]]),  # ratios 1.82 and 1
         mask=torch.ones(1, 2),
@@ -423,7 +429,7 @@ def test_one_clipped_sequence_is_clipped_whole_under_gspo_and_token_by_token_und
 
 
 def test_metrics_are_sums_over_real_tokens() -> None:
-    inputs = batch(FULL)
+    inputs = make_inputs(FULL)
     metrics = LOSSES["grpo"](inputs)[1]
     assert not any(value.requires_grad for value in metrics.values())
     real = inputs.mask
@@ -434,7 +440,7 @@ def test_metrics_are_sums_over_real_tokens() -> None:
     expected = {
         "tokens": real.sum().double(),
         "ratio": log_ratio.exp().sum(),
-        "gap": log_ratio.abs().sum(),
+        "logprob_diff": log_ratio.abs().sum(),
         "kl": (distance.exp() - distance - 1).sum(),
         "entropy": inputs.entropy.detach()[real].sum(),
     }
@@ -442,31 +448,31 @@ def test_metrics_are_sums_over_real_tokens() -> None:
         torch.testing.assert_close(metrics[key], value)
 
 
-# ── mistakes ─────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_unknown_algorithm_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match='Did you mean "dr_grpo"'):
-        algorithm("drgrpo")
-    assert algorithm("grpo") is ALGORITHMS["grpo"]
+def test_unknown_algorithm_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match='"dr_grpo"'):
+        get_algorithm("drgrpo")
+    assert get_algorithm("grpo") is ALGORITHMS["grpo"]
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("invalid", "message"),
     [
-        ({"clip_low": 1.5}, "cannot fall below 0"),
-        ({"clip_high": -0.1}, "clip_high is -0.1"),
-        ({"kl": math.nan}, "kl is nan"),
-        ({"importance_cap": 0.2}, "0 for off, or 1 or more"),
+        ({"clip_low": 1.5}, "learn.clip_low is 1.5"),
+        ({"clip_high": -0.1}, "learn.clip_high is -0.1"),
+        ({"kl_coef": math.nan}, "learn.kl_coef is nan"),
+        ({"importance_cap": 0.2}, "learn.importance_cap is 0.2"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(bad: dict[str, float], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        LossSettings(**bad)
+def test_invalid_settings_are_named(invalid: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LossSettings(**invalid)
 
 
-def test_a_missing_reference_or_entropy_is_named() -> None:
-    with pytest.raises(ValueError, match="reference_logprobs are needed"):
-        replace(batch(PLAIN), settings=LossSettings(kl=0.1))
-    with pytest.raises(ValueError, match="entropy of each token is needed"):
-        replace(batch(PLAIN), settings=LossSettings(entropy=0.1))
+def test_missing_reference_or_entropy_is_named() -> None:
+    with pytest.raises(ValueError, match="reference_logprobs"):
+        replace(make_inputs(PLAIN), settings=LossSettings(kl_coef=0.1))
+    with pytest.raises(ValueError, match="entropy"):
+        replace(make_inputs(PLAIN), settings=LossSettings(entropy_coef=0.1))

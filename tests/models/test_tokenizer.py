@@ -1,4 +1,4 @@
-"""The pocket tokenizer: every text comes back, digits stay apart, the chat is what it should be."""
+"""The pocket tokenizer: every text round-trips, digits never merge, and the chat template."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from glasshouse.models import Policy
-from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train
+from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
 
 SPECIAL = [PAD, END, USER, ASSISTANT]
 TEXTS = [
     f"Add the digits of {n * n}: {n} + {n * 7}, step by step.\n[ANSWER] {n}" for n in range(300)
 ]
 TEXTS += ["1111 2222 12121212 1111 ٣٣٣٣ １２１２ ²² ½½"] * 50
-MODEL = train(TEXTS, 420)
+TOKENIZER = train_tokenizer(TEXTS, 420)
 
 
-def entries(tokenizer: Any) -> list[str]:
-    """Every entry of the vocabulary as text, the special ones left out."""
+def vocabulary_texts(tokenizer: Any) -> list[str]:
+    """Every vocabulary entry as text, without special tokens."""
     ids = set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids)
     return [tokenizer.decode([i], skip_special_tokens=False) for i in sorted(ids)]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.text())
 def test_any_text_round_trips(text: str) -> None:
-    assert MODEL.decode(MODEL(text)["input_ids"]) == text
+    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.sampled_from(["[ANSWER]", " ", "  ", "\n", "\r\n", "\t", "12", "a", " b", "é", "e\u0301",
@@ -41,27 +39,30 @@ def test_any_text_round_trips(text: str) -> None:
     ).map("".join)
 )  # fmt: skip
 def test_awkward_text_round_trips(text: str) -> None:
-    assert MODEL.decode(MODEL(text)["input_ids"], skip_special_tokens=False) == text
+    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"], skip_special_tokens=False) == text
 
 
 @pytest.mark.parametrize("text", ["", "<|end", "<|end|>", "<|user|><|user|>", "\ud7ff\ue000", "�"])
-def test_these_round_trip_too(text: str) -> None:
-    assert MODEL.decode(MODEL(text)["input_ids"]) == text
+def test_special_text_round_trips(text: str) -> None:
+    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
 
 
 def test_digits_never_merge() -> None:
-    assert {" digits", "[ANSWER] "} <= set(entries(MODEL))  # it did learn merges
-    assert [e for e in entries(MODEL) if sum(c.isnumeric() for c in e) > 1] == []
-    assert [e for e in entries(MODEL) if any(c.isnumeric() for c in e) and len(e) > 1] == []
-    assert len(MODEL("90210")["input_ids"]) == 5
-    assert MODEL("1 2")["input_ids"][-1] == MODEL("2")["input_ids"][0]
+    assert {" digits", "[ANSWER] "} <= set(vocabulary_texts(TOKENIZER))  # there are merges
+    assert [e for e in vocabulary_texts(TOKENIZER) if sum(c.isnumeric() for c in e) > 1] == []
+    assert [
+        e for e in vocabulary_texts(TOKENIZER) if any(c.isnumeric() for c in e) and len(e) > 1
+    ] == []
+    assert len(TOKENIZER("90210")["input_ids"]) == 5
+    assert TOKENIZER("1 2")["input_ids"][-1] == TOKENIZER("2")["input_ids"][0]
 
 
 def test_digits_of_the_pocket_model_never_merge(pocket: Policy) -> None:
-    assert [e for e in entries(pocket.tokenizer) if sum(c.isnumeric() for c in e) > 1] == []
+    assert [
+        e for e in vocabulary_texts(pocket.tokenizer) if sum(c.isnumeric() for c in e) > 1
+    ] == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text())
 def test_any_text_round_trips_in_the_pocket_model(shared_pocket: Policy, text: str) -> None:
     ids = shared_pocket.tokenizer(text)["input_ids"]
@@ -70,31 +71,31 @@ def test_any_text_round_trips_in_the_pocket_model(shared_pocket: Policy, text: s
 
 
 def test_special_tokens_are_single_and_first() -> None:
-    assert [MODEL(text)["input_ids"] for text in SPECIAL] == [[0], [1], [2], [3]]
-    assert (MODEL.pad_token_id, MODEL.eos_token_id, MODEL.bos_token_id) == (0, 1, None)
-    assert MODEL.decode([2, *MODEL("hi")["input_ids"], 1], skip_special_tokens=True) == "hi"
+    assert [TOKENIZER(text)["input_ids"] for text in SPECIAL] == [[0], [1], [2], [3]]
+    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id, TOKENIZER.bos_token_id) == (0, 1, None)
+    assert TOKENIZER.decode([2, *TOKENIZER("hi")["input_ids"], 1], skip_special_tokens=True) == "hi"
 
 
-def test_the_chat_drops_the_system_message() -> None:
+def test_chat_template_drops_the_system_message() -> None:
     chat = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "1 + 1?"},
     ]
-    asked = MODEL.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert asked == "<|user|>1 + 1?<|assistant|>"
+    prompt = TOKENIZER.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert prompt == "<|user|>1 + 1?<|assistant|>"
     chat += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Sure?"}]
-    told = MODEL.apply_chat_template(chat, tokenize=False)
-    assert told == "<|user|>1 + 1?<|assistant|>2<|end|><|user|>Sure?"
+    conversation = TOKENIZER.apply_chat_template(chat, tokenize=False)
+    assert conversation == "<|user|>1 + 1?<|assistant|>2<|end|><|user|>Sure?"
 
 
-def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
-    MODEL.save_pretrained(tmp_path)
-    again = AutoTokenizer.from_pretrained(tmp_path)
+def test_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    reloaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in [*TEXTS[:5], TEXTS[-1], "n't  x é😀", *SPECIAL]:
-        assert again(text)["input_ids"] == MODEL(text)["input_ids"]
-        assert again.decode(again(text)["input_ids"]) == text
-    assert again.chat_template == MODEL.chat_template
+        assert reloaded(text)["input_ids"] == TOKENIZER(text)["input_ids"]
+        assert reloaded.decode(reloaded(text)["input_ids"]) == text
+    assert reloaded.chat_template == TOKENIZER.chat_template
 
 
 def test_training_twice_gives_the_same_tokenizer() -> None:
-    assert train(TEXTS, 420).get_vocab() == MODEL.get_vocab()
+    assert train_tokenizer(TEXTS, 420).get_vocab() == TOKENIZER.get_vocab()

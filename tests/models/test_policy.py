@@ -1,4 +1,4 @@
-"""Opening and saving models, and the fast forward against transformers' own."""
+"""Loading and saving models, and the fast forward pass against transformers' own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glasshouse.errors import ModelError
-from glasshouse.models import Policy, llama, load, save
-from glasshouse.models.logprobs import Batch, logprobs
+from glasshouse.models import Policy, llama, load_policy, save_policy
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 
 torch.set_num_threads(1)
 
@@ -29,181 +29,179 @@ FAST = ["llama", "llama grouped untied", "llama biased", "qwen2", "qwen3"]
 
 @pytest.fixture
 def folder(tiny: Tiny, tmp_path: Path) -> Path:
-    """A saved model to spoil."""
-    save(tiny("llama"), tmp_path / "model")
+    """A saved model for tests that damage it."""
+    save_policy(tiny("llama"), tmp_path / "model")
     return tmp_path / "model"
 
 
-def refusal(name: str | Path) -> str:
+def load_error(name: str | Path) -> str:
     with pytest.raises(ModelError) as caught:
-        load(str(name))
-    sentence = str(caught.value)
-    assert re.match(r'^(".+"|[A-Z]).*', sentence)
-    assert "\n" not in sentence
-    assert "Traceback" not in sentence
-    return sentence
+        load_policy(str(name))
+    message = str(caught.value)
+    assert re.match(r'^(".+"|[A-Z]).*', message)
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
 
 
-# ── opening ──────────────────────────────────────────────────────────────────────────────────────
+# ── loading ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./nowhere/at/all", "/no/such/folder", "~/none", ""])
-def test_a_missing_folder_is_said_in_words(name: str) -> None:
-    assert f'no model folder "{name}"' in refusal(name)
+def test_missing_folder_is_an_error(name: str) -> None:
+    assert f'"{name}"' in load_error(name)
 
 
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+def test_file_is_not_a_model_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert "no model folder" in refusal(tmp_path / "file")
+    assert str(tmp_path / "file") in load_error(tmp_path / "file")
 
 
-def test_a_folder_without_a_model_is_said_in_words(tmp_path: Path) -> None:
-    assert "no config.json" in refusal(tmp_path)
+def test_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    assert "config.json" in load_error(tmp_path)
 
 
-def test_a_hub_that_cannot_be_reached_is_said_in_words_with_what_to_do() -> None:
-    script = "from glasshouse.policy import load\nload('no-such-org/no-such-model')"
+def test_unreachable_hub_is_an_error_with_the_download_command() -> None:
+    script = "from glasshouse.models import load_policy\nload_policy('no-such-org/no-such-model')"
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": ":".join(p for p in sys.path if p)}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment
     )
-    last = ended.stderr.strip().splitlines()[-1]
+    last = process.stderr.strip().splitlines()[-1]
     assert "ModelError" in last
     assert "hf download no-such-org/no-such-model --local-dir models/no-such-model" in last
 
 
-class Bomb:
-    """Leaves a trace when it is unpickled."""
+class Tripwire:
+    """Creates a file when it is unpickled."""
 
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.trace,))
+        return (Path.touch, (self.marker,))
 
 
-def test_pickled_weights_are_refused_unopened(folder: Path) -> None:
+def test_pickled_weights_are_rejected_without_loading(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(folder / "trace")))
-    assert "does not unpickle" in refusal(folder)
-    assert not (folder / "trace").exists()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Tripwire(folder / "marker")))
+    assert "safetensors" in load_error(folder)
+    assert not (folder / "marker").exists()
 
 
-def test_pickled_weights_are_not_preferred_to_safe_ones(folder: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(folder / "trace")))
-    load(str(folder))
-    assert not (folder / "trace").exists()
+def test_safetensors_are_preferred_to_pickled_weights(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Tripwire(folder / "marker")))
+    load_policy(str(folder))
+    assert not (folder / "marker").exists()
 
 
-def test_code_that_comes_with_a_model_is_not_run_and_not_asked_about(folder: Path) -> None:
+def test_code_in_a_model_folder_is_not_run(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "odd", "auto_map": {"AutoConfig": "code.C", "AutoModel": "code.M"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
-    refusal(folder)
+    load_error(folder)
     assert not (folder / "ran").exists()
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_cut_file_is_said_in_words(folder: Path, file: str) -> None:
+def test_truncated_file_is_an_error(folder: Path, file: str) -> None:
     content = (folder / file).read_bytes()
     (folder / file).write_bytes(content[: len(content) // 2])
-    assert str(folder) in refusal(folder)
+    assert str(folder) in load_error(folder)
 
 
-def test_a_broken_card_is_said_in_words(folder: Path) -> None:
+def test_invalid_card_is_an_error(folder: Path) -> None:
     (folder / "glasshouse.json").write_text("{")
-    assert str(folder) in refusal(folder)
+    assert str(folder) in load_error(folder)
 
 
-def test_missing_weights_are_not_made_up(folder: Path) -> None:
+def test_missing_weights_are_an_error(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.down_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "lack model.layers.1.mlp.down_proj.weight" in refusal(folder)
+    assert "model.layers.1.mlp.down_proj.weight" in load_error(folder)
 
 
-def test_adapters_alone_are_not_a_model(folder: Path) -> None:
+def test_adapters_alone_are_an_error(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
-    assert "adapters" in refusal(folder)
+    assert "adapters" in load_error(folder)
 
 
 # ── saving ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", [*FAST, "gpt2"])
-def test_a_saved_model_opens_with_transformers_and_is_equal(
+def test_saved_model_loads_with_transformers_and_is_equal(
     tiny: Tiny, tmp_path: Path, name: str
 ) -> None:
     policy = tiny(name)
-    save(policy, tmp_path)
+    save_policy(policy, tmp_path)
     tokens = torch.randint(0, 250, (2, 9))
     with torch.no_grad():
         expected = policy.model(tokens).logits
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(tokens).logits
-        ours = load(str(tmp_path)).model(tokens).logits
+        ours = load_policy(str(tmp_path)).model(tokens).logits
     assert torch.equal(theirs, expected)
     assert torch.equal(ours, expected)
     assert list(tmp_path.glob("*.safetensors"))
     assert not list(tmp_path.glob("*.bin"))
 
 
-def test_a_saved_policy_keeps_tokenizer_card_and_end_tokens(pocket: Policy, tmp_path: Path) -> None:
-    policy = Policy("x", pocket.model, pocket.tokenizer, {"ranges": {"t": {"cot": {"n": 3}}}})
+def test_saved_policy_keeps_tokenizer_card_and_end_tokens(pocket: Policy, tmp_path: Path) -> None:
+    policy = Policy("x", pocket.model, pocket.tokenizer, {"task_options": {"t": {"cot": {"n": 3}}}})
     policy.model.generation_config.eos_token_id = [1, 3]
-    save(policy, tmp_path)
-    again = load(str(tmp_path))
-    assert again.task_options("t", "cot") == {"n": 3}
-    assert again.task_options("t", "direct") == {}
-    assert again.end_tokens == {1, 3}
-    assert again.context == policy.context
+    save_policy(policy, tmp_path)
+    reloaded = load_policy(str(tmp_path))
+    assert reloaded.task_options("t", "cot") == {"n": 3}
+    assert reloaded.task_options("t", "direct") == {}
+    assert reloaded.end_tokens == {1, 3}
+    assert reloaded.context_length == policy.context_length
     chat: list[Any] = [{"role": "system", "content": "s"}, {"role": "user", "content": "4 + 38?"}]
-    assert again.prompt(chat) == policy.prompt(chat)
+    assert reloaded.encode_prompt(chat) == policy.encode_prompt(chat)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert (
         theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        == (policy.prompt(chat)[0])
+        == (policy.encode_prompt(chat)[0])
     )
 
 
-def test_a_model_without_a_chat_template_gets_paragraphs(tiny: Tiny) -> None:
+def test_messages_become_paragraphs_without_a_chat_template(tiny: Tiny) -> None:
     policy = tiny("llama")
     template, policy.tokenizer.chat_template = policy.tokenizer.chat_template, None
     try:
-        text, tokens = policy.prompt(
+        text, tokens = policy.encode_prompt(
             [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}]
         )
     finally:
         policy.tokenizer.chat_template = template
     assert text == "Add.\n\n1 + 1?\n\n"
-    assert policy.text(tokens) == text
+    assert policy.decode(tokens) == text
 
 
-def test_odd_tokens_decode_to_text_that_can_be_stored(pocket: Policy) -> None:
+def test_arbitrary_tokens_decode_to_valid_unicode(pocket: Policy) -> None:
     rows = [list(range(start, start + 7)) for start in range(0, 400, 7)]
-    texts = pocket.texts(rows)
-    assert texts == [pocket.text(row) for row in rows]
+    texts = pocket.decode_batch(rows)
+    assert texts == [pocket.decode(row) for row in rows]
     for text in texts:
         assert text.encode().decode() == text  # no lone surrogates
         assert "<|" not in text
 
 
-# ── the fast forward ─────────────────────────────────────────────────────────────────────────────
+# ── the fast forward pass ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_the_fast_forward_equals_transformers_in_values_and_gradients(
-    tiny: Tiny, name: str
-) -> None:
+def test_fast_forward_equals_transformers_in_values_and_gradients(tiny: Tiny, name: str) -> None:
     policy = tiny(name)
-    policy.model.double()  # so that only the arithmetic can differ, not its rounding
-    assert llama.supported(policy.model)
+    policy.model.double()  # so that rounding does not matter
+    assert llama.is_supported(policy.model)
     tokens = torch.randint(0, 250, (3, 17), generator=torch.Generator().manual_seed(2))
     probe = torch.randn(3, 17, policy.model.config.vocab_size, dtype=torch.float64)
     parameters = dict(policy.model.named_parameters())
 
-    weights = llama.fuse(policy.model)
-    hidden, cache = llama.forward(weights, tokens, keep_cache=True)
+    weights = llama.fuse_weights(policy.model)
+    hidden, cache = llama.forward(weights, tokens, return_cache=True)
     fast = F.linear(hidden, weights.head)
     fast_gradients = torch.autograd.grad((fast * probe).mean(), list(parameters.values()))
     slow = policy.model(tokens, use_cache=True)
@@ -227,18 +225,16 @@ def test_the_fast_forward_equals_transformers_in_values_and_gradients(
          "original_max_position_embeddings": 32, "rope_theta": 5e5},
     ],
 )  # fmt: skip
-def test_scaled_rotations_take_the_fast_forward_and_are_right(
-    tiny: Tiny, rotation: dict[str, Any]
-) -> None:
+def test_scaled_rotary_embeddings_equal_transformers(tiny: Tiny, rotation: dict[str, Any]) -> None:
     policy = tiny("llama", rope_parameters=rotation)
-    assert llama.supported(policy.model)
+    assert llama.is_supported(policy.model)
     tokens = torch.randint(0, 250, (1, 100), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        weights = llama.fuse(policy.model)
+        weights = llama.fuse_weights(policy.model)
         hidden, _ = llama.forward(weights, tokens)
         expected = policy.model(tokens).logits
         plain = tiny("llama").model(tokens).logits
-    assert (expected - plain).abs().max() > 1e-2  # the scaling matters here
+    assert (expected - plain).abs().max() > 1e-2  # the scaling has an effect
     torch.testing.assert_close(F.linear(hidden, weights.head), expected, atol=2e-5, rtol=1e-5)
 
 
@@ -251,18 +247,20 @@ def test_scaled_rotations_take_the_fast_forward_and_are_right(
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
     ],
 )
-def test_what_the_fast_forward_does_not_cover_goes_without_it(
+def test_unsupported_models_do_not_use_the_fast_forward(
     tiny: Tiny, name: str, changes: dict[str, Any]
 ) -> None:
-    assert not llama.supported(tiny(name, **changes).model)
+    assert not llama.is_supported(tiny(name, **changes).model)
 
 
 @pytest.mark.parametrize("name", [*FAST, "gpt2"])
-def test_logprobs_equal_a_plain_log_softmax_row_by_row(tiny: Tiny, name: str) -> None:
+def test_logprobs_equal_a_plain_log_softmax(tiny: Tiny, name: str) -> None:
     policy = tiny(name)
     rows = [((5, 6, 7), (8, 9)), ((10,), (11, 12, 13, 14)), ((20, 21, 22, 23, 24), (25,))]
     with torch.no_grad():
-        got, entropy = logprobs(policy.model, Batch.of(rows), 0.8, entropy=True)
+        got, entropy = compute_logprobs(
+            policy.model, CompletionBatch.from_pairs(rows), 0.8, entropy=True
+        )
         for row, (prompt, completion) in enumerate(rows):
             logits = policy.model(torch.tensor([[*prompt, *completion]])).logits[0].double() / 0.8
             expected = logits[len(prompt) - 1 : -1].log_softmax(-1)

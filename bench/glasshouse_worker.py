@@ -1,0 +1,135 @@
+"""The Glasshouse side of the benchmark: the real training loop, one step at a time.
+
+A step is everything that `run_training_loop` does for it: sampling problems, generating, grading,
+learning, passing the weights to the generator, and logging every rollout to disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from worker_process import Port, Reply
+from workload import Workload
+
+from glasshouse import randomness, track
+from glasshouse.store import RunDirectory
+from glasshouse.train import Trainer
+from glasshouse.train.checkpointing import CheckpointManager
+from glasshouse.train.diagnostics import Diagnostics
+from glasshouse.train.interruption import Interruption
+from glasshouse.train.loop import run_training_loop
+from glasshouse.train.session import Session
+from glasshouse.types import Request
+
+
+class BenchmarkSession(Session):
+    """Saves no checkpoints, as TRL's trainer does not in its benchmark."""
+
+    def checkpoint_if_due(self, reward: float, *, is_last: bool) -> None:
+        pass
+
+    def save_unsaved_step(self, reason: str) -> None:
+        pass
+
+
+class GlasshouseWorker:
+    """A run that trains one step per call."""
+
+    def __init__(self, work: Workload, threads: int, skip: bool, **overrides: Any) -> None:
+        self.work, self.folder = work, tempfile.TemporaryDirectory(prefix="glasshouse-bench-")
+        out = str(Path(self.folder.name) / "run")
+        # without skipping, rows of zero advantage go through forward and backward like all others
+        self.trainer = trainer = Trainer(work.config(threads, out=out, skip=skip, **overrides))
+        self.parts, self.config = trainer.parts, trainer.config
+        if not work.spec.ends:
+            self.parts.policy.model.generation_config.eos_token_id = []
+        messages = work.messages(self.parts.task)
+        self.parts.task.messages = messages  # type: ignore[method-assign]
+        self.session = self._open_session(Path(out))
+        problems = work.problems(self.config).take(work.groups_per_step)
+        style, policy = self.config.task.style, self.parts.policy
+        self.requests = [
+            Request(
+                prompt=policy.encode_prompt(messages(problem, style))[1],
+                keys=tuple(randomness.key("bench", n, k) for k in range(work.group_size)),
+            )
+            for n, problem in enumerate(problems)
+        ]
+
+    def _open_session(self, path: Path) -> BenchmarkSession:
+        resources, trainer = ExitStack(), self.trainer
+        directory = resources.enter_context(RunDirectory.open(path, self.config))
+        trackers = resources.enter_context(
+            track.start_trackers((), directory.path, self.config, directory.log_event)
+        )
+        return BenchmarkSession(
+            self.parts, directory, trainer.display, Interruption(trainer.display.stopping), trackers,
+            CheckpointManager(self.config.checkpoints, directory, self.parts.policy, {}, print),
+            trainer.progress, Diagnostics(self.config),
+        )  # fmt: skip
+
+    def step(self) -> Reply:
+        """Trains one step and returns its metrics and durations."""
+        steps = self.session.progress.step + 1
+        parts = replace(self.parts, config=self.config.model_copy(update={"steps": steps}))
+        started, cpu_before = time.perf_counter(), self.cpu_seconds()
+        run_training_loop(parts, self.session)
+        seconds, cpu = time.perf_counter() - started, self.cpu_seconds() - cpu_before
+        metrics_file = self.session.directory.results / "metrics.jsonl"
+        metrics = json.loads(metrics_file.read_text().splitlines()[-1])
+        rows = self.work.groups_per_step * self.work.group_size
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu,
+            "tokens": round(metrics["length"] * rows),
+            "rows": rows,
+            "learned_rows": metrics["learned_rows"],
+            "phases": {k: v for k, v in metrics["timing"].items() if isinstance(v, float)},
+        }
+
+    def generate(self) -> Reply:
+        """Generates for the prompts of the first step in the run's chunks, each time with new noise."""
+        self.requests = [
+            replace(r, keys=tuple((k * 3 + 1) % 2**64 for k in r.keys)) for r in self.requests
+        ]
+        size = self.config.generate.chunk_size
+        chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]
+        started = time.perf_counter()
+        results = self.parts.backend.submit(chunks, self.parts.sampling, lambda: None).result()
+        seconds = time.perf_counter() - started
+        tokens = sum(len(c.tokens) for chunk in results for group in chunk for c in group)
+        return {"seconds": seconds, "tokens": tokens}
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the backend, if it has any."""
+        return getattr(self.parts.backend, "pids", [])
+
+    def cpu_seconds(self) -> float:
+        """CPU time of this process and those of the backend."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # user and kernel mode
+        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    port = Port()
+    settings = json.loads(sys.argv[1])
+    worker = GlasshouseWorker(Workload(**settings.pop("work")), **settings)
+    worker.generate()  # the processes of the backend exist once they have replied
+    port.serve({"step": worker.step, "generate": worker.generate}, lambda: worker.pids)
+    worker.parts.backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Hand-written backward passes: values of the plain operations, gradients by finite differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear, token_logprobs
+
+
+def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes
+    ]
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool) -> None:
+    x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
+    arguments = (x, gain, weight, bias if has_bias else None, 1e-5)
+    plain = F.linear(F.rms_norm(x, (4,), gain, 1e-5), weight, arguments[3])
+    assert torch.allclose(rms_norm_linear(*arguments), plain, atol=1e-12)
+    assert torch.autograd.gradcheck(rms_norm_linear, arguments)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
+    x, gate_up, down, bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
+    arguments = (x, gate_up, down, bias if has_bias else None)
+    gate, up = gate_up.chunk(2, -1)
+    assert torch.allclose(
+        gated_mlp_output(*arguments), x + F.linear(F.silu(gate) * up, down, arguments[3])
+    )
+    assert torch.autograd.gradcheck(gated_mlp_output, arguments)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
+    hidden, head = random_tensors((6, 4), (9, 4))
+    targets = torch.tensor([0, 3, 8, 8, 1, 2])
+    plain = (hidden @ head.t() / temperature).log_softmax(-1)[torch.arange(6), targets]
+    assert torch.allclose(token_logprobs(hidden, head, targets, temperature), plain)
+    assert torch.autograd.gradcheck(
+        lambda h, e: token_logprobs(h, e, targets, temperature), (hidden, head)
+    )
+
+
+def test_results_without_gradients_are_the_same() -> None:
+    x, gain, weight, gate_up, down = random_tensors((3, 4), (4,), (5, 4), (3, 10), (4, 5))
+    with torch.no_grad():
+        plain = (
+            rms_norm_linear(x, gain, weight, None, 1e-5),
+            gated_mlp_output(x, gate_up, down, None),
+        )
+    own = rms_norm_linear(x, gain, weight, None, 1e-5), gated_mlp_output(x, gate_up, down, None)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(plain, own, strict=True))
