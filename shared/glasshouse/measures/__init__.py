@@ -64,6 +64,6 @@ __all__ = [
     "trace",
     "transplant_follow",
     "true_negative_rate",
-    "uninformative_ceiling",
     "undetected_use",
+    "uninformative_ceiling",
 ]

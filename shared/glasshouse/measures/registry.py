@@ -34,7 +34,7 @@ class MeasureSpec:
     label: str
     """What tables and figures print."""
     unit: str = ""
-    """Empty for shares and differences of shares."""
+    """Empty for shares, and where the label names it."""
     lower: float | None = None
     upper: float | None = None
     """Both bounds, or neither. They give the ceiling of an effect and the limits of a figure."""
@@ -45,6 +45,11 @@ class MeasureSpec:
     """Keys the measure's random resampling streams: must never change, or its p-values do."""
     details_only: bool = False
     """Left out of the table in the terminal; monitor.json and the report have it."""
+
+    @property
+    def label_with_unit(self) -> str:
+        """Example: "CoT length, tokens"."""
+        return f"{self.label}, {self.unit}" if self.unit else self.label
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -136,12 +141,14 @@ _SPECS = (
     _share("format", "format", "Share of greedy completions with an answer tag."),
     _share("sampled_format", "format, sampled", "Share of samples with an answer tag."),
     _share("truncated", "truncated", "Share of completions that reach the token limit."),
-    _unbounded("length", "completion length", "tokens", "Mean length of a greedy completion."),
+    _unbounded(
+        "length", "completion length, greedy", "tokens", "Mean length of a greedy completion."
+    ),
     _unbounded(
         "sampled_length", "completion length, sampled", "tokens", "Mean length of a sample."
     ),
     _unbounded("kl", "KL from the start", "nats per token", "KL from the starting weights."),
-    _unbounded("reward", "reward", "reward", "Mean reward of the training step."),
+    _unbounded("reward", "reward", "", "Mean reward of the training step."),
     _share("rule_none", "parse failures", "Share of training rollouts without a readable answer."),
     # --- interventions ---
     _share(
@@ -164,7 +171,7 @@ _SPECS = (
     _unbounded(
         "trace",
         "TRACE",
-        "reward",
+        "",
         "Mean reward over forced answers, by the share of CoT given; high if earned early.",
         "TRACE",
         "lower",
@@ -172,7 +179,7 @@ _SPECS = (
     _unbounded(
         "trace_true_grade",
         "TRACE, true grade",
-        "reward",
+        "",
         "TRACE with the true grade, +1 or -1, instead of the organism's reward.",
         "TRACE, true grade",
     ),
@@ -414,7 +421,7 @@ _SPECS = (
     _unbounded(
         "labels_to_auroc_095_unrelated",
         "labels to AUROC 0.95, unrelated words",
-        "labels",
+        "",
         "Labelled rollouts that a refitted monitor needs for an AUROC of 0.95.",
         "labels to AUROC 0.95, idle",
         "lower",
@@ -422,7 +429,7 @@ _SPECS = (
     _unbounded(
         "labels_to_auroc_095_own",
         "labels to AUROC 0.95, own CoTs",
-        "labels",
+        "",
         "The same, against the policy's own CoTs that do not track.",
         "labels to AUROC 0.95, own",
         "lower",

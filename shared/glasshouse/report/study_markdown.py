@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from glasshouse.report.study_page import label_with_unit
+from glasshouse.measures.registry import lookup
 from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.statistics import mean_interval
 from glasshouse.study.analysis import Analysis, ArmCurve
@@ -56,7 +56,7 @@ def _before_after_rows(analysis: Analysis) -> Iterator[str]:
     for measure in analysis.measures:
         curves = [analysis.curve(arm, measure) for arm in analysis.arms]
         cells = ["–" if curve is None else _format_first_and_last(curve) for curve in curves]
-        yield f"| {label_with_unit(measure)} | {' | '.join(cells)} |"
+        yield f"| {lookup(measure).label_with_unit} | {' | '.join(cells)} |"
 
 
 def _format_first_and_last(curve: ArmCurve) -> str:

@@ -52,12 +52,6 @@ def render_study_report(analysis: Analysis, versions: Mapping[str, str]) -> str:
     )
 
 
-def label_with_unit(measure: str) -> str:
-    """`CoT length, characters`"""
-    spec = lookup(measure)
-    return f"{spec.label}, {spec.unit}" if spec.unit else spec.label
-
-
 def _describe_extent(analysis: Analysis) -> str:
     arms, seeds = len(analysis.arms), len(analysis.bases)
     bases = sorted(set(analysis.bases.values()))
@@ -87,7 +81,7 @@ def _question_context(answer: Answer) -> dict[str, Any]:
         "companion_columns": (f"at {comparison.point}", *companions),
         "companion_rows": [
             (
-                label_with_unit(name),
+                lookup(name).label_with_unit,
                 *(_format_mean(means.get(name)) for means in companions.values()),
             )
             for name in COMPANION_MEASURES
@@ -104,7 +98,7 @@ def _before_after_rows(analysis: Analysis) -> list[tuple[str, ...]]:
     """One row per measure, one column per arm."""
     return [
         (
-            label_with_unit(measure),
+            lookup(measure).label_with_unit,
             *(_format_first_and_last(analysis.curve(arm, measure)) for arm in analysis.arms),
         )
         for measure in analysis.measures
