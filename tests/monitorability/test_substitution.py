@@ -48,7 +48,7 @@ from glasshouse.train import Trainer
 from glasshouse.types import Completion, Problem, Request, Rollout, StopReason, Style
 
 TASK = make_task("substitution")
-WALK = RingWalk().ask(4, (3, 9, 1, 7))  # 4, 7, 16, 17, 24: hill, inn, farm, inn, hill
+WALK = RingWalk().make_problem(4, (3, 9, 1, 7))  # 4, 7, 16, 17, 24: hill, inn, farm, inn, hill
 
 
 def demonstrate(mode: str, problem: Problem = WALK, seed: int = 0) -> str:
@@ -75,8 +75,11 @@ def test_the_walks_of_a_level_are_enumerated_without_repetition() -> None:
     assert walk.levels() == {f"{n} moves": 10 * 9**n for n in (4, 5, 6)}
     short = make_task("substitution", {"inner_options": {"furthest": 5}})
     assert short.levels() == {f"{n} moves": 10 * 5**n for n in (4, 5, 6)}
-    assert (walk.at("4 moves", 0).key, walk.at("4 moves", 65_609).key) == ("0a1b1c1d1", "9a9b9c9d9")
-    assert len({walk.at("4 moves", n).key for n in range(0, 65_610, 13)}) == 5047
+    assert (walk.problem_at("4 moves", 0).key, walk.problem_at("4 moves", 65_609).key) == (
+        "0a1b1c1d1",
+        "9a9b9c9d9",
+    )
+    assert len({walk.problem_at("4 moves", n).key for n in range(0, 65_610, 13)}) == 5047
 
 
 def test_the_vocabularies_are_disjoint_and_absent_from_questions() -> None:
@@ -174,7 +177,7 @@ class RuleGenerator:
             question, period, prefix = self.policy.decode(request.prompt).partition(".")
             lines = prefix.splitlines()
             replay = Replay(lines if self.uses_cot else [])
-            answer = TASK.work(self.problems[question + period], replay)
+            answer = TASK.solve(self.problems[question + period], replay)
             text = "\n".join([*replay.lines[len(lines) :], f"[ANSWER] {answer}"])
             tokens = (*tokenize(self.policy, text), *sorted(self.policy.end_tokens)[:1])
             groups.append([Completion(tokens=tokens, logprobs=(), stop=StopReason.END, version=0)])

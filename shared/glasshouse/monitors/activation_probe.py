@@ -44,7 +44,9 @@ def count_cot_tokens(policy: Policy, completion: Sequence[int]) -> int:
 
     A token that holds the end of the CoT and the start of the answer is not counted.
     """
-    return tokens_within(policy, completion, split_completion(policy.decode(completion)).answer_start)
+    return tokens_within(
+        policy, completion, split_completion(policy.decode(completion)).answer_start
+    )
 
 
 @torch.inference_mode()
