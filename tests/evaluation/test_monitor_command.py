@@ -139,7 +139,13 @@ def _record(run: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("where", ["subject", 2, 3, 4])
 def test_killed_it_goes_on_and_comes_to_the_same(run: Path, whole: Path, where: Any) -> None:
     """Renames: rows and table of contents of the base (1, 2), of the next one (3, 4)."""
-    killed(lambda: monitor_run(run, progress=KilledMidway()) if where == "subject" else at_rename(run, where))
+    killed(
+        lambda: (
+            monitor_run(run, progress=KilledMidway())
+            if where == "subject"
+            else at_rename(run, where)
+        )
+    )
     heard = RecordedProgress()
     monitor_run(run, progress=heard)
     assert heard.known == ([] if where == 2 else ["base"])
@@ -216,7 +222,7 @@ def test_a_judge_is_asked_once_a_text_and_its_verdicts_are_measured(
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
     found = asked(run, capsys, *options)
-    assert found["subjects"][1]["measures"]["monitors"]["judge: flags"]["measure"]["value"] == 1
+    assert found["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["measure"]["value"] == 1
     body = json.loads(server.bodies[0])
     assert body["model"] == "tiny"
     assert "It guesses." in json.dumps(body["messages"])
@@ -246,14 +252,18 @@ def test_a_saved_monitor_is_asked_and_refused_on_what_it_was_fitted_on(
         views = [make_view(Scope.COT, prompt="", question="", completion=text) for text in texts]
         return LabelledViews(views, y, [f"{prefix}{n}" for n in range(len(y))])
 
-    fitted = fit_ngram_monitor("words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20)
+    fitted = fit_ngram_monitor(
+        "words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20
+    )
     fitted.save(tmp_path / "words")
     found = asked(run, capsys, "--saved", str(tmp_path / "words"))
-    assert found["subjects"][0]["measures"]["monitors"]["words: flags"]["measure"]["n"] == 4
+    assert found["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["measure"]["n"] == 4
     rows = monitor_results.MonitorResultsFile(run / "results", found["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
     seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])
-    fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(tmp_path / "seen")
+    fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(
+        tmp_path / "seen"
+    )
     given = ["--problems", "4", "--saved", str(tmp_path / "seen")]
     assert main(["monitor", str(run), *given]) == 2
     assert "was fitted or frozen on 1 of these 4 problems" in capsys.readouterr().err
