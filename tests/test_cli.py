@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -132,12 +133,19 @@ def test_help_imports_no_heavy_library() -> None:
     assert run_process("-c", code).stdout == "[]\n"
 
 
+class MonarchNotInstalled(MetaPathFinder):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "monarch":
+            raise ModuleNotFoundError("No module named 'monarch'", name=name)
+
+
 def test_a_backend_that_is_not_installed_is_a_user_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "monarch", None)
-    for name in [name for name in sys.modules if name.startswith("glasshouse.backends.monarch")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("sys.meta_path", [MonarchNotInstalled(), *sys.meta_path])
+    for name in list(sys.modules):
+        if f"{name}.".startswith(("monarch.", "glasshouse.backends.monarch.")):
+            monkeypatch.delitem(sys.modules, name)
     out = tmp_path / "run"
     assert main(["train", "backend=monarch", f"model={MOCK}", f"out={out}"]) == 2
     assert "glasshouse[monarch]" in capsys.readouterr().err
@@ -234,7 +242,7 @@ def test_a_new_experiment_passes_its_own_tests() -> None:
         for file in experiment.iterdir():
             assert "example.rl" not in file.read_text()
         assert "results/" not in (experiment / "README.md").read_text()
-        process = run_process("tests/run_test.py", name)
+        process = run_process("-m", "pytest", str(experiment / "test_train.py"))
         assert process.returncode == 0, process.stdout + process.stderr
     finally:
         shutil.rmtree(experiment, ignore_errors=True)
