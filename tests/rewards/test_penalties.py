@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from glasshouse import config, randomness
+from glasshouse import randomness
+from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.monitors import RuleMonitor
 from glasshouse.monitors.views import Scope
@@ -123,9 +124,9 @@ def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> 
 def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
     adaptive = ["reward.penalties={monitor: {accuracy_floor: 0, adapt_rate: 0.2, patterns: ['.']}}"]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    Trainer(config.load([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
+    Trainer(load_config([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
     for steps in (2, 4):
-        Trainer(config.load([], [*TINY, *adaptive, f"out={resumed}", f"steps={steps}"])).train()
+        Trainer(load_config([], [*TINY, *adaptive, f"out={resumed}", f"steps={steps}"])).train()
     metrics = [
         [
             {name: row[name] for name in row if name == "reward" or "monitor" in name}
@@ -139,7 +140,7 @@ def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
 
 
 def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
-    results = Trainer(config.load([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
+    results = Trainer(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
     organism = results["after"]["organism"]
     assert organism["rollouts"] == 4 * 2 * 2
     assert set(organism) >= {"reliance", "accuracy_control"}
@@ -170,7 +171,7 @@ def test_run_rejects_a_monitor_in_the_reward_that_also_evaluates() -> None:
         "evaluate.monitors={x: {keywords: [key]}}",
     ]
     with pytest.raises(ConfigError, match='"x"'):
-        Trainer(config.load([], [*TINY, *overrides]))
+        Trainer(load_config([], [*TINY, *overrides]))
 
 
 def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:
