@@ -36,7 +36,7 @@ DASHES = ("-", "--", ":")
 LABEL_GAP = 0.075
 """Smallest distance between two labels, as a share of the panel's height."""
 MAX_TITLE = 72
-"""Longest title of a panel, in characters."""
+"""Longest line of a panel's title, in characters."""
 
 DrawFigure = Callable[[Sequence[str]], Any]
 """Takes line colours, returns a matplotlib figure."""
@@ -218,10 +218,12 @@ def _plot_effect(
 
 
 def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:
-    text = shorten(f"{title}: {description}" if description else title, MAX_TITLE, placeholder=" …")
+    """A figure with the title on one line and the description below it."""
+    lines = [shorten(line, MAX_TITLE, placeholder=" …") for line in (title, description) if line]
     figure, axis = figures.new_axes("")
     figure.set_size_inches(*size)
-    axis.set_title(escape_mathtext(text), fontsize=8.5, loc="left", color=figures.INK)
+    text = escape_mathtext("\n".join(lines))
+    axis.set_title(text, fontsize=8.5, loc="left", color=figures.INK)
     return figure, axis
 
 
