@@ -1,187 +1,173 @@
-"""A tracker that is unknown, missing, broken or slow: a sentence, and never another result."""
+"""A tracker that is unknown, not installed, failing or slow is reported and changes no result."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from proofs.resume import differing, result, train
+from proofs.resume import Result, list_differences, train
+from tests.train.short_runs import SHORT, MessageRecorder
 
 from glasshouse.cli import main
 from glasshouse.config import Config
 from glasshouse.errors import TrackError
-from glasshouse.store.run_directory import config_of
-from glasshouse.track import MIRRORS, Mirrors, Record
-from glasshouse.track.async_log import Feed
-from glasshouse.track.base import Ending, Held, Subject, name
-from glasshouse.track.records import flat, records
-from glasshouse.track.registry import Kept
+from glasshouse.store.run_directory import load_run_config
+from glasshouse.track import TRACKERS, StepMetrics, Trackers
+from glasshouse.track.async_log import TrackerThread
+from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name
+from glasshouse.track.registry import TrackerSpec
+from glasshouse.track.step_metrics import flatten_numbers, read_step_metrics
 from glasshouse.train import resume
-from glasshouse.train.display import Display
 
-SHORT = (
-    "steps=4",
-    "checkpoints.every=2",
-    "checkpoints.save_above_reward=null",
-    "checkpoints.save_best=false",
-)
+NEVER = 10**9
 
 
-class Remembers:
-    """A tracker in memory that fails at a step, and at its start if that is step -1."""
+class MemoryTracker:
+    """Keeps metrics in memory. Fails at a step, or at start if that step is negative."""
 
-    look = "nowhere"
-    fails_at = 10**9
-    last: Remembers
+    url = "nowhere"
+    fail_step = NEVER
+    last: MemoryTracker
 
-    def start(self, run: Subject) -> Held:
-        Remembers.last, self.logged, self.ended = self, list[Record](), list[Ending]()
-        if self.fails_at < 0:
-            raise ConnectionError("nobody answers\nat all")
+    def start(self, run: TrackedRun) -> LoggedSteps:
+        MemoryTracker.last, self.logged, self.outcomes = (
+            self,
+            list[StepMetrics](),
+            list[RunOutcome](),
+        )
+        if self.fail_step < 0:
+            raise ConnectionError("connection refused\nsecond line")
         return {}
 
-    def log(self, record: Record) -> None:
-        if record.step == self.fails_at:
-            raise ConnectionError("gone")
-        self.logged.append(record)
+    def log(self, metrics: StepMetrics) -> None:
+        if metrics.step == self.fail_step:
+            raise ConnectionError("connection lost")
+        self.logged.append(metrics)
 
-    def end(self, numbers: Mapping[str, float], how: Ending) -> None:
-        self.ended.append(how)
-
-
-class Warned(Display):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def warn(self, sentence: str) -> None:
-        self.heard.append(sentence)
+    def finish(self, summary: Mapping[str, float], outcome: RunOutcome) -> None:
+        self.outcomes.append(outcome)
 
 
 @pytest.fixture
-def remembers(monkeypatch: pytest.MonkeyPatch) -> type[Remembers]:
-    monkeypatch.setitem(sys.modules, "a_tracker", SimpleNamespace(Remembers=Remembers))
-    monkeypatch.setitem(MIRRORS, "remembers", Kept("a_tracker", "Remembers", "json"))
-    monkeypatch.setattr(Remembers, "fails_at", 10**9)
-    return Remembers
+def memory_tracker(monkeypatch: pytest.MonkeyPatch) -> type[MemoryTracker]:
+    monkeypatch.setitem(sys.modules, "a_tracker", SimpleNamespace(MemoryTracker=MemoryTracker))
+    monkeypatch.setitem(TRACKERS, "memory", TrackerSpec("a_tracker", "MemoryTracker", "json"))
+    monkeypatch.setattr(MemoryTracker, "fail_step", NEVER)
+    return MemoryTracker
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(out, None, SHORT)
-    return out
-
-
-def test_a_live_run_is_fed_what_its_directory_holds(
-    tmp_path: Path, remembers: type[Remembers], whole: Path
+def test_live_run_logs_what_its_directory_holds(
+    tmp_path: Path, memory_tracker: type[MemoryTracker], expected: Result
 ) -> None:
-    train(tmp_path / "run", None, (*SHORT, "trackers=remembers"))
-    assert remembers.last.logged == list(records(tmp_path / "run"))
-    assert [(r.kind, r.step) for r in remembers.last.logged] == [
-        ("evaluate", 0), ("train", 1), ("train", 2), ("train", 3), ("train", 4), ("evaluate", 4),
+    train(tmp_path / "run", None, (*SHORT, "trackers=memory"))
+    tracker = memory_tracker.last
+    assert tracker.logged == list(read_step_metrics(tmp_path / "run"))
+    assert [(metrics.kind, metrics.step) for metrics in tracker.logged] == [
+        ("evaluate", 0), *(("train", step) for step in range(1, 6)), ("evaluate", 5),
     ]  # fmt: skip
-    assert remembers.last.ended == ["finished"]
-    assert not differing(tmp_path / "run", result(whole))
+    assert tracker.outcomes == ["finished"]
+    assert not list_differences(tmp_path / "run", expected)
 
 
-def test_one_that_fails_is_reported_once_and_changes_nothing(
-    tmp_path: Path, remembers: type[Remembers], whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remembers, "fails_at", 2)
-    display = Warned()
-    train(tmp_path / "run", display, (*SHORT, "trackers=[remembers]"))
-    (sentence,) = display.heard
-    assert sentence.startswith("The tracker remembers failed and is dropped: gone.")
+def test_failing_tracker_is_reported_once_and_changes_no_result(
+    tmp_path: Path, memory_tracker: type[MemoryTracker], expected: Result,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(memory_tracker, "fail_step", 2)
+    display = MessageRecorder()
+    train(tmp_path / "run", display, (*SHORT, "trackers=[memory]"))
+    (message,) = [message for message in display.messages if "tracker" in message]
+    assert "memory failed: connection lost" in message
     lines = (tmp_path / "run" / "results" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    assert [e["text"] for e in events if e["event"] == "untracked"] == [sentence]
-    assert not differing(tmp_path / "run", result(whole))
-    monkeypatch.setattr(remembers, "fails_at", 10**9)
-    assert main(["track", str(tmp_path / "run"), "--to", "remembers"]) == 0
-    assert len(remembers.last.logged) == 6
+    assert [e["text"] for e in events if e["event"] == "tracker_failed"] == [message]
+    assert not list_differences(tmp_path / "run", expected)
+    monkeypatch.setattr(memory_tracker, "fail_step", NEVER)
+    assert main(["track", str(tmp_path / "run"), "--to", "memory"]) == 0
+    assert len(memory_tracker.last.logged) == 7
 
 
-def test_one_that_cannot_start_stops_the_run_with_the_reason(
-    tmp_path: Path, remembers: type[Remembers], monkeypatch: pytest.MonkeyPatch
+def test_tracker_that_cannot_start_stops_the_run_with_the_reason(
+    tmp_path: Path, memory_tracker: type[MemoryTracker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembers, "fails_at", -1)
-    with pytest.raises(TrackError, match="remembers could not start: nobody answers"):
-        train(tmp_path / "run", None, (*SHORT, "trackers=[remembers]"))
+    monkeypatch.setattr(memory_tracker, "fail_step", -1)
+    with pytest.raises(TrackError, match=r"memory could not start: connection refused\. "):
+        train(tmp_path / "run", None, (*SHORT, "trackers=[memory]"))
     assert not (tmp_path / "run" / "results" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ("trakio", 'track: there is no tracker "trakio". Did you mean "trackio"?'),
-        ("wandb", 'needs wandb, which is not installed: pip install "glasshouse[wandb]".'),
-    ],
+    ("name", "message"),
+    [("trakio", 'Did you mean "trackio"?'), ("wandb", 'pip install "glasshouse[wandb]"')],
 )
-def test_an_unknown_or_missing_one_is_a_sentence_before_anything_is_made(
-    given: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_unknown_or_missing_tracker_is_refused_before_the_run_starts(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    assert main(["train", f"out={tmp_path / 'run'}", f"trackers=[{given}]"]) == 2
-    assert sentence in capsys.readouterr().err
+    assert main(["train", f"out={tmp_path / 'run'}", f"trackers=[{name}]"]) == 2
+    error = capsys.readouterr().err
+    assert "trackers" in error
+    assert message in error
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_does_not_wait_for_one_that_hangs(remembers: type[Remembers]) -> None:
-    release, told = threading.Event(), list[str]()
+def test_run_does_not_wait_for_a_tracker_that_blocks() -> None:
+    release, messages = threading.Event(), list[str]()
 
-    class Hangs(Remembers):
-        def log(self, record: Record) -> None:
-            release.wait(60)
+    class BlockingTracker(MemoryTracker):
+        def log(self, metrics: StepMetrics) -> None:
+            release.wait()
 
-    mirrors = Mirrors(Path("run"), lambda kind, text, **_: told.append(text))
-    mirrors.feeds.append(Feed("hangs", Hangs(), {}))
-    started = time.monotonic()
+    trackers = Trackers(Path("run"), lambda kind, text, **_: messages.append(text))
+    trackers.threads.append(TrackerThread("blocking", BlockingTracker(), {}))
     for step in range(1000):
-        mirrors.feed(Record("train", step, 0.0, {}))
-    mirrors.end({}, "finished", patience=0.1)
-    assert time.monotonic() - started < 30
-    assert ["not taken everything" in text for text in told] == [True]
+        trackers.log(StepMetrics("train", step, 0.0, {}))
+    trackers.finish({}, "finished", timeout=0.1)  # returns although `log` never does
+    assert ["did not finish in time" in message for message in messages] == [True]
     release.set()
 
 
-def test_a_fork_is_another_run_to_its_tracker(
-    tmp_path: Path, remembers: type[Remembers], whole: Path
+def test_fork_is_a_new_run_to_trackers(
+    tmp_path: Path, memory_tracker: type[MemoryTracker], finished_run: Path
 ) -> None:
-    assert main(["track", str(whole), "--to", "remembers"]) == 0
-    resume.fork(whole, tmp_path / "fork", config_of(whole))
-    assert (whole / "track" / "id").exists()
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    assert main(["track", str(run), "--to", "memory"]) == 0
+    resume.fork_run(run, tmp_path / "fork", load_run_config(run))
+    assert (run / "track" / "id").exists()
     assert not (tmp_path / "fork" / "track").exists()
 
 
-def test_evaluations_beyond_the_record_are_not_of_it(tmp_path: Path, whole: Path) -> None:
-    """A run that goes on has its metrics cut back, but not its events."""
+def test_evaluations_after_the_last_metrics_are_left_out(
+    tmp_path: Path, finished_run: Path
+) -> None:
+    """Resuming truncates metrics, but not events."""
     results = tmp_path / "results"
     results.mkdir()
-    lines = (whole / "results" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines = (finished_run / "results" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (results / "metrics.jsonl").write_text("".join(lines[:2]))
-    (results / "events.jsonl").write_text((whole / "results" / "events.jsonl").read_text())
-    found = [(r.kind, r.step) for r in records(tmp_path)]
-    assert found == [("evaluate", 0), ("train", 1), ("train", 2)]
+    shutil.copy(finished_run / "results" / "events.jsonl", results)
+    steps = [(metrics.kind, metrics.step) for metrics in read_step_metrics(tmp_path)]
+    assert steps == [("evaluate", 0), ("train", 1), ("train", 2)]
 
 
-def test_numbers_are_flat_and_finite() -> None:
+def test_flattened_numbers_are_finite() -> None:
     tree = {"a": 1, "b": {"c": 0.5, "time": "noon"}, "d": float("nan"), "e": None, "f": [1]}
-    assert flat("train", tree) == {"train/a": 1, "train/b/c": 0.5}
+    assert flatten_numbers("train", tree) == {"train/a": 1, "train/b/c": 0.5}
 
 
-def test_a_run_is_named_by_its_place() -> None:
-    assert name(Path("runs/sum_digits-grpo-1")) == "sum_digits-grpo-1"
-    assert name(Path("study/runs/penalty/seed-3")) == "penalty-seed-3"
-    assert name(Path("/elsewhere/mine")) == "mine"
+def test_run_is_named_by_its_path() -> None:
+    assert run_display_name(Path("runs/sum_digits-grpo-1")) == "sum_digits-grpo-1"
+    assert run_display_name(Path("study/runs/penalty/seed-3")) == "penalty-seed-3"
+    assert run_display_name(Path("/elsewhere/mine")) == "mine"
 
 
-def test_one_name_is_a_list_of_one() -> None:
-    assert Config.model_validate({"track": "wandb"}).trackers == ("wandb",)
+def test_single_tracker_name_is_a_list_of_one() -> None:
+    assert Config.model_validate({"trackers": "wandb"}).trackers == ("wandb",)
     assert Config().trackers == ()

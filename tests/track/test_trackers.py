@@ -1,6 +1,6 @@
-"""Every tracker that is installed, for real: live, killed and gone on, after the fact.
+"""Every installed tracker, for real: after a finished run, and through a killed and resumed one.
 
-CI has TensorBoard; `make track-proof` has them all.
+CI installs TensorBoard; `make track-proof` installs all of them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from proofs.resume import ROOT, differing, result, train
-from tests.track import held
+from proofs.resume import ROOT, Result, list_differences, train
+from tests.track import read_back
+from tests.train.short_runs import SHORT
 
 from glasshouse.cli import main
-from glasshouse.track.records import records
+from glasshouse.track.step_metrics import read_step_metrics
 
-SHORT = (
-    "steps=5",
-    "checkpoints.every=2",
-    "checkpoints.save_above_reward=null",
-    "checkpoints.save_best=false",
-)
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
+TRAIN_AND_DIE = """
+import sys
 from pathlib import Path
-from proofs.resume import EndsAt, train
-train(Path(sys.argv[2]), EndsAt(3), tuple(sys.argv[3:]))
+from proofs.resume import KillAtStep, train
+train(Path(sys.argv[1]), KillAtStep(3), tuple(sys.argv[2:]))
 """
 
 
@@ -39,59 +33,52 @@ train(Path(sys.argv[2]), EndsAt(3), tuple(sys.argv[3:]))
 def tracker(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed; make track-proof has it")
+        pytest.skip(f"{name} is not installed; make track-proof installs it")
     return name
 
 
 @pytest.fixture(scope="module", autouse=True)
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Trackio's database in a folder of the tests, W&B without its website."""
+def environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Trackio's database in a temporary folder, W&B offline."""
     os.environ["TRACKIO_DIR"] = str(tmp_path_factory.mktemp("trackio"))
     os.environ["WANDB_MODE"] = "offline"
     os.environ["WANDB_API_KEY"] = "local-5ec2e7" + "0" * 34
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody tracked."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(out, None, SHORT)
-    return out
+def assert_tracked(tracker: str, run: Path) -> None:
+    """The tracker has every number of the run directory once, and nothing else."""
+    tracked = sorted(getattr(read_back, f"read_{tracker}")(run))
+    expected = sorted((n, m.step, v) for m in read_step_metrics(run) for n, v in m.values.items())
+    assert [row[:2] for row in tracked] == [row[:2] for row in expected]
+    for (name, step, value), (_, _, expected_value) in zip(tracked, expected, strict=True):
+        if "/timing/" not in name:  # a repeated step has other timings
+            assert value == pytest.approx(expected_value, rel=1e-6), (name, step)
 
 
-def assert_mirrored(tracker: str, run: Path) -> None:
-    """Every number of the record once, and nothing else."""
-    there = sorted(getattr(held, tracker)(run))
-    wanted = sorted((n, r.step, v) for r in records(run) for n, v in r.numbers.items())
-    assert [row[:2] for row in there] == [row[:2] for row in wanted]
-    for (name, step, got), (_, _, value) in zip(there, wanted, strict=True):
-        if "/timing/" not in name:  # a step that was done again took another time
-            assert got == pytest.approx(value, rel=1e-6), (name, step)
-
-
-def test_a_finished_run_is_mirrored_whole_and_not_twice(
-    tracker: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_finished_run_is_uploaded_once(
+    tracker: str, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "copied"
-    shutil.copytree(whole, run)
+    run = shutil.copytree(finished_run, tmp_path / "copy")
     for _ in range(2):
         assert main(["track", str(run), "--to", tracker]) == 0
-        assert_mirrored(tracker, run)
-    assert f"{tracker}: " in capsys.readouterr().out
+        assert_tracked(tracker, run)
+    assert tracker in capsys.readouterr().out
 
 
-def test_killed_and_gone_on_no_step_is_missing_or_twice(
-    tracker: str, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_killed_and_resumed_run_has_no_missing_or_repeated_step(
+    tracker: str, expected: Result, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Step 3 is done twice: its checkpoint is that of step 2."""
+    """Step 3 is trained twice, because the run resumes from the checkpoint of step 2."""
     run, overrides = tmp_path / "run", (*SHORT, f"trackers={tracker}")
-    command = [sys.executable, "-c", KILLED, str(ROOT / "tests"), str(run), *overrides]
-    killed = subprocess.run(command, timeout=200, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", TRAIN_AND_DIE, str(run), *overrides]
+    killed = subprocess.run(
+        command, cwd=ROOT, timeout=300, capture_output=True, text=True, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     train(run, None, overrides)
     assert capfd.readouterr().out == ""
-    assert_mirrored(tracker, run)
-    assert not differing(run, result(whole))
-    key = os.environ["WANDB_API_KEY"].encode()
-    assert not [f for f in run.rglob("*") if f.is_file() and key in f.read_bytes()]
+    assert_tracked(tracker, run)
+    assert not list_differences(run, expected)
+    api_key = os.environ["WANDB_API_KEY"].encode()
+    assert not [f for f in run.rglob("*") if f.is_file() and api_key in f.read_bytes()]

@@ -1,24 +1,33 @@
-"""Runs that several files look at, each made once."""
+"""Runs that several test files share."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from proofs.resume import result, train
-from tests.train.interrupted import FEW, crash
+from proofs.resume import Result
+from tests.train.short_runs import SharedRuns, train_shared_runs
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    out = tmp_path_factory.mktemp("whole") / "run"
-    train(out, None, FEW)
-    return result(out)
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
+    return train_shared_runs(tmp_path_factory.getbasetemp())
 
 
-@pytest.fixture(scope="session")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ended after step 5, with checkpoints of steps 2 and 4."""
-    out = tmp_path_factory.mktemp("cut") / "run"
-    crash(out, 5)
-    return out
+@pytest.fixture
+def expected(shared_runs: SharedRuns) -> Result:
+    """The result of the uninterrupted run."""
+    return shared_runs.expected
+
+
+@pytest.fixture
+def killed_at_3(shared_runs: SharedRuns, tmp_path: Path) -> Path:
+    """A run killed after step 3, with the checkpoint of step 2."""
+    return shutil.copytree(shared_runs.killed[3], tmp_path / "killed")
+
+
+@pytest.fixture
+def killed_at_5(shared_runs: SharedRuns, tmp_path: Path) -> Path:
+    """A run killed after step 5, with the checkpoints of steps 2 and 4."""
+    return shutil.copytree(shared_runs.killed[5], tmp_path / "killed")

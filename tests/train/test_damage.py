@@ -1,89 +1,110 @@
-"""Damaged checkpoints are passed over loudly, and a pickle in one never runs."""
+"""Damaged checkpoints are skipped with a warning, and a pickle in a checkpoint is never executed."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from proofs.resume import differing
-from tests.train.interrupted import FILES, go_on
+from proofs.resume import Result, list_differences, train
+from tests.train.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
 from glasshouse.cli import main
 from glasshouse.errors import RunError
-from glasshouse.models import load
+from glasshouse.models import load_policy
 from glasshouse.store import checkpoints
+from glasshouse.train.display import Display
 
 
-def flip(file: Path) -> None:
+def flip_bit(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
 
 
-def shorten(file: Path) -> None:
+def remove_last_byte(file: Path) -> None:
     os.truncate(file, file.stat().st_size - 1)
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [flip, shorten, Path.unlink])
-def test_a_damaged_checkpoint_is_passed_over_loudly(
-    cut: Path, whole: dict[str, object], tmp_path: Path, file: str, damage
+DAMAGES = (flip_bit, remove_last_byte, Path.unlink)
+
+
+@pytest.mark.parametrize("file", CHECKPOINT_FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_in_any_file_of_a_checkpoint_is_detected(
+    killed_at_5: Path, file: str, damage
 ) -> None:
-    out = tmp_path / "a"
-    shutil.copytree(cut, out)
-    newest = out / "checkpoints" / "step-000004"
-    assert {p.name for p in newest.iterdir()} == set(FILES)
+    newest = killed_at_5 / "checkpoints" / "step-000004"
+    assert {path.name for path in newest.iterdir()} == set(CHECKPOINT_FILES)
     damage(newest / file)
-    assert main(["checkpoints", str(out), "--json"]) == 1
-    heard = go_on(out)
-    assert any("step-000004 is damaged and was passed over" in h for h in heard), heard
-    assert "resumed at 2" in heard
-    assert not differing(out, whole)
+    valid, damaged = checkpoints.newest_checkpoint(killed_at_5 / "checkpoints")
+    assert valid is not None
+    assert (valid.step, [c.step for c in damaged]) == (2, [4])
+    assert file in damaged[0].problems[0]
 
 
-def test_without_any_valid_checkpoint_it_stops(cut: Path, tmp_path: Path) -> None:
-    shutil.copytree(cut, tmp_path / "a")
-    for path in (tmp_path / "a" / "checkpoints").iterdir():
-        flip(path / "model.safetensors")
-    record = (tmp_path / "a" / "results" / "rollouts" / "train.jsonl.zst").read_bytes()
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint_is_skipped_with_a_warning(
+    killed_at_5: Path, expected: Result, damage
+) -> None:
+    damage(killed_at_5 / "checkpoints" / "step-000004" / "model.safetensors")
+    assert main(["checkpoints", str(killed_at_5), "--json"]) == 1
+    messages = resume(killed_at_5)
+    assert any("step-000004 is damaged" in message for message in messages), messages
+    assert "resumed at 2" in messages
+    assert not list_differences(killed_at_5, expected)
+
+
+def test_without_a_valid_checkpoint_the_run_stops_and_changes_nothing(killed_at_5: Path) -> None:
+    for path in (killed_at_5 / "checkpoints").iterdir():
+        flip_bit(path / "model.safetensors")
+    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
+    data = log.read_bytes()
     with pytest.raises(RunError, match=r"No checkpoint of .* is valid"):
-        go_on(tmp_path / "a")
-    assert (tmp_path / "a" / "results" / "rollouts" / "train.jsonl.zst").read_bytes() == record
+        resume(killed_at_5)
+    assert log.read_bytes() == data
 
 
 PAYLOAD = (
     b"\x80\x04\x95\x1f\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94"
     b"\x8c\x0etouch executed\x94\x85\x94R\x94."
 )
-"""Unpickled, it makes a file `executed`."""
+"""A pickle that creates a file `executed` when it is loaded."""
 
 
-@pytest.mark.parametrize("file", [*FILES, "pytorch_model.bin", "optimizer.pt", "training_args.bin"])
-def test_a_planted_pickle_never_runs(
-    cut: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+class StopWhenReady(Display):
+    """Stops after the checkpoint is restored, before training."""
+
+    def ready(self, *arguments: object) -> None:
+        raise Crash
+
+
+@pytest.mark.parametrize(
+    "file", [*CHECKPOINT_FILES, "pytorch_model.bin", "optimizer.pt", "training_args.bin"]
+)
+def test_planted_pickle_is_never_executed(
+    killed_at_5: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even one whose checksum was forged with it."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(cut, tmp_path / "a")
-    newest = tmp_path / "a" / "checkpoints" / "step-000004"
+    """Even if its checksum was forged."""
+    monkeypatch.chdir(killed_at_5)
+    newest = killed_at_5 / "checkpoints" / "step-000004"
     (newest / file).write_bytes(PAYLOAD)
-    if file != "sums.json":
-        sums = json.loads((newest / "sums.json").read_text())
-        sums[file] = checkpoints._sum(newest / file)
-        (newest / "sums.json").write_text(checkpoints._listing(sums))
-    for attempt in (lambda: go_on(tmp_path / "a"), lambda: load(str(newest))):
-        with suppress(RunError, OSError):  # refused in words, or passed over, or never looked at
-            attempt()
-    assert not (tmp_path / "executed").exists()
+    if file != "checksums.json":
+        checksums = json.loads((newest / "checksums.json").read_text())
+        checksums[file] = checkpoints.compute_checksum(newest / file)
+        (newest / "checksums.json").write_text(checkpoints.format_checksums(checksums))
+    with suppress(RunError, OSError, Crash):
+        train(killed_at_5, StopWhenReady(), SHORT)
+    with suppress(RunError, OSError):
+        load_policy(str(newest))
+    assert not (killed_at_5 / "executed").exists()
 
 
-def test_the_payload_would_run_if_it_were_unpickled(tmp_path: Path) -> None:
+def test_payload_is_executed_when_unpickled(tmp_path: Path) -> None:
     code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read())"
     subprocess.run([sys.executable, "-c", code], input=PAYLOAD, cwd=tmp_path, check=True)
     assert (tmp_path / "executed").exists()

@@ -1,77 +1,109 @@
-"""A full disk, a real one: the run stops with a sentence, and nothing is lost."""
+"""A full disk (a real, small file system) stops the run with an error and loses nothing."""
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from proofs.resume import SMALL, differing, train
-from tests.train.interrupted import FEW, FILES, go_on
+from proofs.resume import SMALL, Result, list_differences, train
+from tests.train.short_runs import CHECKPOINT_FILES, SHORT, SharedRuns, resume
 
 from glasshouse.cli import main
+from glasshouse.models import load_policy, save_policy
 from glasshouse.store import checkpoints
 from glasshouse.train.display import Display
+
+PAGE = 4096
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(mount_point)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk needs root")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield mount_point
+    subprocess.run(["umount", str(mount_point)], check=True)
 
 
-class Fills(Display):
-    """Fills the disk after a step, all but so many bytes."""
-
-    def __init__(self, disk: Path, step: int, leave: int) -> None:
-        self.disk, self.at, self.leave = disk, step, leave
-
-    def step(self, row: dict, groups: list) -> None:
-        if row["step"] == self.at:
-            free = shutil.disk_usage(self.disk).free
-            (self.disk / "filler").write_bytes(b"x" * max(0, free - self.leave))
+def fill_disk(disk: Path, free: int) -> None:
+    """Fill the disk up to `free` bytes."""
+    (disk / "filler").write_bytes(b"x" * max(0, shutil.disk_usage(disk).free - free))
 
 
-def room_before(file: str, checkpoint: Path) -> int:
+def space_up_to_middle_of(file: str, checkpoint: Path) -> int:
     """Bytes that let a checkpoint be written up to the middle of one of its files."""
     order = sorted(checkpoint.iterdir(), key=lambda p: p.stat().st_mtime_ns)
-    pages = {p.name: -(-p.stat().st_size // 4096) for p in order}
+    pages = {p.name: -(-p.stat().st_size // PAGE) for p in order}
     names = list(pages)
-    return 4096 * (sum(pages[n] for n in names[: names.index(file)]) + pages[file] // 2)
+    return PAGE * (sum(pages[n] for n in names[: names.index(file)]) + pages[file] // 2)
 
 
-@pytest.mark.parametrize("file", [*FILES, "a frame", "a frame's line"])
-def test_a_full_disk_stops_the_run_and_loses_nothing(
-    small_disk: Path, whole: dict[str, object], cut: Path, file: str
+class FillDiskAtStep(Display):
+    def __init__(self, disk: Path, step: int, free: int) -> None:
+        self.disk, self.fill_step, self.free = disk, step, free
+
+    def step(self, row: dict[str, Any], groups: list) -> None:
+        if row["step"] == self.fill_step:
+            fill_disk(self.disk, self.free)
+
+
+@pytest.fixture(scope="module")
+def written(shared_runs: SharedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose files have the times at which they were written."""
+    folder = tmp_path_factory.mktemp("written")
+    return checkpoints.write_checkpoint(folder, load_snapshot(shared_runs)).path
+
+
+def load_snapshot(shared_runs: SharedRuns) -> checkpoints.Snapshot:
+    source = shared_runs.killed[5] / "checkpoints" / "step-000004"
+    state, _, learner = checkpoints.read_checkpoint(source)
+    policy = load_policy(str(source))
+    return checkpoints.Snapshot(state, policy.weights(), learner, partial(save_policy, policy))
+
+
+@pytest.mark.parametrize("file", CHECKPOINT_FILES)
+def test_disk_full_in_any_file_of_a_checkpoint_leaves_no_partial_checkpoint(
+    small_disk: Path, shared_runs: SharedRuns, written: Path, file: str
 ) -> None:
-    """Step 4 saves a checkpoint, step 3 does not: there the next frame of the record is hit."""
-    out = small_disk / "run"
-    if file in FILES:
-        fills = Fills(small_disk, 4, room_before(file, cut / "checkpoints" / "step-000004"))
-    else:
-        fills = Fills(small_disk, 3, 0 if file == "a frame" else 8192)
+    folder = shutil.copytree(shared_runs.killed[3] / "checkpoints", small_disk / "checkpoints")
+    fill_disk(small_disk, space_up_to_middle_of(file, written))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        checkpoints.write_checkpoint(folder, load_snapshot(shared_runs))
+    assert caught.value.errno == errno.ENOSPC
+    assert [path.name for path in folder.iterdir()] == ["step-000002"]
+    assert not checkpoints.verify_checkpoint(folder / "step-000002")
+
+
+@pytest.mark.parametrize(("step", "free"), [(4, 16 * PAGE), (3, 0), (3, 2 * PAGE)],
+                         ids=["checkpoint", "frame", "manifest line"])  # fmt: skip
+def test_full_disk_stops_the_run_and_resuming_with_space_is_bitwise_equal(
+    small_disk: Path, shared_runs: SharedRuns, expected: Result, step: int, free: int
+) -> None:
+    """Step 4 saves a checkpoint. Step 3 does not, so there the next write is step 4's frame."""
+    run = shutil.copytree(shared_runs.killed[3], small_disk / "run")
     with pytest.raises(OSError, match="No space left on device"):
-        train(out, fills, FEW)
-    held = checkpoints.listed(out / "checkpoints")
-    assert [c.step for c in held if not c.faults] == [2]
-    assert not [p for p in (out / "checkpoints").iterdir() if p.name != "step-000002"]
+        train(run, FillDiskAtStep(small_disk, step, free), SHORT)
+    assert [c.step for c in checkpoints.list_checkpoints(run / "checkpoints")] == [2]
+    assert not checkpoints.verify_checkpoint(run / "checkpoints" / "step-000002")
     (small_disk / "filler").unlink()
-    go_on(out)
-    assert not differing(out, whole)
+    resume(run)
+    assert not list_differences(run, expected)
 
 
-def test_a_full_disk_is_a_sentence(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("glasshouse.train.display.Quiet", lambda: Fills(small_disk, 4, 0))
-    assert main(["train", "--quiet", *SMALL, *FEW, f"out={small_disk / 'run'}"]) == 2
-    said = capsys.readouterr().err
-    assert "The disk is full" in said
-    assert "goes on from the last checkpoint" in said
+def test_full_disk_is_exit_code_2_with_a_message(
+    small_disk: Path, shared_runs: SharedRuns, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    run = shutil.copytree(shared_runs.killed[3], small_disk / "run")
+    display = FillDiskAtStep(small_disk, 4, 0)
+    monkeypatch.setattr("glasshouse.train.display.Display", lambda: display)
+    assert main(["train", "--quiet", *SMALL, *SHORT, f"out={run}"]) == 2
+    assert "disk is full" in capsys.readouterr().err

@@ -1,40 +1,56 @@
-"""Going on: the same bits as without the interruption."""
+"""A resumed run is bitwise equal to an uninterrupted one, or resuming is refused with the reason."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from proofs.resume import ROOT, SMALL, differing, result, train
-from tests.train.interrupted import FEW, Crash, CrashesAt, crash, go_on
+import torch
+from proofs.resume import (
+    ROOT,
+    SMALL,
+    Result,
+    check_kills_after_steps,
+    check_random_kills,
+    list_differences,
+    load_result,
+    train,
+)
+from tests.train.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from glasshouse import config
 from glasshouse.cli import main
+from glasshouse.config import load_config
 from glasshouse.errors import RunError
-from glasshouse.models import load
+from glasshouse.models import load_policy
 from glasshouse.store import RunDirectory
-from glasshouse.store.run_directory import config_of
-from glasshouse.train import Run
+from glasshouse.store.run_directory import load_run_config
+from glasshouse.train import Trainer
+
+needs_fork = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"
+)
 
 
-@pytest.mark.parametrize("what", [["steps", "--small"], ["kills", "--count", "8"]])
-def test_really_killed_runs_go_on_bit_for_bit(what: list[str]) -> None:
-    """A small part of `make resume-proof`."""
-    command = [sys.executable, "-m", "proofs.resume", *what]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@needs_fork
+def test_resume_after_kill_is_bitwise_equal(tmp_path: Path) -> None:
+    """A small part of `python -m proofs.resume steps`."""
+    assert check_kills_after_steps(tmp_path, [(1,), (3,), (2, 4)], SHORT)
 
 
-def test_the_comparison_would_see_a_difference(tmp_path: Path, whole: dict[str, object]) -> None:
-    train(tmp_path / "other", None, (*FEW, "seed=1"))
-    assert set(differing(tmp_path / "other", whole)) == {
+@needs_fork
+def test_resume_after_kills_at_random_times_and_inside_writes_is_bitwise_equal(
+    tmp_path: Path,
+) -> None:
+    """A small part of `python -m proofs.resume kills`."""
+    assert check_random_kills(tmp_path, 6, 0, SHORT) == []
+
+
+def test_comparison_detects_another_seed(tmp_path: Path, expected: Result) -> None:
+    train(tmp_path / "other", None, (*SHORT, "seed=1"))
+    assert set(list_differences(tmp_path / "other", expected)) == {
         "weights", "optimizer", "metrics", "train", "validation",
     }  # fmt: skip
 
@@ -48,129 +64,140 @@ def test_the_comparison_would_see_a_difference(tmp_path: Path, whole: dict[str, 
         ("data.source=fixed", "data.size=6"),
         ("task.name=gym.chain_sum", "generate.max_tokens=8"),
         ("learn.epochs_per_batch=2", "learn.lr_schedule=linear", "learn.kl_coef=0.1"),
-        ("task.schedule={0: {count: [2, 2]}, 4: {}}",),
+        ("task.schedule={0: {count: [2, 2]}, 3: {}}",),
         ("reward.shuffle=true", "learn.algorithm=reinforce"),
     ],
     ids=lambda overrides: overrides[0],
 )
-def test_every_kind_of_run_goes_on_bit_for_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    train(tmp_path / "whole", None, (*FEW, *overrides))
-    crash(tmp_path / "cut", 3, *overrides)
-    assert "resumed at 2" in go_on(tmp_path / "cut", *overrides)
-    assert not differing(tmp_path / "cut", result(tmp_path / "whole"))
-
-
-def test_before_the_first_checkpoint_it_starts_over(
-    tmp_path: Path, whole: dict[str, object]
+def test_every_type_of_run_resumes_bitwise_equal(
+    tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
-    crash(tmp_path / "a", 1)
-    assert any("starts over" in sentence for sentence in go_on(tmp_path / "a"))
-    assert not differing(tmp_path / "a", whole)
+    run, killed = tmp_path / "run", tmp_path / "killed"
+    overrides = (*overrides, "steps=4")
+    train(run, CopyAtStep(run, {3: killed}), (*SHORT, *overrides))
+    assert "resumed at 2" in resume(killed, *overrides)
+    assert not list_differences(killed, load_result(run))
 
 
-def test_killed_while_writing_its_configuration_it_begins_anew(
-    tmp_path: Path, whole: dict[str, object]
+def test_run_killed_before_its_first_checkpoint_starts_over(
+    tmp_path: Path, shared_runs: SharedRuns
 ) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / ".lock").touch()
-    (tmp_path / "a" / ".config.yaml.tmp").write_text("seed: 0\nste")
-    go_on(tmp_path / "a")
-    assert not differing(tmp_path / "a", whole)
+    run = shutil.copytree(shared_runs.killed[1], tmp_path / "run")
+    messages = resume(run)
+    assert not any("resumed" in message for message in messages)
+    assert any("no checkpoint" in message for message in messages), messages
+    assert not list_differences(run, shared_runs.expected)
 
 
-def test_a_longer_run_goes_on_as_if_it_had_been_meant(tmp_path: Path) -> None:
-    train(tmp_path / "a", None, FEW)
-    train(tmp_path / "b", None, (*FEW, "steps=8"))
-    train(tmp_path / "a", None, (*FEW, "steps=8"))
-    assert not differing(tmp_path / "a", result(tmp_path / "b"))
+def test_run_killed_while_writing_its_configuration_starts_over(
+    tmp_path: Path, expected: Result
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
+    (tmp_path / "run" / ".config.yaml.tmp").write_text("seed: 0\nste")
+    resume(tmp_path / "run")
+    assert not list_differences(tmp_path / "run", expected)
+
+
+def test_extended_run_equals_one_configured_with_that_length(
+    tmp_path: Path, shared_runs: SharedRuns
+) -> None:
+    extended = shutil.copytree(shared_runs.finished, tmp_path / "extended")
+    train(extended, None, (*SHORT, "steps=7"))
+    train(tmp_path / "long", None, (*SHORT, "steps=7"))
+    assert not list_differences(extended, load_result(tmp_path / "long"))
 
 
 @pytest.mark.parametrize("override", ["max_offpolicy_steps=1", "learn.lr_schedule=linear"])
-def test_a_longer_run_is_refused_where_it_would_have_been_another(
-    tmp_path: Path, override: str
-) -> None:
-    """With a lag the step after the last was not generated ahead; a decay has ended."""
-    train(tmp_path / "a", None, (*FEW, override))
-    with pytest.raises(RunError, match=r"another configuration: steps \(5 → 8\)"):
-        train(tmp_path / "a", None, (*FEW, override, "steps=8"))
+def test_extending_is_refused_where_the_result_would_differ(tmp_path: Path, override: str) -> None:
+    """A run with max_offpolicy_steps did not generate beyond its last step; a schedule has ended."""
+    run, overrides = tmp_path / "run", [*SMALL, *SHORT, override]
+    RunDirectory.open(run, load_config([], [*overrides, f"out={run}"])).lock.close()
+    with pytest.raises(RunError, match=r"steps \(5 → 8\)"):
+        train(run, None, (*SHORT, override, "steps=8"))
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
-    train(tmp_path / "a", None, FEW)
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*")}
-    again = Run(config.load([], [*SMALL, *FEW, f"out={tmp_path / 'a'}"])).train()
-    assert again["steps_done"] == 5
-    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*")}
-    with pytest.raises(RunError, match="asks for fewer"):
-        train(tmp_path / "a", None, (*FEW, "steps=3"))
+def test_finished_run_is_not_trained_again(tmp_path: Path, shared_runs: SharedRuns) -> None:
+    run = shutil.copytree(shared_runs.finished, tmp_path / "run")
+    times = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert train(run, None, SHORT)["steps_done"] == 5
+    assert times == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with pytest.raises(RunError, match="steps=3"):
+        train(run, None, (*SHORT, "steps=3"))
 
 
-def test_the_same_command_finds_its_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_same_command_resumes_its_run_and_then_starts_a_new_one(
+    tmp_path: Path, shared_runs: SharedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    configured = config.load([], [*SMALL, *FEW])
+    config, other = (load_config([], [*SMALL, *SHORT, f"seed={seed}"]) for seed in (0, 7))
+    runs = [Path(f"runs/sum_digits-grpo-{number}") for number in (1, 2, 3)]
+    shutil.copytree(shared_runs.killed[3], runs[0])
+    assert Trainer(config).train()["run"] == str(runs[0])
     with pytest.raises(Crash):
-        Run(configured, CrashesAt(3)).train()
-    assert Run(configured).train()["run"] == "runs/sum_digits-grpo-1"
-    assert Run(configured).train()["run"] == "runs/sum_digits-grpo-2"  # the first has ended
+        Trainer(config, CrashAtStep(1)).train()
+    assert runs[1].exists()  # because the first is finished
     with pytest.raises(Crash):
-        Run(configured, CrashesAt(3)).train()
-    other = config.load([], [*SMALL, *FEW, "seed=7"])
-    assert Run(other).train()["run"] == "runs/sum_digits-grpo-4"  # not the third: other numbers
+        Trainer(other, CrashAtStep(1)).train()
+    assert runs[2].exists()  # because the second has another configuration
 
 
-def test_another_configuration_is_refused_by_name_and_may_branch_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_another_configuration_is_refused_by_key_and_can_be_forked(
+    tmp_path: Path, killed_at_3: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    crash(tmp_path / "a", 3)
-    with pytest.raises(RunError, match=r"learn\.lr .*0\.001.*0\.5.*--fork NEW learn\.lr="):
-        train(tmp_path / "a", None, (*FEW, "learn.learning_rate=0.5"))
-    command = ["resume", str(tmp_path / "a"), "--quiet", "--fork", str(tmp_path / "b")]
+    key = r"learn\.learning_rate"
+    with pytest.raises(RunError, match=rf"{key} .*0\.001.*0\.5.*--fork NEW {key}="):
+        train(killed_at_3, None, (*SHORT, "learn.learning_rate=0.5"))
+    fork = tmp_path / "fork"
+    command = ["resume", str(killed_at_3), "--quiet", "--fork", str(fork)]
     assert main([*command, "learn.learning_rate=1e-4"]) == 0
-    assert config_of(tmp_path / "b").learn.learning_rate == 1e-4
-    assert config_of(tmp_path / "a").learn.learning_rate == 1e-3
-    forked = result(tmp_path / "b")
-    assert len(forked["metrics"]) == 5
-    assert forked["train"][:32] == result(tmp_path / "a")["train"][:32]  # two steps in common
+    assert load_run_config(fork).learn.learning_rate == 1e-4
+    assert load_run_config(killed_at_3).learn.learning_rate == 1e-3
+    result = load_result(fork)
+    assert len(result["metrics"]) == 5
+    assert result["train"][:32] == load_result(killed_at_3)["train"][:32]  # two shared steps
     assert main([*command, "learn.learning_rate=1e-4"]) == 2
-    assert "already holds files" in capsys.readouterr().err
+    assert "--fork" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "nowhere")]) == 2
-    assert main(["resume", str(tmp_path / "a"), "--quiet"]) == 0
 
 
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    settings = config.load([], [*SMALL, *FEW])
-    here = f"being written by process {os.getpid()}"
-    with RunDirectory.open(tmp_path / "a", settings), pytest.raises(RunError, match=here):
-        train(tmp_path / "a", None, FEW)
-    train(tmp_path / "a", None, FEW)  # free again
+def test_resume_command_finishes_a_killed_run(killed_at_3: Path, expected: Result) -> None:
+    assert main(["resume", str(killed_at_3), "--quiet"]) == 0
+    assert not list_differences(killed_at_3, expected)
 
 
-def test_another_starting_model_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "models" / "mock", tmp_path / "model")
-    crash(tmp_path / "a", 3, f"model={tmp_path / 'model'}")
-    policy = load(str(tmp_path / "model"))
+def test_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", load_config([], [*SMALL, *SHORT])
+    with RunDirectory.open(run, config), pytest.raises(RunError, match=f"process {os.getpid()}"):
+        train(run, None, SHORT)
+    RunDirectory.open(run, config).lock.close()
+
+
+def test_another_initial_model_is_refused(tmp_path: Path) -> None:
+    model = shutil.copytree(ROOT / "models" / "mock", tmp_path / "model")
+    overrides = (*SHORT, "checkpoints.every=1", f"model={model}")
+    with pytest.raises(Crash):
+        train(tmp_path / "run", CrashAtStep(2), overrides)
+    policy = load_policy(str(model))
     policy.weights()["model.norm.weight"] += 1
-    policy.model.save_pretrained(tmp_path / "model")
-    with pytest.raises(RunError, match=r"not the one that .* was started from"):
-        go_on(tmp_path / "a", f"model={tmp_path / 'model'}")
+    policy.model.save_pretrained(model)
+    with pytest.raises(RunError, match=f"weights of {model}"):
+        train(tmp_path / "run", None, overrides)
 
 
-def test_a_checkpoint_opens_with_plain_transformers_and_answers_the_same(tmp_path: Path) -> None:
-    train(tmp_path / "a", None, (*FEW, "evaluate.problems=8"))
-    last = tmp_path / "a" / "checkpoints" / "step-000005"
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(last),
-        AutoTokenizer.from_pretrained(last),
-    )
-    rows = [r for r in result(tmp_path / "a")["validation"] if r["step"] == 5]
+def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions(
+    shared_runs: SharedRuns,
+) -> None:
+    last = shared_runs.finished / "checkpoints" / "step-000005"
+    model = AutoModelForCausalLM.from_pretrained(last)
+    tokenizer = AutoTokenizer.from_pretrained(last)
+    rows = [r for r in shared_runs.expected["validation"] if r["step"] == 5]
     greedy = [r for r in rows if r["split"] == "validation/greedy"]
-    assert len(greedy) == 8
+    assert len(greedy) == 4
     for row in greedy:
         chat = list(row["messages"])
         text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        given = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-        assert given[0].tolist() == row["prompt_tokens"]
-        answer = model.generate(given, do_sample=False, max_new_tokens=24, pad_token_id=0)
-        assert answer[0, given.shape[1] :].tolist() == row["tokens"]
+        prompt = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        assert prompt[0].tolist() == row["prompt_tokens"]
+        tokens = model.generate(prompt, do_sample=False, max_new_tokens=24, pad_token_id=0)
+        assert tokens[0, prompt.shape[1] :].tolist() == row["tokens"]

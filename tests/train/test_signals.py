@@ -1,4 +1,4 @@
-"""Signals: the last whole step is saved, a second one ends at once; going on gives the same bits."""
+"""A signal saves the last complete step, a second one stops at once; both runs can be resumed."""
 
 from __future__ import annotations
 
@@ -6,91 +6,86 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from proofs.resume import SMALL, differing, train
-from tests.train.interrupted import FEW, go_on
+from proofs.resume import SMALL, Result, list_differences, train
+from tests.train.short_runs import SHORT, resume
 
 from glasshouse.cli import main
+from glasshouse.generate import TorchGenerator
 from glasshouse.store import checkpoints
 from glasshouse.train import interruption
 from glasshouse.train.display import Display
 
 
-class Sends(Display):
-    """Sends signals to its own process: while it records step 3, or while it generates step 4."""
+class SignalAtStep3(Display):
+    """Sends signals to its own process while step 3 is being logged."""
 
     def __init__(self, *signals: int) -> None:
         self.signals = signals
 
-    def step(self, row: dict, groups: list) -> None:
+    def step(self, row: dict[str, Any], groups: list) -> None:
         if row["step"] == 3:
             for number in self.signals:
                 os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_last_whole_step(
-    tmp_path: Path, whole: dict[str, object], number: int
+def test_signal_saves_the_last_complete_step(tmp_path: Path, expected: Result, number: int) -> None:
+    run = tmp_path / "run"
+    train(run, SignalAtStep3(number), SHORT)
+    assert json.loads((run / "results" / "summary.json").read_text())["interrupted_at"] == 3
+    assert (run / "checkpoints" / "step-000003").is_dir()
+    assert "resumed at 3" in resume(run)
+    assert not list_differences(run, expected)
+
+
+def test_signal_during_generation_stops_it(
+    tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(tmp_path / "a", Sends(number), FEW)
-    summary = json.loads((tmp_path / "a" / "results" / "summary.json").read_text())
-    assert summary["interrupted_at"] == 3
-    assert (tmp_path / "a" / "checkpoints" / "step-000003").is_dir()
-    assert "resumed at 3" in go_on(tmp_path / "a")
-    assert not differing(tmp_path / "a", whole)
+    generate, calls = TorchGenerator._generate_batch, iter(range(100))
 
-
-def test_a_signal_amid_generation_ends_there(
-    tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from glasshouse.generate import TorchGenerator
-
-    generate, calls = TorchGenerator._run, iter(range(100))
-
-    def interrupted(self, *given):
+    def interrupted(self, *args):
         if next(calls) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-            pytest.fail("the signal did not end the generation")
-        return generate(self, *given)
+            pytest.fail("the signal did not stop the generation")
+        return generate(self, *args)
 
-    monkeypatch.setattr(TorchGenerator, "_run", interrupted)
-    train(tmp_path / "a", None, FEW)
+    monkeypatch.setattr(TorchGenerator, "_generate_batch", interrupted)
+    train(tmp_path / "run", None, SHORT)
     monkeypatch.undo()
-    heard = go_on(tmp_path / "a")
-    assert any(h.startswith("resumed at") for h in heard)
-    assert not differing(tmp_path / "a", whole)
+    assert any(message.startswith("resumed at") for message in resume(tmp_path / "run"))
+    assert not list_differences(tmp_path / "run", expected)
 
 
-def test_a_second_signal_ends_at_once_and_the_exit_code_says_so(
-    tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch
+def test_exit_code_is_131_after_a_second_signal_and_130_after_one(
+    tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "glasshouse.train.display.Quiet", lambda: Sends(signal.SIGINT, signal.SIGINT)
-    )
-    given = [*SMALL, *FEW, f"out={tmp_path / 'a'}"]
-    assert main(["train", "--quiet", *given]) == 131
-    monkeypatch.setattr("glasshouse.train.display.Quiet", lambda: Sends(signal.SIGINT))
-    assert main(["train", "--quiet", *given]) == 130
+    command = ["train", "--quiet", *SMALL, *SHORT, f"out={tmp_path / 'run'}"]
+    for signals, code in (((signal.SIGINT, signal.SIGINT), 131), ((signal.SIGINT,), 130)):
+        display = SignalAtStep3(*signals)
+        monkeypatch.setattr("glasshouse.train.display.Display", lambda display=display: display)
+        assert main(command) == code
     monkeypatch.undo()
-    assert main(["train", "--quiet", *given]) == 0
-    assert not differing(tmp_path / "a", whole)
+    assert main(command) == 0
+    assert not list_differences(tmp_path / "run", expected)
 
 
-def test_what_takes_too_long_is_not_waited_for(
-    tmp_path: Path, whole: dict[str, object], monkeypatch: pytest.MonkeyPatch
+def test_checkpoint_that_takes_longer_than_the_grace_period_is_abandoned(
+    tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interruption, "GRACE", 0.05)
-    save = checkpoints.write
+    write_checkpoint = checkpoints.write_checkpoint
 
-    def slow(*given):
-        if given[1].step == 3:
-            signal.pause()  # until the time is up
-        return save(*given)
+    def slow(folder: Path, snapshot: checkpoints.Snapshot) -> checkpoints.Checkpoint:
+        if snapshot.step == 3:
+            signal.pause()  # until the alarm at the end of the grace period
+        return write_checkpoint(folder, snapshot)
 
-    monkeypatch.setattr(checkpoints, "write", slow)
-    train(tmp_path / "a", Sends(signal.SIGTERM), FEW)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
+    train(tmp_path / "run", SignalAtStep3(signal.SIGTERM), SHORT)
     monkeypatch.undo()
-    assert not (tmp_path / "a" / "checkpoints" / "step-000003").exists()
-    assert "resumed at 2" in go_on(tmp_path / "a")
-    assert not differing(tmp_path / "a", whole)
+    assert not (tmp_path / "run" / "checkpoints" / "step-000003").exists()
+    assert "resumed at 2" in resume(tmp_path / "run")
+    assert not list_differences(tmp_path / "run", expected)

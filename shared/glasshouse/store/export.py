@@ -26,12 +26,12 @@ COLUMNS = {
     "task": "string", "key": "string", "level": "string", "question": "string", "gold": "string",
     "answer_kind": "string", "decimals": "int64", "meta": "string", "messages": "messages",
     "prompt": "string", "completion": "string", "stop": "string", "reward": "float64",
-    "parts": "parts", "correct": "bool_", "lenient": "bool_", "strict": "bool_", "tagged": "bool_",
+    "terms": "terms", "correct": "bool_", "lenient": "bool_", "strict": "bool_", "has_answer_tag": "bool_",
     "answer": "string", "rule": "string", "span": "int64s", "ambiguous": "bool_",
     "reason": "string", "advantage": "float64", "version": "int64", "length": "int64",
     "prompt_tokens": "int32s", "tokens": "int32s", "logprobs": "float32s", "time": "float64",
 }  # fmt: skip
-"""Every field of a row with its Arrow type; `meta` is JSON text, `parts` is a map."""
+"""Every field of a row with its Arrow type; `meta` is JSON text, `terms` is a map."""
 
 
 def import_optional(feature: str, *names: str) -> list[Any]:
@@ -51,7 +51,7 @@ def arrow_schema(arrow: Any) -> Any:
     message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
     nested = {
         "messages": arrow.list_(message),
-        "parts": arrow.map_(arrow.string(), arrow.float64()),
+        "terms": arrow.map_(arrow.string(), arrow.float64()),
         "int64s": arrow.list_(arrow.int64()),
         "int32s": arrow.list_(arrow.int32()),
         "float32s": arrow.list_(arrow.float32()),
@@ -69,7 +69,7 @@ def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[A
             {
                 **escape_surrogates(row),
                 "meta": json.dumps(row["meta"]),
-                "parts": list(row["parts"].items()),
+                "terms": list(row["terms"].items()),
             }
             for row in chunk
         ]

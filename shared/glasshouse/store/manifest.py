@@ -144,7 +144,11 @@ class LogSize:
 
 def measure_log(folder: Path) -> LogSize:
     """Compute the size of a log from its manifest alone."""
-    return sum((line.entry for line in read_manifest(folder) if line.entry), start=LogSize())
+    size = LogSize()
+    for line in read_manifest(folder):
+        if line.entry:
+            size += line.entry
+    return size
 
 
 def format_bytes(count: float) -> str:

@@ -1,4 +1,4 @@
-"""What each tracker holds of a run, read back from its own files: [(name, step, value)]."""
+"""Reads the metrics of a run back from each tracker's own files, as [(name, step, value)]."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-Held = list[tuple[str, int, float]]
+Metrics = list[tuple[str, int, float]]
 
 
-def tensorboard(run: Path) -> Held:
+def read_tensorboard(run: Path) -> Metrics:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     files = EventAccumulator(str(run / "track" / "tensorboard"), size_guidance={"scalars": 0})
@@ -22,11 +22,11 @@ def tensorboard(run: Path) -> Held:
     ]
 
 
-def trackio(run: Path) -> Held:
+def read_trackio(run: Path) -> Metrics:
     from trackio.sqlite_storage import SQLiteStorage
 
-    end = (run / "track" / "id").read_text()[:6]
-    names = [name for name in SQLiteStorage.get_runs("glasshouse") if name.endswith(end)]
+    suffix = (run / "track" / "id").read_text()[:6]
+    names = [name for name in SQLiteStorage.get_runs("glasshouse") if name.endswith(suffix)]
     assert len(names) == 1
     return [
         (name, row["step"], value)
@@ -36,46 +36,46 @@ def trackio(run: Path) -> Held:
     ]
 
 
-def mlflow(run: Path) -> Held:
+def read_mlflow(run: Path) -> Metrics:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{run.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("glasshouse")
     tag = (run / "track" / "id").read_text().strip()
-    (found,) = client.search_runs([experiment.experiment_id], f"tags.glasshouse_id = '{tag}'")
+    (tracked,) = client.search_runs([experiment.experiment_id], f"tags.glasshouse_id = '{tag}'")
     return [
         (name, metric.step, metric.value)
-        for name in found.data.metrics
+        for name in tracked.data.metrics
         if not name.startswith("summary/")
-        for metric in client.get_metric_history(found.info.run_id, name)
+        for metric in client.get_metric_history(tracked.info.run_id, name)
     ]
 
 
-def wandb(run: Path) -> Held:
+def read_wandb(run: Path) -> Metrics:
     from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = (run / "track" / "wandb").glob("offline-run-*/*.wandb")
-    found = []
-    for data in _frames(file.read_bytes()):
+    metrics = []
+    for data in _leveldb_records(file.read_bytes()):
         items = Record.FromString(data).history.item
         row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
         for kind in ("train", "evaluate"):
             step = row.get(f"{kind}/step")
-            found += [(name, step, row[name]) for name in row if name.startswith(f"{kind}/")]
-    return found
+            metrics += [(name, step, row[name]) for name in row if name.startswith(f"{kind}/")]
+    return metrics
 
 
-def _frames(data: bytes) -> Iterator[bytes]:
-    """W&B's file is a LevelDB log: blocks of 32 kB, each frame whole or cut at a block's end."""
-    at, block, whole, last = 7, 32768, 1, 4
+def _leveldb_records(data: bytes) -> Iterator[bytes]:
+    """Split W&B's file, a LevelDB log: blocks of 32 kB, with records split at the block ends."""
+    position, block, full, last = 7, 32768, 1, 4
     parts = b""
-    while at + 7 <= len(data):
-        if block - at % block < 7:
-            at += block - at % block
+    while position + 7 <= len(data):
+        if block - position % block < 7:
+            position += block - position % block
             continue
-        _, size, kind = struct.unpack("<IHB", data[at : at + 7])
-        parts += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (whole, last):
+        _, size, kind = struct.unpack("<IHB", data[position : position + 7])
+        parts += data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind in (full, last):
             yield parts
             parts = b""
