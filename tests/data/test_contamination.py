@@ -67,7 +67,7 @@ def test_swapped_factors_are_the_same_problem():
     ],
 )
 def test_foreign_problem_is_matched_by_its_words(foreign, match):
-    trained = make_task("multiplication").ask(345, 12)
+    trained = make_task("multiplication").make_problem(345, 12)
     problem = Problem(task="somebody's", key=foreign, question=foreign, answer="4140")
     assert find_leaks([problem], [trained]) == ({0: match} if match else {})
 
@@ -177,9 +177,7 @@ def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file)
 
 def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, leaky_file):
     overrides, _ = leaky_file
-    with pytest.raises(
-        RunError, match=r"2 of the 6 evaluation problems have been trained on.*oversize"
-    ):
+    with pytest.raises(RunError, match=r"2 of the 6.*evaluate\.oversize"):
         train(tmp_path / "a", *overrides, "evaluate.oversize=1")
     assert (tmp_path / "a" / "checkpoints" / "step-000002" / "model.safetensors").is_file()
     assert "trained on" in read_events(tmp_path / "a", "failed")[0]["text"]

@@ -88,10 +88,10 @@ def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_p
     [
         (["task.schedule={5: {left_digit: 1}}"], r"schedule, step 5.*left_digits"),
         (["task.schedule={5: {left_digits: 0}}"], r"schedule, step 5.*left_digits"),
-        (["task.schedule={-1: {}}"], "steps begin at 0"),
+        (["task.schedule={-1: {}}"], r"task\.schedule.*-1"),
         (["task.schedule={soon: {}}"], "valid integer"),
-        (["task.schedule={5: {}}", "data.source=fixed", "data.size=4"], "needs data.source=fresh"),
-        ([TINY, "data.source=fixed", "data.size=40"], "has only 37 training problems"),
+        (["task.schedule={5: {}}", "data.source=fixed", "data.size=4"], r"data\.source=fresh"),
+        ([TINY, "data.source=fixed", "data.size=40"], "37 "),
         (["evaluate.oversize=0.5"], "greater than or equal to 1"),
         (["data.on_exhausted=never"], "restart"),
     ],
@@ -114,6 +114,6 @@ def test_drawing_costs_less_than_a_fiftieth_of_a_step(tmp_path):
     )
     lines = (tmp_path / "a" / "results" / "metrics.jsonl").read_text().splitlines()
     timings = [json.loads(line)["timing"] for line in lines]
-    phases = ("draw", "generate", "grade", "learn", "record")
-    shares = sorted(t["draw"] / sum(t[p] for p in phases) for t in timings)
+    phases = ("sample", "generate", "reward", "learn", "log")
+    shares = sorted(t["sample"] / sum(t[p] for p in phases) for t in timings)
     assert shares[len(shares) // 2] < 0.02

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from glasshouse import config
-from glasshouse.models.policy import BASES_FOLDER
-from glasshouse.train import Trainer
+from glasshouse.evaluation.evaluate import evaluate_model
+from glasshouse.evaluation.setup import fill_task_options
+from glasshouse.models.policy import BASES_FOLDER, load_policy
 
 CARDS = {
     path.name: json.loads((path / "glasshouse.json").read_text()) for path in BASES_FOLDER.iterdir()
@@ -73,7 +74,8 @@ def test_one_option_override_keeps_the_other_options_of_the_card() -> None:
         "task.name=leaked_hint",
         "task.options.hint_encoding=iterated",
     ]
-    options = Trainer(config.load_config([], overrides)).config.task.options
+    loaded = config.load_config([], overrides)
+    options = fill_task_options(loaded, load_policy(loaded.model)).task.options
     card_options = CARDS["ladder-0"]["task_options"]["leaked_hint"]["cot"]
     assert options == {**card_options, "hint_encoding": "iterated"}
     assert card_options["hint_encoding"] == "plain"
@@ -88,6 +90,6 @@ def test_card_agrees_with_a_new_measurement(tmp_path: Path) -> None:
         "evaluate.seed=7",
     ]
     overrides += ["evaluate.problems=200", "generate.max_tokens=48"]
-    rates = Trainer(config.load_config([], overrides)).evaluate_only()["organism"]
+    rates = evaluate_model(config.load_config([], overrides))["organism"]
     assert rates["reliance"] == pytest.approx(card["reliance"], abs=0.1)  # three standard errors
     assert rates["accuracy_control"] == pytest.approx(card["accuracy_control"], abs=0.12)
