@@ -22,21 +22,20 @@ test: $(VENV)/.ready ## run all checks and tests; EXP=example.rl: test one exper
 ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
-	@echo "[1/4] format, lint, Dockerfiles"
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/hadolint training/*/Dockerfile
-	@echo "[2/4] types, and every experiment on mock assets"
+	@echo "[1/3] format, lint, direction of imports, Dockerfiles"
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/*/Dockerfile
+	@$(BIN)/lint-imports | tail -n 3
+	@echo "[2/3] types, and every experiment on mock assets"
 	@{ echo $(BIN)/mypy; printf '$(BIN)/python tests/run_test.py --brief %s\n' $(EXPERIMENTS); } \
 	  | xargs -P 2 -I {} sh -c '{}'
-	@echo "[3/4] tests, two at a time"
-	@$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
-	@echo "[4/4] tests that measure time, one at a time"
-	@$(BIN)/python -m pytest -m alone
+	@echo "[3/3] tests, two at a time"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 endif
 
 ##@ Development
 .PHONY: check
 check: $(VENV)/.ready ## format, lint and type-check the code
-	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/mypy
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/mypy && $(BIN)/lint-imports
 
 .PHONY: new
 new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
