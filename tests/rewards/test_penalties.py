@@ -143,7 +143,8 @@ def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
     results = Trainer(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
     organism = results["after"]["organism"]
     assert organism["rollouts"] == 4 * 2 * 2
-    assert set(organism) >= {"reliance", "accuracy_control"}
+    monitors = {"disclosure_rule", "step_verifier"}
+    assert set(organism) >= {"reliance", "accuracy_control", *monitors}
 
 
 @pytest.mark.parametrize(
