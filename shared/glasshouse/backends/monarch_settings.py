@@ -38,6 +38,11 @@ SETTINGS = {
     ),
     "HYPERACTOR_MESH_ACTOR_SPAWN_MAX_IDLE": Setting("300s", "120s", "the same, for an actor"),
     "HYPERACTOR_HOST_SPAWN_READY_TIMEOUT": Setting("300s", "120s", "the same, for a host"),
+    "HYPERACTOR_MESSAGE_DELIVERY_TIMEOUT": Setting(
+        "300s", "", "a message to a process that is still importing is dropped after the default of "
+        "30 s, and the spawn then hangs. On several hosts the default helps to detect a cut link"
+    ),
+    "HYPERACTOR_PENDING_ACTOR_DELIVERY_TIMEOUT": Setting("300s", "", "the same, for an actor"),
     "HYPERACTOR_MESH_ORPHAN_TIMEOUT": Setting(
         "", "20s", "a worker ends the processes of a run that vanished. On one host the kernel does it"
     ),
