@@ -88,7 +88,7 @@ class GeneratorActor(Actor):
         load = reload or self.generator.version != version
         if load:
             self.weights.read(version, trainable_tensors(policy))
-            self.generator.load(policy.weights(), version)
+            self.generator.load_weights(policy.weights(), version)
         seconds = time.perf_counter() - started if load else 0.0
         policy.model.generation_config.eos_token_id = end_tokens
         try:
