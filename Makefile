@@ -12,6 +12,8 @@ TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.
 export OMP_NUM_THREADS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
+# Without cached bytecode every process would compile PyTorch again: 7 s of CPU for each start.
+unexport PYTHONDONTWRITEBYTECODE
 
 ##@ Start here
 .PHONY: demo
@@ -103,6 +105,11 @@ monarch-kills: $(VENV)/.ready ## kill generators 50 times in one run: bitwise eq
 .PHONY: track-proof
 track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, killed, resumed, failing, uploaded later (5 min)
 	@$(TRACK)/bin/python -m pytest tests/track $(ARGS)
+
+.PHONY: parser-proof
+parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, and every property test with 2,000 examples (10 min)
+	@$(BIN)/python -m proofs.parser_speed
+	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/answers tests/rewards tests/learn tests/generate $(ARGS)
 
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those of TRL (1 min)

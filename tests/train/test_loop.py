@@ -1,24 +1,24 @@
-"""The loop on mock assets: real model, real files, real signals."""
+"""The training loop on mock assets: a real model, real files, real signals."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from glasshouse import config
-from glasshouse.data import Split, split_of
+from glasshouse.config import load_config
+from glasshouse.data import Split, assign_split
 from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rewards import REWARDS, RewardInputs, reward
-from glasshouse.rollout.collector import shuffle_rewards
-from glasshouse.store import rollout_reader
-from glasshouse.train import Run
+from glasshouse.rollout.reward_controls import shuffle_rewards
+from glasshouse.store import read_rollouts
+from glasshouse.train import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -30,173 +30,178 @@ SMALL = [
     "evaluate.problems=6",
     "evaluate.samples=2",
 ]
+PARTIAL_REWARD = "reward.terms={closeness: 1}"
 
 
-def run(out: Path, *overrides: str) -> dict:
-    return Run(config.load([], [*SMALL, f"out={out}", *overrides])).train()
+def train(out: Path, *overrides: str) -> dict[str, Any]:
+    return Trainer(load_config([], [*SMALL, f"out={out}", *overrides])).train()
 
 
-def rows(out: Path, kind: str = "train") -> list[dict]:
-    listed = list(rollout_reader.read(out / "results" / "rollouts", kind))
-    return [{k: v for k, v in row.items() if k != "time"} for row in listed]
+def read_rows(out: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The rollouts without their wall-clock times."""
+    rows = read_rollouts(out / "results" / "rollouts", kind)
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 
-def metrics(out: Path) -> list[dict]:
+def read_metrics(out: Path) -> list[dict[str, Any]]:
+    """The metrics without timings and compressed sizes."""
     lines = (out / "results" / "metrics.jsonl").read_text().splitlines()
     return [
-        {k: v for k, v in json.loads(line).items() if k not in ("timing", "record_bytes")}
+        {k: v for k, v in json.loads(line).items() if k not in ("timing", "rollout_log_bytes")}
         for line in lines
     ]
 
 
-def test_the_same_command_twice_gives_the_same_bits(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        run(tmp_path / name)
-    a, b = (tmp_path / n / "checkpoints/step-000002/model.safetensors" for n in ("a", "b"))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two steps."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    train(out)
+    return out
+
+
+def test_same_command_gives_the_same_bits(trained: Path, tmp_path: Path) -> None:
+    train(tmp_path / "again")
+    a, b = (p / "checkpoints/step-000002/model.safetensors" for p in (trained, tmp_path / "again"))
     assert a.read_bytes() == b.read_bytes()
-    assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
+    assert read_metrics(trained) == read_metrics(tmp_path / "again")
     for kind in ("train", "validation"):
-        assert rows(tmp_path / "a", kind) == rows(tmp_path / "b", kind)
+        assert read_rows(trained, kind) == read_rows(tmp_path / "again", kind)
 
 
-def test_another_seed_gives_another_run(tmp_path: Path) -> None:
-    run(tmp_path / "a")
-    run(tmp_path / "b", "seed=1")
-    assert {r["key"] for r in rows(tmp_path / "a")} != {r["key"] for r in rows(tmp_path / "b")}
-    same_evaluation = [{r["key"] for r in rows(tmp_path / n, "validation")} for n in ("a", "b")]
-    assert same_evaluation[0] == same_evaluation[1]
+def test_seed_changes_training_but_not_the_evaluation_problems(
+    trained: Path, tmp_path: Path
+) -> None:
+    train(tmp_path / "other", "seed=1", "steps=1")
+    runs = (trained, tmp_path / "other")
+    trained_on, evaluated_on = (
+        [{row["key"] for row in read_rows(run, kind)} for run in runs]
+        for kind in ("train", "validation")
+    )
+    assert trained_on[0] != trained_on[1]
+    assert evaluated_on[0] == evaluated_on[1]
 
 
-def test_training_and_evaluation_problems_keep_to_their_splits(tmp_path: Path) -> None:
-    outcome = Run(config.load([], [*SMALL, f"out={tmp_path / 'a'}"]))
-    assert {split_of(p) for p in outcome.held_out} == {Split.VALIDATION}
-    outcome.train()
-    trained = {r["key"] for r in rows(tmp_path / "a")}
-    assert trained.isdisjoint(p.key for p in outcome.held_out)
+def test_training_and_evaluation_problems_stay_in_their_splits(tmp_path: Path) -> None:
+    trainer = Trainer(load_config([], [*SMALL, f"out={tmp_path / 'a'}", "steps=1"]))
+    held_out = trainer.parts.held_out
+    assert {assign_split(p) for p in held_out} == {Split.VALIDATION}
+    trainer.train()
+    assert {row["key"] for row in read_rows(tmp_path / "a")}.isdisjoint(p.key for p in held_out)
 
 
-def test_the_summary_has_what_programs_need(tmp_path: Path) -> None:
-    run(tmp_path / "a")
-    summary = json.loads((tmp_path / "a" / "results" / "summary.json").read_text())
+def test_summary_has_both_evaluations_with_intervals(trained: Path) -> None:
+    summary = json.loads((trained / "results" / "summary.json").read_text())
     assert {"task", "algorithm", "steps", "seed", "before", "after", "seconds"} <= summary.keys()
     for when in ("before", "after"):
-        found = summary[when]
-        assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
-        assert {"lenient", "strict", "format", "pass_at_1", "pass_at_2", "levels"} <= found.keys()
-        assert sum(level["problems"] for level in found["levels"].values()) == found["problems"]
+        results = summary[when]
+        assert results["accuracy_low"] <= results["accuracy"] <= results["accuracy_high"]
+        assert {"lenient", "strict", "format", "pass_at_1", "pass_at_2", "levels"} <= results.keys()
+        by_level = sum(level["problems"] for level in results["levels"].values())
+        assert by_level == results["problems"]
 
 
-def test_every_step_logs_what_the_issue_asks_for(tmp_path: Path) -> None:
-    run(tmp_path / "a")
-    row = json.loads((tmp_path / "a" / "results" / "metrics.jsonl").read_text().splitlines()[0])
-    wanted = (
-        "step reward reward_std part_exact groups_all_right groups_all_wrong accuracy format rule_tag "
-        "rule_none length truncated entropy kl grad_norm"
+def test_every_step_logs_its_metrics_and_timings(trained: Path) -> None:
+    row = json.loads((trained / "results" / "metrics.jsonl").read_text().splitlines()[0])
+    expected = (
+        "step reward reward_std term_exact frac_all_correct frac_all_wrong frac_zero_std accuracy "
+        "format rule_tag rule_none length truncated entropy kl grad_norm logprob_diff_max"
     )
-    assert set(wanted.split()) <= row.keys()
-    timed = {"time", "generate_tokens_per_second", "learn_tokens_per_second", "generate", "learn"}
-    assert timed <= row["timing"].keys()
+    assert set(expected.split()) <= row.keys()
+    phases = {"sample", "generate", "reward", "learn", "log"}
+    assert phases | {"time", "generate_tokens_per_second", "learn_tokens_per_second"} <= (
+        row["timing"].keys()
+    )
 
 
-def test_a_run_never_writes_into_other_files(tmp_path: Path) -> None:
+def test_a_run_refuses_a_directory_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="already holds files"):
-        run(tmp_path)
+    with pytest.raises(RunError, match="out="):
+        train(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_shuffling_deals_out_the_same_rewards(tmp_path: Path) -> None:
-    run(tmp_path / "a", "reward.shuffle=true", "reward.terms={closeness: 1}", "steps=1")
-    listed = rows(tmp_path / "a")
-    assert sorted(r["reward"] for r in listed) == sorted(r["parts"]["earned"] for r in listed)
-    assert [r["reward"] for r in listed] != [r["parts"]["earned"] for r in listed]
+def test_shuffled_rewards_are_a_permutation_of_the_earned_ones(tmp_path: Path) -> None:
+    train(tmp_path / "a", "reward.shuffle=true", PARTIAL_REWARD, "steps=1")
+    rows = read_rows(tmp_path / "a")
+    assert sorted(r["reward"] for r in rows) == sorted(r["terms"]["earned"] for r in rows)
+    assert [r["reward"] for r in rows] != [r["terms"]["earned"] for r in rows]
     assert shuffle_rewards([], 0, 1) == []
 
 
 def test_dynamic_sampling_trains_on_groups_with_variance(tmp_path: Path) -> None:
-    run(tmp_path / "a", "learn.algorithm=dapo", "reward.terms={closeness: 1}", "steps=1")
+    train(tmp_path / "a", "learn.algorithm=dapo", PARTIAL_REWARD, "steps=1")
     groups: dict[int, set[float]] = {}
-    for row in rows(tmp_path / "a"):
+    for row in read_rows(tmp_path / "a"):
         groups.setdefault(row["group"], set()).add(row["reward"])
     assert groups
     assert all(len(rewards) > 1 for rewards in groups.values())
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo"])
-def test_every_algorithm_runs(tmp_path: Path, name: str) -> None:
-    out = tmp_path / name
-    run(
-        out,
-        f"learn.algorithm={name}",
-        "reward.terms={closeness: 1}",
-        "learn.kl_coef=0.1",
-        "learn.entropy_coef=0.01",
-        "steps=1",
-    )
-    assert metrics(out)[0]["grad_norm"] > 0
+def test_every_algorithm_updates_the_model(tmp_path: Path, name: str) -> None:
+    coefficients = ("learn.kl_coef=0.1", "learn.entropy_coef=0.01")
+    train(
+        tmp_path, f"learn.algorithm={name}", PARTIAL_REWARD, *coefficients, "steps=1",
+        "evaluate.problems=0",
+    )  # fmt: skip
+    assert read_metrics(tmp_path)[0]["grad_norm"] > 0
 
 
-def test_a_reward_that_raises_stops_the_run_with_its_completion(tmp_path: Path) -> None:
+def test_a_reward_that_raises_stops_the_run_and_shows_the_completion(tmp_path: Path) -> None:
     @reward("broken")
-    def broken(given: RewardInputs) -> float:
+    def broken(inputs: RewardInputs) -> float:
         raise ZeroDivisionError
 
     try:
-        with pytest.raises(RewardError, match=r"broken.*completion was"):
-            run(tmp_path / "a", "reward.terms={broken: 1}")
+        with pytest.raises(RewardError, match=r"broken(.|\n)*completion"):
+            train(tmp_path / "a", "reward.terms={broken: 1}", "evaluate.problems=0")
     finally:
         del REWARDS["broken"]
 
 
 @pytest.mark.parametrize(
-    ("override", "word"),
+    ("override", "named"),
     [
-        ("generate.group_size=1", "at least 2"),
-        ("generate.temperature=0", "greedy"),
+        ("generate.group_size=1", "generate.group_size"),
+        ("generate.temperature=0", "generate.temperature"),
         ("learn.algorithm=grpu", "grpo"),
         ("data.file=x.jsonl", "data.source"),
         ("reward.terms={exakt: 1}", "exact"),
-        ("generate.max_tokens=600", "context"),
+        ("generate.max_tokens=600", "generate.max_tokens"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_is_written(
-    tmp_path: Path, override: str, word: str
+def test_an_impossible_configuration_is_refused_before_anything_is_written(
+    tmp_path: Path, override: str, named: str
 ) -> None:
-    with pytest.raises(ConfigError, match=word):
-        run(tmp_path / "a", override)
+    with pytest.raises(ConfigError, match=named):
+        train(tmp_path / "a", override)
     assert not (tmp_path / "a").exists()
 
 
-def test_a_run_without_variance_says_so_in_words(tmp_path: Path) -> None:
-    run(
-        tmp_path / "a", "diagnostics.zero_variance_steps=2", "task.name=reverse_digits"
-    )  # the mock is never right
-    events = [
-        json.loads(e)
-        for e in (tmp_path / "a" / "results" / "events.jsonl").read_text().splitlines()
-    ]
-    warnings = [e["text"] for e in events if e["event"] == "warning"]
-    assert any("nothing is learned: no answer is ever right" in w for w in warnings), warnings
+def test_a_run_without_reward_variance_warns_with_the_cause(tmp_path: Path) -> None:
+    # the mock model never solves reverse_digits
+    train(tmp_path / "a", "diagnostics.zero_variance_steps=2", "task.name=reverse_digits")
+    lines = (tmp_path / "a" / "results" / "events.jsonl").read_text().splitlines()
+    warnings = [e["text"] for e in map(json.loads, lines) if e["event"] == "warning"]
+    assert any("reward.terms.closeness" in text for text in warnings), warnings
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_ends_cleanly(tmp_path: Path, sent: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "glasshouse",
-        "train",
-        *SMALL,
-        "steps=100000",
-        f"out={tmp_path / 'a'}",
-    ]
+def test_a_signal_saves_the_last_step_and_ends_the_run(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "glasshouse", "train", *SMALL]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+        [*command, "steps=100000", "evaluate.problems=0", f"out={tmp_path / 'a'}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     log = tmp_path / "a" / "results" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(sent)
@@ -204,21 +209,28 @@ def test_an_interrupted_run_ends_cleanly(tmp_path: Path, sent: signal.Signals) -
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     summary = json.loads((tmp_path / "a" / "results" / "summary.json").read_text())
-    assert summary["interrupted_at"] == len(metrics(tmp_path / "a"))
+    assert summary["interrupted_at"] == len(read_metrics(tmp_path / "a"))
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
 
 
-def test_a_lag_of_one_learns_from_exactly_one_version_before(tmp_path: Path) -> None:
-    run(tmp_path / "a", "steps=4", "max_offpolicy_steps=1", "reward.terms={closeness: 1}")
-    versions = {r["step"]: r["version"] for r in rows(tmp_path / "a")}
+def test_one_offpolicy_step_learns_from_exactly_one_version_before(tmp_path: Path) -> None:
+    train(tmp_path / "a", "steps=4", "max_offpolicy_steps=1", PARTIAL_REWARD)
+    versions = {row["step"]: row["version"] for row in read_rows(tmp_path / "a")}
     assert versions == {1: 0, 2: 0, 3: 1, 4: 2}
-    gaps = [m["gap_max"] for m in metrics(tmp_path / "a")]
-    assert gaps[0] < 1e-4 < min(gaps[1:])  # and the loss sees by how much they differ
+    differences = [m["logprob_diff_max"] for m in read_metrics(tmp_path / "a")]
+    assert differences[0] < 1e-4 < min(differences[1:])  # the loss sees that they are off-policy
 
 
-def test_a_lag_is_refused_where_it_could_not_be_corrected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"learn\.refills=0"):
-        run(tmp_path / "a", "max_offpolicy_steps=1", "learn.algorithm=dapo")
-    with pytest.raises(ConfigError, match="importance_cap"):
-        run(tmp_path / "a", "max_offpolicy_steps=1", "learn.importance_cap=0")
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("learn.algorithm=dapo", "learn.max_resamples"),
+        ("learn.importance_cap=0", "learn.importance_cap"),
+    ],
+)
+def test_offpolicy_steps_are_refused_where_they_cannot_be_corrected(
+    tmp_path: Path, override: str, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        train(tmp_path / "a", "max_offpolicy_steps=1", override)
     assert not (tmp_path / "a").exists()

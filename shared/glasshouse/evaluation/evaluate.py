@@ -85,7 +85,7 @@ def evaluate(
             lambda problems, split: collect(problems, split, samples, 1),
             make_evaluation_monitors(config, task),
         )
-        results["organism"] = organisms.summary(labelled)
+        results["organism"] = organisms.summarize_labels(labelled)
         rollouts += arm_rollouts
     return results, rollouts
 
