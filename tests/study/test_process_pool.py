@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from glasshouse.study.process_pool import (
     ProcessPool,
     RunFinished,
     RunRequest,
-    RunRestarted,
     StepDone,
 )
 
@@ -32,13 +30,23 @@ def make_request(out: Path, *overrides: str) -> RunRequest:
     return RunRequest(name=f"The run {out.name}", config=config)
 
 
-def kill_workers(pool: ProcessPool, request: RunRequest) -> None:
-    """Kill the worker after the first step; the next one starts over, without a checkpoint."""
-    for event in pool.run([request]):
-        if isinstance(event, RunRestarted):
-            assert "signal 9" in event.message
-        elif isinstance(event, StepDone):
-            os.kill(pool.workers[0].process.pid, signal.SIGKILL)
+def kill_each_new_worker(pool: ProcessPool, stop: threading.Event) -> None:
+    """Kill workers as soon as they exist, before they have imported torch."""
+    while not stop.wait(0.01):
+        for worker in list(pool.workers):
+            worker.process.kill()
+
+
+def run_and_kill(pool: ProcessPool, request: RunRequest) -> None:
+    stop = threading.Event()
+    killer = threading.Thread(target=kill_each_new_worker, args=(pool, stop))
+    killer.start()
+    try:
+        events = list(pool.run([request]))
+    finally:
+        stop.set()
+        killer.join()
+    raise AssertionError(events)
 
 
 def test_workers_are_reused_replaced_after_a_crash_and_save_their_run_when_the_pool_closes(
@@ -54,7 +62,7 @@ def test_workers_are_reused_replaced_after_a_crash_and_save_their_run_when_the_p
         assert pool.workers == [worker]
 
         with pytest.raises(RunError, match=r"^The run crashing failed: .*signal 9.*2 times"):
-            kill_workers(pool, make_request(tmp_path / "crashing"))
+            run_and_kill(pool, make_request(tmp_path / "crashing"))
 
         for event in pool.run([make_request(tmp_path / "long")]):
             if isinstance(event, StepDone) and event.step == 3:
