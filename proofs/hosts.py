@@ -190,7 +190,7 @@ def signals(cluster: NamespaceCluster) -> Measurements:
 
     seconds = {}
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):
-        worker, leader = cluster.workers.pop(3), cluster.worker_pids[3]
+        leader, worker = cluster.session_leader(3), cluster.workers.pop(3)
         started = time.monotonic()
         worker.send_signal(number)
         assert worker.wait(15) == code, f"{number.name}: {worker.returncode}"

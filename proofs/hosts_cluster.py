@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from proofs.network import Network
-from proofs.processes import stop_process
+from proofs.processes import child_pids, stop_process, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTROLLER, WORKERS, OUTSIDER = 1, (2, 3), 4
@@ -32,8 +32,6 @@ class Cluster(Generic[AnyNetwork]):
     def __init__(self, network: AnyNetwork, folder: Path) -> None:
         self.network, self.folder = network, folder
         self.workers: dict[int, subprocess.Popen[str]] = {}
-        self.worker_pids: dict[int, int] = {}
-        """The processes that run Monarch's worker loop; each leads a session."""
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("HYPERACTOR_")}
         self.environment = {
@@ -79,17 +77,23 @@ class Cluster(Generic[AnyNetwork]):
         assert worker.stdout
         line = next((x for x in worker.stdout if x.startswith(("Ready", "error"))), "it ended")
         assert line.startswith("Ready"), line
-        self.worker_pids[machine] = int(line.split("process ")[1].rstrip(".\n"))
         return line.split()[3].rstrip(",")
 
     def kill_worker(self, machine: int) -> None:
         """Kill the worker, its supervisor and everything it started at once, as a power cut would."""
         from glasshouse.backends.hosts.worker import session_processes
 
+        leader = self.session_leader(machine)
         self.workers[machine].kill()
-        for pid in session_processes(self.worker_pids[machine]):
+        for pid in session_processes(leader):
             os.kill(pid, signal.SIGKILL)
         self.workers.pop(machine).wait()
+
+    def session_leader(self, machine: int) -> int:
+        """Return the child of the worker that runs Monarch's loop; it leads its own session."""
+        pid = self.workers[machine].pid
+        wait_until(lambda: child_pids(pid))
+        return child_pids(pid)[0]
 
     @contextmanager
     def call(

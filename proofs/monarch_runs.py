@@ -28,7 +28,7 @@ from glasshouse.store import rollout_reader
 from glasshouse.train import Trainer
 from glasshouse.train.display import Display
 from glasshouse.types import Request
-from proofs.processes import wait_for_exit, wait_until
+from proofs.processes import child_pids, wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = f"model={ROOT / 'models' / 'mock'}"
@@ -218,8 +218,7 @@ def wait_for_two_steps(out: Path, process: subprocess.Popen[str]) -> list[int]:
         return log.exists() and log.read_text().count("\n") >= 2
 
     wait_until(two_steps, timeout=240, poll=0.05)
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    pids = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    pids = child_pids(process.pid)
     assert len(pids) == 2, pids
     return pids
 

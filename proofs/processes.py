@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 120, poll: float = 0.01) -> None:
@@ -24,6 +25,12 @@ def wait_for_exit(pids: Sequence[int], timeout: float = 60) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def child_pids(pid: int) -> list[int]:
+    """Return the children of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def stop_process(process: subprocess.Popen[str], timeout: float = 15) -> int:

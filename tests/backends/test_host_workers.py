@@ -88,7 +88,7 @@ def test_a_killed_host_is_detected_and_reconnects_at_another_port(cluster: Loopb
 def test_a_stopped_or_killed_worker_leaves_no_process(cluster: LoopbackCluster) -> None:
     """The last test of this file: it ends the workers."""
     for machine, number, code in ((2, signal.SIGTERM, 0), (3, signal.SIGKILL, -9)):
-        worker, leader = cluster.workers.pop(machine), cluster.worker_pids[machine]
+        leader, worker = cluster.session_leader(machine), cluster.workers.pop(machine)
         assert session_processes(leader)
         worker.send_signal(number)
         assert worker.wait(60) == code

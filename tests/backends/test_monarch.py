@@ -106,7 +106,9 @@ def generate(backend: Backend, chunks: list[Chunk]) -> ChunkCompletions:
 def make_samples(completions: ChunkCompletions) -> list[TrainingSample]:
     flat = [c for chunk in completions for group in chunk for c in group]
     return [
-        TrainingSample(prompt=(5, 6), tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=(-1.0) ** n)
+        TrainingSample(
+            prompt=(5, 6), tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=(-1.0) ** n
+        )
         for n, c in enumerate(flat[:16])
     ]
 
