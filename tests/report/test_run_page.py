@@ -57,11 +57,22 @@ def run(runs: Path, tmp_path: Path) -> Path:
     return tmp_path / "a"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[RequestRecorder]:
     recorder = RequestRecorder()
     yield recorder
     recorder.shutdown()
+
+
+@pytest.fixture(scope="module")
+def hostile_page(
+    runs: Path, server: RequestRecorder, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The report of a run whose last evaluation is hostile."""
+    run = tmp_path_factory.mktemp("hostile") / "a"
+    shutil.copytree(runs / "a", run)
+    add_hostile_evaluation(run, server.url)
+    return write_run_report([run])
 
 
 def add_hostile_evaluation(run: Path, url: str) -> None:
@@ -109,9 +120,8 @@ def test_several_runs_are_compared_as_arms_and_seeds(runs: Path, tmp_path: Path)
     assert page.count("<svg ") == 5 + 4
 
 
-def test_hostile_text_is_escaped(run: Path) -> None:
-    add_hostile_evaluation(run, "http://example.invalid")
-    page = write_run_report([run]).read_text()
+def test_hostile_text_is_escaped(hostile_page: Path) -> None:
+    page = hostile_page.read_text()
     assert "<script" not in page
     assert "<img" not in page
     assert "@import" not in re.sub(r"<(pre|p)\b.*?</\1>", "", page, flags=re.DOTALL)
@@ -180,10 +190,9 @@ def test_training_ends_with_monitoring_and_a_report_unless_quiet(
 
 @pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
 def test_a_browser_shows_hostile_text_without_errors_or_requests(
-    run: Path, server: RequestRecorder, tmp_path: Path
+    hostile_page: Path, server: RequestRecorder, tmp_path: Path
 ) -> None:
-    add_hostile_evaluation(run, server.url)
-    dom, console_lines = open_in_browser(write_run_report([run]), tmp_path)
+    dom, console_lines = open_in_browser(hostile_page, tmp_path)
     assert console_lines == []
     assert server.paths == []
     assert dom.count("<svg ") == 10
