@@ -26,7 +26,7 @@ PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | 
 """The published results of each study."""
 SMALL = [
     "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
-    "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1",
+    "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1", "monitor.threshold_problems=4",
 ]  # fmt: skip
 
 
