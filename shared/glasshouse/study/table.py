@@ -16,8 +16,8 @@ from typing import Any
 import zstandard
 
 from glasshouse.errors import RunDataError
-from glasshouse.store import monitor_results
 from glasshouse.store.atomic_files import write_bytes, write_text
+from glasshouse.store.monitor_results import read_monitor_results
 from glasshouse.store.run_directory import load_evaluations, load_metrics
 
 EVALUATION_MEASURES = (
@@ -128,7 +128,8 @@ def collect_rows(run: Path, arm: str, base: str, seed: int) -> list[Row]:
         measured |= {"kl": 0.0} if step == 0 else {}
         measured |= {k: v for k, v in metrics.get(step, {}).items() if k in TRAINING_MEASURES}
         values |= {(step, name): value for name, value in measured.items()}
-    for subject in (monitor_results.read_monitor_results(run / "results") or {"subjects": []})["subjects"]:
+    monitored = read_monitor_results(run / "results") or {"subjects": []}
+    for subject in monitored["subjects"]:
         for evaluation, measures in subject["measures"].items():
             for name, estimate in measures.items():
                 value = estimate.get("measure", estimate)["value"]
