@@ -18,7 +18,7 @@ from glasshouse.plan.pipeline import (
     count_hosts,
     forecast_pipeline,
 )
-from glasshouse.store.run_directory import load_run_config, load_metrics
+from glasshouse.store.run_directory import load_metrics, load_run_config
 
 GENERATORS = (1, 2, 4, 8, 16, 32, 64, 125, 250, 500, 1000)
 ADVICE = {
