@@ -29,10 +29,9 @@ else
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/*/Dockerfile
 	@$(BIN)/lint-imports | tail -n 3
 	@echo "[2/3] types, and every experiment on mock assets"
-	@{ echo $(BIN)/mypy; printf '$(BIN)/python tests/run_test.py --brief %s\n' $(EXPERIMENTS); } \
-	  | xargs -P 2 -I {} sh -c '{}'
+	@printf '%s\n' '$(BIN)/mypy' '$(BIN)/python tests/run_test.py --brief $(EXPERIMENTS)' | xargs -P 2 -I {} sh -c '{}'
 	@echo "[3/3] tests, two at a time"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 endif
 
 ##@ Development

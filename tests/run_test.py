@@ -1,20 +1,22 @@
-"""Tests one experiment on mock assets: its train.py with tests/test_config.yaml over its config.yaml.
+"""Tests experiments on mock assets: each one's train.py, with tests/test_config.yaml merged over its config.
 
     python tests/run_test.py example.rl
-    python tests/run_test.py --brief example.rl      # print output only if something fails
+    python tests/run_test.py --brief example.rl digits.reinforce     # print output only on failure
 
-Trains twice, into two directories: both runs must be bitwise equal. Then runs the experiment's
-test_train.py. Exit code 0 if everything passes, 2 for an unknown experiment.
+Each experiment is trained twice, into two directories; the second run must give the same bits. Then
+its own test_train.py runs. Exits with 0 if everything passes, with 2 for an unknown experiment.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import subprocess
+import os
+import runpy
 import sys
 import tempfile
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -25,43 +27,66 @@ TRAINING = ROOT / "training"
 
 def main(argv: list[str]) -> int:
     brief = "--brief" in argv
-    names = [argument for argument in argv if argument != "--brief"]
-    known = sorted(path.parent.name for path in TRAINING.glob("*/train.py"))
-    if len(names) != 1 or names[0] not in known:
-        problem = f'There is no experiment "{names[0]}"' if names else "Name an experiment"
-        print(f"error: {problem}; there are: {', '.join(known)}.", file=sys.stderr)
+    selected = [name for name in argv if name != "--brief"]
+    names = sorted(p.name for p in TRAINING.iterdir() if (p / "train.py").is_file())
+    unknown = [name for name in selected if name not in names]
+    if unknown or not selected:
+        problem = f'There is no experiment "{unknown[0]}"' if unknown else "Name an experiment"
+        print(f"error: {problem}. Experiments: {', '.join(names)}.", file=sys.stderr)
         return 2
-    experiment = TRAINING / names[0]
-    with tempfile.TemporaryDirectory(prefix="glasshouse-test-") as scratch:
-        runs = [Path(scratch) / name for name in ("first", "second")]
-        for run in runs:
-            train(experiment, run, brief)
-        check_run_directory(runs[0])
-        check_equal(*runs)
-    print(
-        f"{names[0]}: two runs on mock assets are bitwise equal; checkpoint loads in transformers"
-    )
-    run_own_tests(experiment, brief)
+    os.chdir(ROOT)
+    for name in selected:
+        test_experiment(TRAINING / name, brief)
     return 0
 
 
-def train(experiment: Path, out: Path, brief: bool) -> None:
-    files = ["--config", str(ROOT / "tests" / "test_config.yaml")]
-    command = [sys.executable, str(experiment / "train.py"), *files, f"out={out}"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=brief, text=True, check=False)
-    if process.returncode:
-        print(process.stdout or "", process.stderr or "", file=sys.stderr)
-        raise SystemExit(process.returncode)
-
-
-def run_own_tests(experiment: Path, brief: bool) -> None:
-    """Run test_train.py in this process, which has already imported torch."""
-    output = io.StringIO()
-    with redirect_stdout(output if brief else sys.stdout):
+def test_experiment(experiment: Path, brief: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="glasshouse-test-") as folder:
+        runs = [Path(folder) / name for name in ("first", "second")]
+        for run in runs:
+            with captured(brief):
+                run_train_script(experiment / "train.py", run)
+        check_run_directory(runs[0])
+        check_equal(*runs)
+    with captured(brief):
         code = pytest.main(["-q", str(experiment / "test_train.py")])
-    if code:
+        if code:
+            raise SystemExit(int(code))
+    print(
+        f"{experiment.name}: trained twice on mock assets, bitwise equal; the checkpoint opens in "
+        "transformers; test_train.py passed",
+        flush=True,
+    )
+
+
+def run_train_script(script: Path, out: Path) -> None:
+    """Run the script as `python train.py` does, in this process: importing torch again takes longer
+    than the training."""
+    arguments, sys.argv = sys.argv, [
+        str(script), "--config", str(ROOT / "tests" / "test_config.yaml"), f"out={out}",
+    ]  # fmt: skip
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        sys.argv = arguments
+
+
+@contextmanager
+def captured(brief: bool) -> Iterator[None]:
+    """With `brief`, hold the output back and print it only if something fails."""
+    if not brief:
+        yield
+        return
+    output = io.StringIO()
+    try:
+        with redirect_stdout(output):
+            yield
+    except BaseException:
         print(output.getvalue(), file=sys.stderr)
-        raise SystemExit(int(code))
+        raise
 
 
 def check_run_directory(run: Path) -> None:

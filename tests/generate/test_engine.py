@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import glasshouse
 from glasshouse.errors import ConfigError
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
-from glasshouse.models import Policy, llama, save_policy
+from glasshouse.models import Policy, llama
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.types import Completion, Request, StopReason
 
@@ -210,39 +204,6 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
 
 
 # ── keyed noise ──────────────────────────────────────────────────────────────────────────────────
-
-GENERATE_SCRIPT = """
-import json, sys, torch
-torch.set_num_threads(1)
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.models import load_policy
-from glasshouse.types import Request
-folder, prompts = json.load(sys.stdin)
-torch.manual_seed(99)
-generator = TorchGenerator(load_policy(folder))
-generator.generate([Request(prompt=tuple(prompts[0]), keys=(5,) * 9)], SamplingParams(max_tokens=5))
-requests = [Request(prompt=tuple(p), keys=(2 * i, 2 * i + 1)) for i, p in enumerate(prompts)]
-out = generator.generate(requests, SamplingParams(max_tokens=60))
-print(json.dumps([[(c.tokens, [x.hex() for x in c.logprobs], c.stop) for c in g] for g in out]))
-"""
-
-
-def test_another_process_generates_the_same_bits(pocket: Policy, tmp_path: Path) -> None:
-    save_policy(pocket, tmp_path)
-    prompts = question_prompts(pocket)
-    environment = {**os.environ, "PYTHONPATH": str(Path(glasshouse.__file__).parents[1])}
-    process = subprocess.run(
-        [sys.executable, "-c", GENERATE_SCRIPT],
-        input=json.dumps([str(tmp_path), prompts]), capture_output=True, text=True, check=True,
-        env=environment,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    requests = [Request(prompt=p, keys=(2 * i, 2 * i + 1)) for i, p in enumerate(prompts)]
-    expected = TorchGenerator(pocket).generate(requests, SamplingParams(max_tokens=60))
-    assert json.loads(process.stdout) == [
-        [[list(c.tokens), [x.hex() for x in c.logprobs], c.stop.value] for c in group]
-        for group in expected
-    ]
 
 
 def test_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:

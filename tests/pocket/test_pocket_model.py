@@ -70,7 +70,12 @@ def test_same_recipe_gives_bitwise_equal_weights() -> None:
 def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
     """A short version of `make demo-seeds`."""
     example = ROOT / "training" / "example.rl" / "config.yaml"
-    settings = ["steps=20", "evaluate.problems=100", f"out={tmp_path / 'run'}"]
+    settings = [
+        "steps=10",
+        "evaluate.problems=60",
+        "monitor.at_end=false",
+        f"out={tmp_path / 'run'}",
+    ]
     summary = Trainer(config.load_config([example], settings)).train()
-    assert summary["after"]["pass_at_1"] >= summary["before"]["pass_at_1"] + 0.15
+    assert summary["after"]["pass_at_1"] >= summary["before"]["pass_at_1"] + 0.1
     assert summary["after"]["sampled_length"] > 1.2 * summary["before"]["sampled_length"]

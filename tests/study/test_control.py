@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.study.in_process_pool import InProcessPool
 from tests.study.test_process_pool import SMALL
 
 from glasshouse.cli import main
@@ -46,8 +47,9 @@ def test_the_likeliest_reason_depends_on_the_starting_accuracy() -> None:
 
 
 def test_the_command_trains_both_arms_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
     out = tmp_path / "control"
     command = ["control", "--seeds", "1", "--jobs", "1", "--out", str(out), *SMALL, "steps=2"]
     assert main(command) == 1

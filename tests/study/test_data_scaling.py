@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli import main
 from glasshouse.study.data_scaling import COLUMNS, summarize_runs
@@ -23,9 +24,10 @@ def run_command(out: Path, *overrides: str) -> int:
 
 
 def test_fixed_sets_are_compared_with_fresh_problems_and_trained_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
     out = tmp_path / "scaling"
     assert run_command(out) == 0
     assert "multiplication, 2 steps" in capsys.readouterr().out

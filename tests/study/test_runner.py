@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from proofs.resume import ROOT, list_differences, load_result
+from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli import main
 from glasshouse.store import read_rollouts
@@ -158,8 +159,7 @@ def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
     # seed 1 was trained by a worker that had trained another run before
     run = complete / "runs" / "kl" / "seed-1"
     alone = tmp_path / "alone"
-    command = ["train", "--quiet", "--config", str(run / "config.yaml"), f"out={alone}"]
-    subprocess.run([sys.executable, "-m", "glasshouse", *command], check=True, timeout=240)
+    assert main(["train", "--quiet", "--config", str(run / "config.yaml"), f"out={alone}"]) == 0
     assert not list_differences(alone, load_result(run))
 
 
@@ -199,7 +199,10 @@ def test_after_kills_and_an_interrupt_the_resumed_study_gives_the_same_bytes(
     assert table_bytes(out) == table_bytes(complete)
 
 
-def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(file: Path, copy: Path) -> None:
+def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
+    file: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
     times = {p: p.stat().st_mtime_ns for p in copy.glob("runs/*/*/results/rows.jsonl")}
     assert len(times) == 4
     longer = run_without_report(file, copy, ["plain"], 3, jobs=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from argparse import SUPPRESS
@@ -62,7 +63,8 @@ def make_parser() -> CommandParser:
 
 def run_command(command: Callable[[], int | None]) -> int:
     """Call `command`; a user error becomes a message on stderr and exit code 2, without a traceback."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe gets whole lines
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a notebook replaces it
+        sys.stdout.reconfigure(line_buffering=True)  # a pipe gets whole lines
     try:
         return int(command() or 0)
     except GlasshouseError as error:
