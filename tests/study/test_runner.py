@@ -164,8 +164,9 @@ def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
 
 
 def test_after_kills_and_an_interrupt_the_resumed_study_gives_the_same_bytes(
-    file: Path, complete: Path, tmp_path: Path, start_study: Callable[[Path, Path], StudyProcess]
-) -> None:
+    file: Path, complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    start_study: Callable[[Path, Path], StudyProcess],
+) -> None:  # fmt: skip
     """One run at a time instead of two. The worker is killed, then the command gets Ctrl-C; the next
     command is killed during another run; the third one finishes."""
     out = tmp_path / "out"
@@ -190,7 +191,8 @@ def test_after_kills_and_an_interrupt_the_resumed_study_gives_the_same_bytes(
     assert not (out / "runs" / "kl" / "seed-0" / "results" / "rows.jsonl").exists()
     finished_at = (results / "rows.jsonl").stat().st_mtime_ns
 
-    run_without_report(file, out, jobs=1)
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
+    run_without_report(file, out)
     assert not Path(f"/proc/{worker}").exists()
     events = second.read_events("kl/seed-0")
     assert was_stopped(events)
