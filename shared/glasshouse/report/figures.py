@@ -21,7 +21,7 @@ from glasshouse.report.monitor_table import find_measure
 from glasshouse.report.run_data import RunData
 
 INK = "#010203"
-COLOURS = ("#010204", "#010205", "#010206", "#010207", "#010208", "#010209")
+COLOURS = tuple(f"#0102{number:02x}" for number in range(4, 14))
 CSS_COLOURS = {INK: "currentColor"} | {c: f"var(--line-{n})" for n, c in enumerate(COLOURS)}
 TRAINING_METRICS = (
     ("accuracy", "accuracy of training samples"),

@@ -29,8 +29,8 @@ LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
 )
 """Line colours of the light page."""
-MARKERS = "os^Dvp"
-"""Arms differ in shape as well as in colour."""
+MARKERS = "os^Dvp*X<P"
+"""Arms differ in shape as well as in colour; ten of each."""
 DASHES = ("-", "--", ":")
 """For studies with more arms than colours."""
 LABEL_GAP = 0.075
@@ -108,7 +108,7 @@ def _curve_drawer(analysis: Analysis, measure: str) -> DrawFigure:
         if _has_bounds(measure):
             axis.set_ylim(-0.03, 1.03)
         axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
-        _label_arms(axis, labels, last + shift * (len(analysis.arms) + 2))
+        _label_arms(axis, labels, last, last + shift * (len(analysis.arms) + 3))
         return figure
 
     return draw
@@ -124,17 +124,19 @@ def _plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str)
     axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], x: float) -> None:
-    """Write each arm's name next to its last point, without overlaps."""
+def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], left: float, x: float) -> None:
+    """Write each arm's name at `x`, without overlaps, joined by a thin line to its last point."""
     bottom, top = axis.get_ylim()
     axis.set_ylim(bottom, top)
     ordered = sorted(labels)
     heights = spread_labels(
         [value for value, _, _ in ordered], (top - bottom) * LABEL_GAP, bottom, top
     )
-    for (_, name, colour), y in zip(ordered, heights, strict=True):
+    for (value, name, colour), y in zip(ordered, heights, strict=True):
         text = escape_mathtext(name)
         axis.annotate(text, (x, y), color=colour, fontsize=8, va="center", annotation_clip=False)
+        leader = [(left, value), (x - 0.2 * (x - left), value), (x - 0.05 * (x - left), y)]
+        axis.plot(*zip(*leader, strict=True), color=colour, linewidth=0.5, alpha=0.5, clip_on=False)
 
 
 def spread_labels(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
