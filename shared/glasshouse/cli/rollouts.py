@@ -206,7 +206,7 @@ def _print_query_result(
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.report.rollout_text import escape_control_characters
+    from glasshouse.text import terminal_safe
 
     if as_json:
         for record in records:
@@ -215,10 +215,7 @@ def _print_query_result(
         return
     table = Table(*names)
     for record in records:
-        cells = (
-            f"{v:.6g}" if isinstance(v, float) else escape_control_characters(str(v))
-            for v in record
-        )
+        cells = (f"{v:.6g}" if isinstance(v, float) else terminal_safe(str(v)) for v in record)
         table.add_row(*map(Text, cells))
     console.print(table)
 

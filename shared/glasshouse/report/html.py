@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from glasshouse.report.rollout_text import escape_control_characters
+from glasshouse.text import terminal_safe
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLESHEET = TEMPLATES / "style.css"
@@ -21,7 +21,7 @@ STYLESHEET = TEMPLATES / "style.css"
 
 def _escape_controls(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
-        return escape_control_characters(value)
+        return terminal_safe(value)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from glasshouse.answers.sections import find_markers
 from glasshouse.store.manifest import LogSize, ManifestEntry, format_bytes
+from glasshouse.text import terminal_safe
 
 Row = dict[str, Any]
 MAX_LINES = 12
@@ -105,7 +105,7 @@ def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    question = Text(escape_control_characters(row["prompt"] if prompt else row["question"]))
+    question = Text(terminal_safe(row["prompt"] if prompt else row["question"]))
     if not prompt:
         question.append(f"  (prompt of {len(row['prompt']):,} characters: --prompt)", style="dim")
     cot, answer = split_cot(row)
@@ -113,11 +113,11 @@ def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
     if cot.plain.strip():
         grid.add_row("CoT", cot)
     grid.add_row("answer" if answer.plain else "", answer)
-    parsed, reason = (escape_control_characters(str(row[key])) for key in ("answer", "reason"))
+    parsed, reason = (terminal_safe(str(row[key])) for key in ("answer", "reason"))
     grid.add_row("parsed", Text(f"{parsed} by rule {row['rule']}: {reason}"))
-    grid.add_row("gold", Text(escape_control_characters(row["gold"])))
+    grid.add_row("gold", Text(terminal_safe(row["gold"])))
     terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
-    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({escape_control_characters(terms)})"))
+    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({terminal_safe(terms)})"))
     grid.add_row("advantage", Text(f"{row['advantage']:+.3f}"))
     grid.add_row("sampled", Text(_describe_sampling(row)))
     return Panel(grid, title=_heading(row), title_align="left", border_style=_colour(row))
@@ -128,11 +128,11 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
     columns = max(1, min(len(rows), width // MIN_COLUMN_WIDTH))
     panels = [
         Panel(
-            Text(escape_control_characters(row["completion"])),
+            Text(terminal_safe(row["completion"])),
             title=Text(
                 f"{row['sample']} {_mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
             ),
-            subtitle=Text(f"{escape_control_characters(str(row['answer']))}, {row['rule']}"),
+            subtitle=Text(f"{terminal_safe(str(row['answer']))}, {row['rule']}"),
             border_style=_colour(row),
             width=width // columns - 1,
         )
@@ -142,10 +142,10 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
     correct = sum(row["correct"] for row in rows)
     summary = (
         f"{first['split']}, step {first['step']}, group {first['group']}: gold "
-        f"{escape_control_characters(first['gold'])}, {correct} of {len(rows)} correct"
+        f"{terminal_safe(first['gold'])}, {correct} of {len(rows)} correct"
     )
     return Group(
-        Text(escape_control_characters(first["question"]), style="bold"),
+        Text(terminal_safe(first["question"]), style="bold"),
         Text(summary, style="dim"),
         Columns(panels, padding=(0, 1, 0, 0)),
     )
@@ -160,24 +160,15 @@ def split_cot(row: Row) -> tuple[Text, Text]:
     cut = tags[-1] if tags else body if 0 < body < len(completion) else len(completion)
     low, high = row["span"] or (len(completion), len(completion))
     text = Text()
-    text.append(escape_control_characters(completion[:low]))
-    text.append(escape_control_characters(completion[low:high]), style=f"bold {_colour(row)}")
-    text.append(escape_control_characters(completion[high:]))
+    text.append(terminal_safe(completion[:low]))
+    text.append(terminal_safe(completion[low:high]), style=f"bold {_colour(row)}")
+    text.append(terminal_safe(completion[high:]))
     if cut == len(completion):
         cot, answer = text, Text()
     else:
-        cot, answer = text.divide([len(escape_control_characters(completion[:cut]))])[:2]
+        cot, answer = text.divide([len(terminal_safe(completion[:cut]))])[:2]
     cot.rstrip()
     return cot, answer
-
-
-def escape_control_characters(text: str) -> str:
-    """Replace control characters and lone surrogates, except line ends and tabs, by their escapes:
-    a terminal must show them, not execute them."""
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs", "Cf") else ascii(c)[1:-1]
-        for c in text
-    )
 
 
 def _heading(row: Row) -> Text:

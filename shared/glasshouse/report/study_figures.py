@@ -18,12 +18,12 @@ from markupsafe import Markup
 from glasshouse.measures.registry import lookup
 from glasshouse.report import figures
 from glasshouse.report.html import STYLESHEET
-from glasshouse.report.rollout_text import escape_control_characters
 from glasshouse.store.atomic_files import write_bytes
 from glasshouse.study.analysis import Analysis, ArmCurve
 from glasshouse.study.questions import Comparison, Contrast
 from glasshouse.study.sentences import describe_measure
 from glasshouse.study.verdict import Verdict
+from glasshouse.text import terminal_safe
 
 LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
@@ -231,7 +231,7 @@ def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple
 
 def escape_mathtext(text: str) -> str:
     """Text that matplotlib does not parse as a formula, with control characters escaped."""
-    lines = (escape_control_characters(line) for line in text.split("\n"))
+    lines = (terminal_safe(line) for line in text.split("\n"))
     return "\n".join(lines).replace("$", r"\$")
 
 

@@ -1,0 +1,81 @@
+"""Text from users and models, made safe to print: pure functions without imports from the package."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import unicodedata
+from collections.abc import Sequence
+
+UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories of control, format (bidirectional marks) and surrogate characters, and of line and
+paragraph separators."""
+
+
+def terminal_safe(text: str) -> str:
+    """Replace control, escape and bidirectional characters and lone surrogates, except line ends and
+    tabs, by their escapes: a terminal must show them, not execute them.
+
+    Example: `terminal_safe("a\\x1b[2J")` gives `a\\\\x1b[2J`
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or _is_safe(c) else ascii(c)[1:-1] for c in text)
+
+
+def terminal_safe_json(line: str) -> str:
+    """Escape the same characters in JSON text. They occur only inside its strings, so the result is
+    JSON with the same value."""
+    if line.isascii():  # json.dumps escapes control characters; only DEL passes
+        return line.replace("\x7f", "\\u007f")
+    return "".join(c if c in "\n\t" or _is_safe(c) else _json_escape(c) for c in line)
+
+
+def shell_command(arguments: Sequence[str | os.PathLike[str]]) -> str:
+    """Return a command line that a POSIX shell splits into exactly these arguments. An argument with
+    characters that a terminal would execute is written as $'…', which bash and zsh read.
+
+    Example: `shell_command(["glasshouse", "eval", "my run"])` gives `glasshouse eval 'my run'`
+    """
+    return " ".join(_quote(os.fspath(argument)) for argument in arguments)
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Example: `count_noun(1, "step")` gives `1 step`, and `count_noun(2000, "step")` gives `2,000 steps`"""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_duration(seconds: float) -> str:
+    """Example: `format_duration(8)` gives `8 s`, and `format_duration(75)` gives `1:15 min`"""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{rest:02d} h"
+    return f"{minutes}:{rest:02d} min" if minutes else f"{rest} s"
+
+
+def _is_safe(character: str) -> bool:
+    return unicodedata.category(character) not in UNSAFE_CATEGORIES
+
+
+def _quote(argument: str) -> str:
+    if all(map(_is_safe, argument)):
+        return shlex.quote(argument)
+    escaped = "".join(
+        f"\\{c}" if c in "\\'" else c if _is_safe(c) else _byte_escapes(c) for c in argument
+    )
+    return f"$'{escaped}'"
+
+
+def _byte_escapes(character: str) -> str:
+    """The bytes of a character in a file name; a surrogate stands for a byte that is not UTF-8."""
+    try:
+        data = character.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        data = character.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
