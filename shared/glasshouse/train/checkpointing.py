@@ -17,6 +17,7 @@ from glasshouse.store import RunDirectory, checkpoints
 from glasshouse.store.checkpoints import Checkpoint, Snapshot
 from glasshouse.store.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
 from glasshouse.store.run_directory import utc_timestamp
+from glasshouse.text import count_noun
 
 
 @dataclass(slots=True)
@@ -68,14 +69,15 @@ class CheckpointManager:
         previous = -math.inf if progress.reward is None else progress.reward
         reasons = []
         if config.every and progress.step % config.every == 0:
-            reasons.append(f"every {config.every} steps")
+            reasons.append(f"every {count_noun(config.every, 'step')}")
         if previous <= threshold < reward:
             reasons.append(f"reward {reward:.3f} above {threshold:g}")
         if best is None or reward > best:
             improved = best is None or reward > best + config.min_improvement
             if config.save_best and improved:
-                before = "first" if best is None else f"{best:.3f} at step {progress.best_step}"
-                reasons.append(f"reward {reward:.3f} is a new best ({before})")
+                new, old = format_apart(reward, best)
+                before = "first" if best is None else f"{old} at step {progress.best_step}"
+                reasons.append(f"reward {new} is a new best ({before})")
             progress.best, progress.best_step = reward, progress.step
         if is_last:
             reasons.append("end of training")
@@ -105,11 +107,11 @@ class CheckpointManager:
         started = time.perf_counter()
         checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
         self.saved_step = progress.step
-        self._report_saved(checkpoint, reasons, time.perf_counter() - started)
+        self._report_saved(checkpoint, time.perf_counter() - started)
         self._prune()
         return checkpoint
 
-    def _report_saved(self, checkpoint: Checkpoint, reasons: list[str], seconds: float) -> None:
+    def _report_saved(self, checkpoint: Checkpoint, seconds: float) -> None:
         path = checkpoint.path.relative_to(self.directory.path)
         self.directory.log_event(
             "save",
@@ -120,8 +122,7 @@ class CheckpointManager:
             bytes=checkpoint.bytes,
             seconds=round(seconds, 4),
         )
-        if any(reason.startswith("reward") for reason in reasons):
-            self.say(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.reason}")
+        self.say(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.reason}")
 
     def _prune(self) -> None:
         for removed in checkpoints.prune_checkpoints(self.directory.checkpoints, self.config.keep):
@@ -129,9 +130,15 @@ class CheckpointManager:
             self.directory.log_event(
                 "prune", path=str(path), reason=removed.reason, bytes=removed.bytes
             )
-            self.say(
-                f"           pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {removed.reason}"
-            )
+            self.say(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {removed.reason}")
+
+
+def format_apart(value: float, other: float | None) -> tuple[str, str]:
+    """Format two numbers with three decimals, or as many more as it takes to tell them apart."""
+    if other is None:
+        return f"{value:.3f}", ""
+    texts = ((f"{value:.{digits}f}", f"{other:.{digits}f}") for digits in range(3, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (repr(value), repr(other)))
 
 
 def progress_from_state(state: dict[str, Any], next_rollouts: bytes) -> Progress:

@@ -1,10 +1,14 @@
 """What is printed while a run trains: a progress bar, messages, and a table at the end.
 
-On a terminal the bar shows progress and the time left; in a pipe only messages and results are printed.
+On a terminal the bar shows progress and the time left. In a pipe about PIPE_LINES lines of progress are
+printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from glasshouse.config import Config
 from glasshouse.models import Policy
 from glasshouse.rollout import Group
 from glasshouse.store import LogSize
 from glasshouse.tasks import Task
+from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
 from glasshouse.train.startup_banner import startup_banner
+
+HEARTBEAT_SECONDS = 30.0
+PIPE_LINES = 20
 
 
 class Display:
@@ -47,7 +56,10 @@ QuietDisplay = Display
 
 
 class TerminalDisplay(Display):
-    """Prints to a console. `verbose` adds one completion of every step."""
+    """Prints to a console. `verbose` adds one completion of every step.
+
+    Lines are never wrapped, so that a command can be pasted, and texts of users and models are escaped.
+    """
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
         self.console = console or Console(highlight=False)
@@ -61,37 +73,50 @@ class TerminalDisplay(Display):
             console=self.console,
             disable=not self.console.is_terminal,
         )
+        self.status = "starting"
+        """What the run is doing; printed by the heartbeat."""
+        self.heartbeat = Heartbeat(lambda: self.say(self.status))
 
     def start(self, config: Config, path: Path, policy: Policy, task: Task[Any]) -> None:
         size = task.size()
-        space = f"{size:,} problems" if size is not None else "unbounded problem space"
-        self.console.print(
-            f"[bold]{config.task.name}[/] ({config.task.style.value}, {space}), "
-            f"[bold]{config.learn.algorithm}[/] on [bold]{escape(config.model)}[/] "
-            f"({policy.model.num_parameters():,} parameters), seed {config.seed}"
+        space = "unbounded problem space" if size is None else count_noun(size, "problem")
+        self.steps = config.steps
+        self._print(
+            (config.task.name, "bold"),
+            f" ({config.task.style.value}, {space}), ",
+            (config.learn.algorithm, "bold"),
+            " on ",
+            (config.model, "bold"),
+            f" ({policy.model.num_parameters():,} parameters), seed {config.seed}",
         )
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
-            self.console.print(f"[dim]task options: {escape(options)}[/]")
-        self.console.print(
-            f"[dim]{config.steps} steps of {config.data.groups_per_step} problems × "
-            f"{config.generate.group_size} samples → {escape(str(path))}[/]"
+            self._print((f"task options: {options}", "dim"))
+        batch = (
+            f"{count_noun(config.data.groups_per_step, 'problem')} × "
+            f"{count_noun(config.generate.group_size, 'sample')}"
         )
+        self._print((f"{count_noun(config.steps, 'step')} of {batch} → {path}", "dim"))
         self.bar = self.progress.add_task("train", total=config.steps, line="")
 
     def __enter__(self) -> TerminalDisplay:
         self.progress.start()
+        if not self.console.is_terminal:
+            self.heartbeat.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.heartbeat.stop()
         self.progress.stop()
 
     def evaluating(self, step: int) -> None:
         self.progress.update(self.bar, description="evaluate")
+        self.status = f"step {step:>4}  evaluating"
 
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
         self.progress.update(self.bar, description="train")
-        self.progress.console.print(
+        self.status = f"step {step:>4}  training"
+        self._print_stamped(
             f"step {step:>4}  held-out accuracy {format_rate(results, 'accuracy')}"
             + format_behaviour(results.get("organism", {}))
         )
@@ -99,24 +124,29 @@ class TerminalDisplay(Display):
     def step(self, row: dict[str, Any], groups: list[Group]) -> None:
         line = f"reward {row['reward']:+.2f}  correct {row['accuracy']:.0%}  length {row['length']:.0f}"
         self.progress.update(self.bar, completed=row["step"], line=line)
+        self.status = f"step {row['step']:>4}  of {self.steps}: {line}"
         if self.verbose:
             first = groups[0][0]
-            mark = "[green]correct[/]" if first.grade.correct else "[red]wrong[/]"
-            self.progress.console.print(
-                f"[bold]step {row['step']}[/]  {line}\n[dim]{escape(first.problem.question)}[/]\n"
-                f"{escape(first.text)}\n{mark}: {escape(str(first.grade.extracted.value))} "
-                f"(rule {first.grade.extracted.rule.value}), "
-                f"reference answer {escape(first.problem.answer)}, reward {first.grade.reward:+.2f}\n"
+            extracted = first.grade.extracted
+            self._print_stamped(f"step {row['step']:>4}  {line}", "bold")
+            self._print((first.problem.question, "dim"))
+            self._print(first.text)
+            self._print(
+                ("correct", "green") if first.grade.correct else ("wrong", "red"),
+                f": {extracted.value} (rule {extracted.rule.value}), reference answer "
+                f"{first.problem.answer}, reward {first.grade.reward:+.2f}\n",
             )
+        elif not self.console.is_terminal and row["step"] % -(-self.steps // PIPE_LINES) == 0:
+            self.say(self.status)
 
     def warn(self, message: str) -> None:
-        self.progress.console.print(f"[yellow]{escape(message)}[/]")
+        self._print_stamped(message, "yellow")
 
     def say(self, message: str) -> None:
-        self.progress.console.print(f"[dim]{escape(message)}[/]")
+        self._print_stamped(message, "dim")
 
     def resumed(self, step: int, path: Path) -> None:
-        self.console.print(
+        self._print(
             f"Resuming after step {step} from {path.parent.name}/{path.name}; "
             "the rollout log is truncated to that step."
         )
@@ -126,16 +156,14 @@ class TerminalDisplay(Display):
         if line := startup_banner(
             path, step, config.steps, str(policy.model.device), config.threads
         ):
-            self.console.print(escape(line), soft_wrap=True)
+            self._print(line)
 
     def tracked(self, urls: dict[str, str]) -> None:
         for name, url in urls.items():
-            self.console.print(f"tracked by {name}: {escape(url)}", soft_wrap=True)
+            self._print(f"tracked by {name}: {url}")
 
     def finished_before(self, summary: dict[str, Any]) -> None:
-        self.console.print(
-            f"{escape(summary['run'])} is already finished. Its results:", soft_wrap=True
-        )
+        self._print(f"{summary['run']} is already finished. Its results:")
         self.end(summary)
 
     def stopping(self) -> None:
@@ -150,25 +178,64 @@ class TerminalDisplay(Display):
         self.warn(f"Stopped at once: {state}. Repeat the command to resume.")
 
     def end(self, summary: dict[str, Any]) -> None:
-        before, after = summary.get("before"), summary.get("after")
+        before, after, run = summary.get("before"), summary.get("after"), summary["run"]
         if before and after:
             self.console.print(comparison_table(before, after))
         elif "interrupted_at" in summary:
-            self.console.print(
-                f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat the "
-                f"command or run: glasshouse resume {escape(summary['run'])}",
-                soft_wrap=True,
+            self._print(
+                f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat "
+                f"the command or run: {shell_command(['glasshouse', 'resume', run])}"
             )
-        minutes, seconds = divmod(round(summary["seconds"]), 60)
-        checkpoint = escape(summary["checkpoint"])
+        duration = format_duration(summary["seconds"])
         for line in (
-            f"{summary['steps_done']} steps in {minutes}:{seconds:02d} min",
-            f"files        {escape(summary['run'])}  (results/summary.json, metrics.jsonl, rollouts/)",
-            f"rollout log  {LogSize(**summary['rollout_log'])}  (read it with: glasshouse rollouts)",
-            f"checkpoint   {checkpoint}",
-            f"next         glasshouse eval {checkpoint} --task {summary['task']} --style {summary['style']}",
+            f"{count_noun(summary['steps_done'], 'step')} in {duration}",
+            f"files        {run}  (results/summary.json, metrics.jsonl, rollouts/)",
+            f"rollout log  {LogSize(**summary['rollout_log'])}",
+            f"checkpoint   {summary['checkpoint']}",
+            f"next         {shell_command(['glasshouse', 'eval', summary['checkpoint']])}",
+            f"             {shell_command(['glasshouse', 'rollouts', run])}",
         ):
-            self.console.print(line, soft_wrap=True)
+            self._print(line)
+
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        """Print one line of texts and (text, style) pairs."""
+        text = Text()
+        for part in parts:
+            content, style = (part, "") if isinstance(part, str) else part
+            text.append(terminal_safe(content), style)
+        self.console.print(text, soft_wrap=True)
+        self.heartbeat.postpone()
+
+    def _print_stamped(self, message: str, style: str = "") -> None:
+        """Print a line with the time of day."""
+        self._print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
+
+
+class Heartbeat:
+    """Calls a function in a thread whenever nothing was printed for HEARTBEAT_SECONDS: a log without
+    new lines looks like a run that hangs."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self.beat = beat
+        self.stopped = threading.Event()
+        self.postpone()
+
+    def start(self) -> None:
+        self.stopped.clear()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def postpone(self) -> None:
+        """Wait for the whole interval again."""
+        self.due = time.monotonic() + HEARTBEAT_SECONDS
+
+    def _run(self) -> None:
+        while not self.stopped.wait(max(0.0, self.due - time.monotonic())):
+            if time.monotonic() >= self.due:
+                self.postpone()
+                self.beat()
 
 
 def format_behaviour(organism: dict[str, Any]) -> str:
@@ -182,7 +249,7 @@ def format_behaviour(organism: dict[str, Any]) -> str:
 
 def comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
     """Return a table of two evaluations with intervals."""
-    table = Table(title=f"{after['problems']} held-out problems", title_justify="left")
+    table = Table(title=count_noun(after["problems"], "held-out problem"), title_justify="left")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
@@ -193,7 +260,7 @@ def comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
 
 def results_table(results: dict[str, Any]) -> Table:
     """Return a table of one evaluation with intervals."""
-    title = f"{results['problems']} held-out problems"
+    title = count_noun(results["problems"], "held-out problem")
     table = Table(title=title, title_justify="left", show_header=False)
     for label, value in _rows(results):
         table.add_row(label, value)
@@ -212,7 +279,8 @@ def _rows(results: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append((f"pass@{key.removeprefix('pass_at_')}, sampled", f"{results[key]:.3f}"))
     rows.append(("length, tokens", f"{results['length']:.1f}"))
     for level, rates in results["levels"].items():
-        rows.append((f"  {level} ({rates['problems']})", format_rate(rates, "accuracy")))
+        label = escape(terminal_safe(f"  {level} ({rates['problems']})"))
+        rows.append((label, format_rate(rates, "accuracy")))
     return rows
 
 
