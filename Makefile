@@ -26,7 +26,7 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@echo "[1/3] format, lint, direction of imports, Dockerfiles"
-	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/*/Dockerfile
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile
 	@$(BIN)/lint-imports | tail -n 3
 	@echo "[2/3] types, and every experiment on mock assets"
 	@printf '%s\n' '$(BIN)/mypy' '$(BIN)/python tests/run_test.py --brief $(EXPERIMENTS)' | xargs -P 2 -I {} sh -c '{}'
@@ -48,7 +48,7 @@ setup: $(VENV)/.ready ## install into .venv (the other targets do this when need
 
 ##@ Images (docs/images.md)
 .PHONY: build
-build: ## EXP=example.rl: build its image with docker, podman or buildah; CUDA=1, RUNPOD=1
+build: ## EXP=example.rl: build the base image and its image with docker, podman or buildah; CUDA=1, RUNPOD=1
 	@$(PYTHON) tools/images.py build "$(EXP)" -- $(ARGS)
 
 .PHONY: push
@@ -86,7 +86,7 @@ hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised pe
 	@$(BIN)/python -m proofs.hosts $(ARGS)
 
 .PHONY: image-proof
-image-proof: ## build an image with buildah, search it for secrets; train, stop, kill, resume (10 min, root)
+image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)
 
 .PHONY: forecast-proof

@@ -32,10 +32,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from images import CUDA_INDEX, Image, read_revision  # noqa: E402
+from images import BASE_DOCKERFILE, CUDA_INDEX, PYTHON, Image, read_revision  # noqa: E402
 
 EXPERIMENT = "example.rl"
-BASE = "docker.io/library/python:3.11-slim"
+PYTHON_IMAGE = f"docker.io/library/python:{PYTHON}-slim"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SECRET = b"planted-" + os.urandom(16).hex().encode()
 PLANTED = [
@@ -81,9 +81,9 @@ class Buildah:
             sys.exit(f"buildah {arguments[0]} failed:\n{output[-3000:]}")
         return process.stdout.strip()
 
-    def make_base(self) -> None:
-        """Create Debian with Python, under the name of the image in the Dockerfile's FROM."""
-        if BASE in self("images", "--format", "{{.Name}}:{{.Tag}}").split():
+    def make_python_image(self) -> None:
+        """Create Debian with Python, under the name of the image in the base Dockerfile's FROM."""
+        if PYTHON_IMAGE in self("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return
         archive = self.state / "base.tar"
         if not archive.exists():
@@ -94,15 +94,21 @@ class Buildah:
             partial.rename(archive)
         container = self("from", "scratch")
         self("add", container, str(archive), "/")
-        self("commit", "--rm", container, BASE)
+        self("commit", "--rm", container, PYTHON_IMAGE)
 
     def build(self, context: Path, name: str, image: Image, *arguments: str) -> None:
-        self(
-            "build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers",
-            "--file", f"{context}/training/{image.experiment}/Dockerfile", "--tag", name,
-            *(f"--build-arg={k}={v}" for k, v in image.build_arguments.items()),
-            *mount_pip_settings(self.state), *arguments, str(context), log=self.state / "build.log",
-        )  # fmt: skip
+        """Build the base image and the experiment's as tools/images.py does, but without pulling."""
+        for dockerfile, tag, build_arguments in (
+            (BASE_DOCKERFILE, image.base_name, image.base_arguments),
+            (image.dockerfile, name, image.build_arguments),
+        ):
+            self(
+                "build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers",
+                "--file", f"{context}/{dockerfile}", "--tag", tag,
+                *(f"--build-arg={k}={v}" for k, v in build_arguments.items()),
+                *mount_pip_settings(self.state), *arguments, str(context),
+                log=self.state / f"{Path(dockerfile).name}.log",
+            )  # fmt: skip
 
     def inspect(self, name: str) -> dict[str, Any]:
         return json.loads(self("inspect", "--type", "image", name))["OCIv1"]
@@ -272,17 +278,14 @@ def check_no_secret(
 
 def check_files(context: Path, root: Path) -> None:
     """The package and the experiment in the image equal the context byte for byte."""
-    (site,) = (root / "opt" / "venv" / "lib").glob("python3*/site-packages")
     planted = {context / name for name in PLANTED}
     compared = 0
-    for source, target, folder in (
-        (context / "shared", site, "glasshouse"),
-        (context, root / "app", f"training/{EXPERIMENT}"),
-    ):
-        results = source / folder / "results"  # .dockerignore excludes it
-        for file in (source / folder).rglob("*"):
+    for folder in ("shared/glasshouse", f"training/{EXPERIMENT}"):
+        results = context / folder / "results"  # .dockerignore excludes it
+        for file in (context / folder).rglob("*"):
             if file.is_file() and file not in planted and results not in file.parents:
-                assert file.read_bytes() == (target / file.relative_to(source)).read_bytes(), file
+                copy = root / "app" / file.relative_to(context)
+                assert file.read_bytes() == copy.read_bytes(), file
                 compared += 1
     report(f"{compared} files of the package and the experiment equal those of the repository")
 
@@ -350,8 +353,8 @@ def main(argv: list[str]) -> int:
         report(
             f"{CPU_INDEX} is not reachable: torch comes from the index that pip is configured for"
         )
-    buildah.make_base()
-    report(f"base: Debian as {BASE}")
+    buildah.make_python_image()
+    report(f"Debian as {PYTHON_IMAGE}")
     with tempfile.TemporaryDirectory(prefix="glasshouse-image-") as scratch:
         context, *volumes = (
             Path(scratch) / n for n in ("context", "interrupted", "uninterrupted", "root-owned")

@@ -25,6 +25,8 @@ from glasshouse.train.startup_banner import startup_banner
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"
+DOCKERFILES = sorted((ROOT / "training").glob("*/Dockerfile"))
+BASE_DOCKERFILE = ROOT / "training" / "Dockerfile.base"
 
 
 def import_script(path: Path) -> ModuleType:
@@ -88,17 +90,29 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return Repository(tmp_path, monkeypatch)
 
 
-def test_build_passes_experiment_and_commit_with_the_root_as_context(
+def test_build_makes_the_base_image_first_then_the_experiment_from_it(
     repository: Repository,
 ) -> None:
     repository.install("docker")
     assert repository.run("build", "example.rl", "--", "--no-cache") == 0
     created = repository.git("show", "--no-patch", "--format=%cI").strip()
     assert repository.calls("build") == [
-        "docker build --file training/example.rl/Dockerfile --build-arg EXPERIMENT=example.rl "
+        "docker build --file training/Dockerfile.base --build-arg PYTHON=3.11 "
+        "--tag glasshouse-base:cpu-py3.11 --no-cache .",
+        "docker build --file training/example.rl/Dockerfile "
+        "--build-arg BASE=glasshouse-base:cpu-py3.11 --build-arg EXPERIMENT=example.rl "
         f"--build-arg REVISION={repository.commit} --build-arg CREATED={created} "
-        f"--tag {repository.name} --no-cache ."
+        f"--tag {repository.name} --no-cache .",
     ]
+
+
+def test_without_a_base_image_the_experiment_is_not_built(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.install("docker", fails="build")
+    assert repository.run("build", "example.rl") == 2
+    assert "training/Dockerfile.base" in capsys.readouterr().err
+    assert len(repository.calls("build")) == 1
 
 
 def test_a_copied_experiment_builds_an_image_of_the_copy(repository: Repository) -> None:
@@ -108,22 +122,47 @@ def test_a_copied_experiment_builds_an_image_of_the_copy(repository: Repository)
     for file in (repository.root / "training" / "example.rl").iterdir():
         (copy / file.name).write_text(file.read_text())
     assert repository.run("build", "y.rl") == 0
-    (call,) = repository.calls("build")
-    assert "--file training/y.rl/Dockerfile --build-arg EXPERIMENT=y.rl " in call
+    call = repository.calls("build")[-1]
+    assert "--file training/y.rl/Dockerfile " in call
+    assert " --build-arg EXPERIMENT=y.rl " in call
     assert "--tag glasshouse-y.rl:" in call
-    instructions = [
-        line for line in (copy / "Dockerfile").read_text().splitlines() if line[:1] != "#"
-    ]
-    assert [line for line in instructions if "example.rl" in line] == ["ARG EXPERIMENT=example.rl"]
+    assert "example.rl" not in (copy / "Dockerfile").read_text()
 
 
-def test_dockerfiles_differ_only_in_the_name_of_the_experiment() -> None:
-    """So the image proof of one experiment holds for all."""
+def test_experiments_add_to_the_base_image_only_what_differs() -> None:
+    """All Dockerfiles are equal, so the image proof of one experiment holds for all."""
     template = (TEMPLATE / "Dockerfile").read_text()
-    files = sorted((ROOT / "training").glob("*/Dockerfile"))
-    assert len(files) >= 4
-    for file in files:
-        assert file.read_text() == template.replace("example.rl", file.parent.name), file
+    assert len(DOCKERFILES) >= 4
+    for file in DOCKERFILES:
+        assert file.read_text() == template, file
+    assert re.findall(r"^FROM .*", template, re.MULTILINE) == ["FROM ${BASE}"]
+    default = images.Image("example.rl", images.Revision("a", "b", dirty=False)).base_name
+    assert f"ARG BASE={default}\n" in template
+    assert f"ARG PYTHON={images.PYTHON}\n" in BASE_DOCKERFILE.read_text()
+
+
+def test_a_code_change_rebuilds_no_dependency() -> None:
+    """The base image contains no code; experiments copy code after they install requirements."""
+    copied = re.findall(r"^COPY (.*)", BASE_DOCKERFILE.read_text(), re.MULTILINE)
+    assert [line for line in copied if line.startswith("shared")] == [
+        "shared/pyproject.toml shared/"
+    ]
+    assert not [line for line in copied if line.startswith("training")]
+    template = (TEMPLATE / "Dockerfile").read_text()
+    order = ["pip install -r requirements.txt", "COPY shared/glasshouse", "ARG REVISION",
+             "COPY training/${EXPERIMENT} "]  # fmt: skip
+    positions = [template.index(text) for text in order]
+    assert positions == sorted(positions)
+
+
+def test_the_trainer_runs_as_uid_1000_with_one_thread_and_downloads_to_the_volume() -> None:
+    base, template = BASE_DOCKERFILE.read_text(), (TEMPLATE / "Dockerfile").read_text()
+    assert "useradd --uid 1000 " in base
+    assert "OMP_NUM_THREADS=1" in base
+    assert "HF_HOME=/runs/" in base
+    assert "ARG START_AS=1000:1000\n" in template
+    assert template.endswith("\nUSER ${START_AS}\n")
+    assert "ENTRYPOINT" not in template  # inherited
 
 
 def test_the_entry_point_trains_the_experiment_of_the_image(
@@ -160,7 +199,7 @@ def test_the_first_working_engine_builds(
     for engine, fails in engines.items():
         repository.install(engine, fails=fails)
     assert repository.run("build", "example.rl") == 0
-    assert [line.startswith(command) for line in repository.calls("build")] == [True]
+    assert [line.startswith(command) for line in repository.calls("build")] == [True, True]
 
 
 def test_ENGINE_selects_the_engine(
@@ -187,14 +226,30 @@ def test_a_missing_or_stopped_engine_is_a_user_error(
 def test_CUDA_and_RUNPOD_set_build_arguments_and_the_tag(repository: Repository) -> None:
     repository.install("docker")
     assert repository.run("build", "example.rl", CUDA="1", RUNPOD="1") == 0
-    (call,) = repository.calls("build")
-    assert f"--tag {repository.name}-cuda-runpod " in call
-    arguments = dict(re.findall(r"--build-arg (\w+)=(\S+)", call))
-    assert arguments["TORCH_INDEX"] == "https://pypi.org/simple"
-    assert arguments["START_AS"] == "0:0"
-    dockerfile = (TEMPLATE / "Dockerfile").read_text()
-    for argument in arguments:
-        assert f"ARG {argument}=" in dockerfile
+    base, experiment = repository.calls("build")
+    assert "--tag glasshouse-base:cuda-py3.11 " in base
+    assert f"--tag {repository.name}-cuda-runpod " in experiment
+    of_base, of_experiment = (
+        dict(re.findall(r"--build-arg (\w+)=(\S+)", call)) for call in (base, experiment)
+    )
+    assert of_base["TORCH_INDEX"] == "https://pypi.org/simple"
+    assert of_experiment["BASE"] == "glasshouse-base:cuda-py3.11"
+    assert of_experiment["START_AS"] == "0:0"
+    for arguments, file in ((of_base, BASE_DOCKERFILE), (of_experiment, TEMPLATE / "Dockerfile")):
+        declared = re.findall(r"^ARG (\w+)", file.read_text(), re.MULTILINE)
+        assert set(arguments) == set(declared)
+
+
+def test_PYTHON_VERSION_selects_the_base_image_and_the_tag(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.install("docker")
+    assert repository.run("build", "example.rl", PYTHON_VERSION="3.12") == 0
+    base, experiment = repository.calls("build")
+    assert "--build-arg PYTHON=3.12 --tag glasshouse-base:cpu-py3.12 " in base
+    assert "--build-arg BASE=glasshouse-base:cpu-py3.12 " in experiment
+    assert f"--tag {repository.name}-py3.12 " in experiment
+    assert "make push EXP=example.rl PYTHON_VERSION=3.12" in capsys.readouterr().out
 
 
 def test_push_uses_the_registry_of_the_settings(repository: Repository) -> None:

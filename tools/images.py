@@ -38,6 +38,8 @@ INSPECT = {
 }
 CUDA_INDEX = "https://pypi.org/simple"
 """On Linux, the torch wheel of PyPI is the CUDA build."""
+PYTHON = "3.11"
+BASE_DOCKERFILE = "training/Dockerfile.base"
 
 
 class ImageError(GlasshouseError, RuntimeError):
@@ -64,22 +66,41 @@ class Image:
     revision: Revision
     cuda: bool = False
     runpod: bool = False
+    python: str = PYTHON
 
     @property
     def name(self) -> str:
         """Example: `glasshouse-example.rl:350c5d1d4f0a-cuda`"""
         tag = self.revision.commit[:12] + "-dirty" * self.revision.dirty
+        tag += f"-py{self.python}" * (self.python != PYTHON)
         return f"glasshouse-{self.experiment}:{tag}{'-cuda' * self.cuda}{'-runpod' * self.runpod}"
 
     @property
+    def base_name(self) -> str:
+        """The image that experiments share. It contains no code, so its tag has no revision."""
+        return f"glasshouse-base:{'cuda' if self.cuda else 'cpu'}-py{self.python}"
+
+    @property
+    def dockerfile(self) -> str:
+        return f"training/{self.experiment}/Dockerfile"
+
+    @property
+    def base_arguments(self) -> dict[str, str]:
+        """The build arguments of `BASE_DOCKERFILE`."""
+        arguments = {"PYTHON": self.python}
+        if self.cuda:
+            arguments["TORCH_INDEX"] = CUDA_INDEX
+        return arguments
+
+    @property
     def build_arguments(self) -> dict[str, str]:
+        """The build arguments of `dockerfile`."""
         arguments = {
+            "BASE": self.base_name,
             "EXPERIMENT": self.experiment,
             "REVISION": str(self.revision),
             "CREATED": self.revision.created,
         }
-        if self.cuda:
-            arguments["TORCH_INDEX"] = CUDA_INDEX
         if self.runpod:
             arguments["START_AS"] = "0:0"
         return arguments
@@ -100,6 +121,7 @@ def main(argv: Sequence[str], root: Path = ROOT, environ: Mapping[str, str] = os
         image = Image(
             name, read_revision(root), cuda=is_on(settings, "CUDA"),
             runpod=is_on(settings, "RUNPOD") or action == "template",
+            python=settings.get("PYTHON_VERSION", PYTHON),
         )  # fmt: skip
         if action == "template":
             print(json.dumps(runpod_template(image, settings, extra), indent=2))
@@ -114,21 +136,31 @@ def main(argv: Sequence[str], root: Path = ROOT, environ: Mapping[str, str] = os
 
 
 def build_image(image: Image, engine: str, root: Path, extra: Sequence[str]) -> None:
-    """Build with the root of the repository as context; .dockerignore lists what is included."""
-    command = [engine, *BUILD[engine], "--file", f"training/{image.experiment}/Dockerfile"]
-    for name, value in image.build_arguments.items():
-        command += ["--build-arg", f"{name}={value}"]
-    run_engine([*command, "--tag", image.name, *extra, "."], root, (
-        f"{engine} could not build training/{image.experiment}/Dockerfile; see its output above. If the "
-        f"registry refused to send the base image, log in once: {engine} login docker.io"
-    ))  # fmt: skip
+    """Build the base image, then the experiment's.
+
+    The context is the root of the repository; .dockerignore lists what is included.
+    """
+    for dockerfile, name, arguments in (
+        (BASE_DOCKERFILE, image.base_name, image.base_arguments),
+        (image.dockerfile, image.name, image.build_arguments),
+    ):
+        command = [engine, *BUILD[engine], "--file", dockerfile]
+        for key, value in arguments.items():
+            command += ["--build-arg", f"{key}={value}"]
+        run_engine([*command, "--tag", name, *extra, "."], root, (
+            f"{engine} could not build {dockerfile}; see its output above. If the registry refused to "
+            f"send the Python image, log in once: {engine} login docker.io"
+        ))  # fmt: skip
     print(f"\nbuilt   {image.name}")
     print(f"train   {'podman' if engine == 'buildah' else engine} run -v runs:/runs {image.name}")
     print(f"push    make push EXP={image.experiment}{make_variables(image)}")
 
 
 def push_image(image: Image, engine: str, settings: Mapping[str, str]) -> None:
-    """Push under a tag with the revision, so that no other image is overwritten."""
+    """Push under a tag with the revision, so that no other image is overwritten.
+
+    The layers of the base image are part of the experiment's image, so the base is not pushed.
+    """
     target = remote_name(image, settings)
     make_arguments = f"EXP={image.experiment}{make_variables(image)}"
     if image.revision.dirty and not is_on(settings, "DIRTY"):
@@ -240,7 +272,8 @@ def login_command(engine: str, registry: str) -> str:
 
 def make_variables(image: Image) -> str:
     """The arguments of make that select this variant."""
-    return " CUDA=1" * image.cuda + " RUNPOD=1" * image.runpod
+    python = f" PYTHON_VERSION={image.python}" * (image.python != PYTHON)
+    return " CUDA=1" * image.cuda + " RUNPOD=1" * image.runpod + python
 
 
 def read_env_file(file: Path) -> dict[str, str]:
