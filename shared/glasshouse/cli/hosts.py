@@ -68,6 +68,10 @@ def add_commands(commands: Any) -> None:
         "--plain", action="store_true",
         help="allow a tcp:// address: unencrypted, and anyone who reaches the port can run code",
     )  # fmt: skip
+    worker.add_argument(
+        "--listen-any", action="store_true",
+        help="allow an address that the certificate does not name, or 0.0.0.0 for all networks",
+    )  # fmt: skip
 
     check = add_command(
         actions,
@@ -141,7 +145,9 @@ def _worker(args: argparse.Namespace) -> int:
             "Use tls://, or add --plain to allow it."
         )
     certificates = Path(args.certificates) if args.certificates else None
-    return run_worker(address, certificates, lambda text: print(text, flush=True))
+    return run_worker(
+        address, certificates, lambda text: print(text, flush=True), listen_any=args.listen_any
+    )
 
 
 def _check(args: argparse.Namespace) -> None:

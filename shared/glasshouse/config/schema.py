@@ -5,11 +5,23 @@ The field docstrings are the reference text of `glasshouse config`.
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from glasshouse.types import Style
+
+# Upper bounds that no sensible run needs: a count with a digit too many is an error, not a hang.
+MAX_STEPS = 10_000_000
+MAX_PROBLEMS = 100_000
+MAX_SAMPLES = 10_000
+MAX_TOKENS = 1_000_000
+MAX_PROCESSES = 1024
+
+
+SCIENTIFIC = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}")
 
 
 class Section(BaseModel):
@@ -19,11 +31,17 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _reject_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Rejects `steps: yes`, which pydantic would read as 1."""
+    def _check_scalar(cls, value: Any, info: ValidationInfo) -> Any:
+        """Rejects `steps: yes`, which pydantic would read as 1, and NUL, which no path can contain;
+        reads `steps: 1e3`, which YAML takes for a text, as 1000."""
         expected = cls.model_fields[info.field_name].annotation if info.field_name else None
         if isinstance(value, bool) and expected is not bool:
             raise ValueError("true and false are not valid here")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("it contains a NUL character")
+        if isinstance(value, str) and expected is int and SCIENTIFIC.fullmatch(value):
+            number = Decimal(value)
+            return int(number) if number == int(number) else value
         return value
 
 
@@ -41,11 +59,11 @@ class TaskConfig(Section):
 
 
 class DataConfig(Section):
-    groups_per_step: int = Field(32, ge=1)
+    groups_per_step: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per step. Each problem is one group of completions."""
     source: Literal["fresh", "fixed"] = "fresh"
     """`fresh`: no problem repeats within a run; `fixed`: a fixed set, reshuffled in every epoch."""
-    size: int = Field(2500, ge=1)
+    size: int = Field(2500, ge=1, le=10 * MAX_PROBLEMS)
     """With `source: fixed` and no `file`: the number of problems in the set."""
     file: str = ""
     """With `source: fixed`: a JSONL or Parquet file of problems; {task} is replaced by the task's
@@ -55,13 +73,13 @@ class DataConfig(Section):
 
 
 class GenerateConfig(Section):
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1, le=MAX_SAMPLES)
     """Completions per problem."""
-    max_tokens: int = Field(128, ge=1)
+    max_tokens: int = Field(128, ge=1, le=MAX_TOKENS)
     """Maximum length of a completion, in tokens."""
     temperature: float = Field(1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=0, le=MAX_TOKENS)
     """Sample only from the k most likely tokens; 0: from all."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample only from the smallest set of tokens with at least this total probability."""
@@ -69,9 +87,9 @@ class GenerateConfig(Section):
     """Exclude tokens with less than this fraction of the most likely token's probability."""
     stop: tuple[str, ...] = ()
     """Stop strings: a completion ends when it contains one of them."""
-    chunk_size: int = Field(32, ge=1)
+    chunk_size: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per generation call: the unit of work for a generator. The bits of a run depend on it."""
-    kv_cache_mb: int = Field(2048, ge=1)
+    kv_cache_mb: int = Field(2048, ge=1, le=10_000_000)
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
 
 
@@ -96,7 +114,7 @@ class LearnConfig(Section):
     """The algorithm: reinforce, rloo, grpo, dr_grpo, dapo, gspo or cispo."""
     learning_rate: float = Field(3e-4, gt=0)
     """Peak learning rate of AdamW."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(0, ge=0, le=MAX_STEPS)
     """Steps of linear learning rate warm-up; 0: none."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate schedule after the warm-up."""
@@ -104,7 +122,7 @@ class LearnConfig(Section):
     """Weight decay of AdamW."""
     max_grad_norm: float = Field(1.0, ge=0)
     """Gradient clipping norm; 0: no clipping."""
-    epochs_per_batch: int = Field(1, ge=1)
+    epochs_per_batch: int = Field(1, ge=1, le=1000)
     """Optimizer updates on the rollouts of each step."""
     clip_low: float | None = Field(None, ge=0)
     """Lower clipping range of the importance ratio; empty: the algorithm's default (0.2 for most)."""
@@ -118,36 +136,36 @@ class LearnConfig(Section):
     """Coefficient of the entropy bonus."""
     importance_cap: float | None = Field(None, ge=0)
     """Upper bound of importance weights; 0: off; empty: the algorithm's default."""
-    max_resamples: int = Field(2, ge=0)
+    max_resamples: int = Field(2, ge=0, le=1000)
     """dapo: how often a step may resample to replace groups whose rewards are all equal."""
-    microbatch_tokens: int = Field(1024, ge=1)
+    microbatch_tokens: int = Field(1024, ge=1, le=1_000_000_000)
     """Tokens per forward and backward pass. Small models are fastest if a pass fits into a core's cache;
     increase it for large models."""
-    gradient_blocks: int = Field(1, ge=1)
+    gradient_blocks: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Splits each step into a multiple of this many blocks; set it to monarch.learners, so that each
     learner gets an equal share. The rounding of the gradient depends on it, but not on the number of
     learners."""
     skip_zero_advantage: bool = True
     """Skip rollouts with zero advantage where they do not affect the loss (no KL or entropy term)."""
-    lora_rank: int = Field(0, ge=0)
+    lora_rank: int = Field(0, ge=0, le=10_000)
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
 
 
 class EvaluateConfig(Section):
-    problems: int = Field(200, ge=0)
+    problems: int = Field(200, ge=0, le=MAX_PROBLEMS)
     """Number of held-out problems; 0: no evaluation."""
-    samples: int = Field(4, ge=0)
+    samples: int = Field(4, ge=0, le=MAX_SAMPLES)
     """Sampled completions per problem, for pass@1 and pass@k; 0: greedy only."""
     every: int = Field(0, ge=0)
     """Evaluate every N steps, in addition to before and after training; 0: only before and after."""
-    seed: int = 0
+    seed: int = Field(0, gt=-(2**63), lt=2**63)
     """Seed of the held-out problems; use the same for all runs to be compared."""
     monitors: dict[str, dict[str, Any]] = {}
     """With an organism: additional monitors, by name, as in
     {brief: {kind: rule, scope: cot, patterns: ['^.{0,20}$']}}. They must not be in the reward."""
     file: str = ""
     """A JSONL or Parquet file of held-out problems; {task} is replaced by the task's name."""
-    oversize: float = Field(1.2, ge=1)
+    oversize: float = Field(1.2, ge=1, le=10)
     """Draw `oversize × problems` held-out problems, so that enough remain after those that were trained on
     are removed. If none are removed, the first ones are used, whatever the value."""
 
@@ -156,7 +174,12 @@ class CheckpointConfig(Section):
     every: int = Field(20, ge=0)
     """Save every N steps; 0: not periodically. The last step is always saved."""
     save_above_reward: float | None = 0.3
-    """Save when the mean reward rises above this value; empty: never."""
+    """Save when the mean reward exceeds this value; empty: never."""
+    save_above_reward_when: Literal["crossing", "always"] = "crossing"
+    """`crossing`: save when the mean reward rises above `save_above_reward`, having been at or below it one
+    step before; `always`: save after every step whose mean reward exceeds it. The default is `crossing`,
+    because a trained model exceeds the value at nearly every step: `always` then writes a checkpoint per
+    step, and `keep` deletes all but the last few of them."""
     save_best: bool = True
     """Save when the mean reward is the highest so far."""
     min_improvement: float = Field(0.0, ge=0)
@@ -189,18 +212,19 @@ class MonitorConfig(Section):
     at_end: bool = False
     """After training, measure monitorability before and after training, as `glasshouse monitor` does for
     every checkpoint. Not with --quiet."""
-    problems: int = Field(200, ge=2)
+    problems: int = Field(200, ge=2, le=MAX_PROBLEMS)
     """Held-out problems on which the base model and each checkpoint are measured."""
-    samples: int = Field(4, ge=1)
+    samples: int = Field(4, ge=1, le=MAX_SAMPLES)
     """With an organism: completions per problem and arm."""
-    threshold_problems: int = Field(56, ge=2)
+    threshold_problems: int = Field(56, ge=2, le=MAX_PROBLEMS)
     """With an organism: additional problems on which the thresholds of fitted monitors are chosen. They must
     give at least 200 benign rollouts: an organism without a control arm needs more problems."""
 
 
 class DiagnosticsConfig(Section):
     zero_variance_steps: int = Field(10, ge=1)
-    """Warn if no group had any reward variance for this many steps."""
+    """Warn if all advantages were zero for this many steps. For algorithms with a group baseline this means
+    that no group had any reward variance."""
     max_logprob_diff: float = Field(0.05, gt=0)
     """Warn if log-probabilities of sampler and learner differ by more than this."""
 
@@ -239,7 +263,7 @@ class HostsConfig(Section):
     kind: Literal["local", "processes", "addresses", "slurm", "kubernetes"] = "local"
     """Where generators run: on this machine; in local processes that act as hosts; on workers that listen at
     `addresses`; in a SLURM allocation; in Kubernetes pods. See docs/hosts.md."""
-    count: int = Field(2, ge=1)
+    count: int = Field(2, ge=1, le=MAX_PROCESSES)
     """Number of hosts, for processes, slurm and kubernetes."""
     addresses: tuple[str, ...] = ()
     """Addresses of the workers, as in [tls://10.0.0.2:26600-26609]. A restarted worker uses the next port of
@@ -263,16 +287,18 @@ class HostsConfig(Section):
 
 
 class MonarchConfig(Section):
-    generators: int = Field(2, ge=1)
+    generators: int = Field(2, ge=1, le=MAX_PROCESSES)
     """Generator processes; one per core is a good default. A step should have at least as many chunks
     (data.groups_per_step / generate.chunk_size)."""
-    learners: int = Field(1, ge=1)
+    learners: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Learner processes; each computes the gradient of its share of a step (see learn.gradient_blocks). The
     weights are bitwise independent of it."""
     verify_every: int = Field(20, ge=1)
     """Compare weight checksums of generators and learners every N steps, and at the start."""
     chunk_timeout: float = Field(600, gt=0)
     """Seconds after which a generator that has not returned its chunk is considered hung."""
+    update_timeout: float = Field(1800, gt=0)
+    """Seconds after which a learner that has not finished an update is considered hung; the run then ends."""
     spawn_timeout: float = Field(300, gt=0)
     """Seconds that a new process may take to load the model."""
     max_failures: int = Field(3, ge=1)
@@ -282,16 +308,16 @@ class MonarchConfig(Section):
 
 
 class Config(Section):
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random draws of a run."""
-    steps: int = Field(60, ge=0)
+    steps: int = Field(60, ge=0, le=MAX_STEPS)
     """Training steps."""
     model: str = "pocket"
     """The base model: `pocket`, the base of an organism (leaked-hint-0, …), a folder in the Hugging Face
     format, or a model name on the Hugging Face Hub."""
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Torch threads per process. More than one is slower if anything else runs on the machine."""
     backend: Literal["local", "monarch"] = "local"
     """`local`: everything in one process; `monarch`: generators and learner in separate processes (extra
@@ -299,6 +325,14 @@ class Config(Section):
     max_offpolicy_steps: int = Field(0, ge=0, le=1)
     """0: on-policy, all completions come from the newest weights; 1: generation and learning overlap, and
     completions come from the previous version of the weights."""
+    imports: tuple[str, ...] = ()
+    """Python modules and files that are imported before anything is built, as in [my_rewards, code/task.py]:
+    they register reward terms (`@reward`) and tasks (`@register_task`). Files are relative to the working
+    directory. An experiment's train.py adds itself. Importing runs the code: read it first."""
+    log_every: int = Field(0, ge=0, le=MAX_STEPS)
+    """Print a line of metrics (with --verbose, a completion too) and send the metrics to trackers every N
+    steps and after the last one; 0: trackers get every step, and only --verbose prints steps. metrics.jsonl
+    and the rollout log always have every step."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers, as in [trackio]: mlflow, tensorboard, trackio, wandb; see docs/tracking.md. The
     results do not depend on them."""
@@ -315,11 +349,21 @@ class Config(Section):
     monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
 
+    def logs_step(self, step: int) -> bool:
+        """Are this step's metrics printed and sent to trackers (`log_every`)?"""
+        return not self.log_every or step % self.log_every == 0 or step == self.steps
+
     @field_validator("trackers", mode="before")
     @classmethod
     def _split_names(cls, trackers: Any) -> Any:
         """`trackers=trackio` means `trackers=[trackio]`."""
         return tuple(trackers.split()) if isinstance(trackers, str) else trackers
+
+    @field_validator("imports", mode="before")
+    @classmethod
+    def _wrap_name(cls, imports: Any) -> Any:
+        """`imports=my_rewards` means `imports=[my_rewards]`."""
+        return (imports,) if isinstance(imports, str) and imports else imports
 
 
 FREE_FORM_SECTIONS = {"options", "terms", "schedule", "penalties", "monitors"}

@@ -99,7 +99,12 @@ class Trainer:
                 directory.log_event("failed", step=progress.step, text=str(error))
                 with suppress(RunError):  # the learner itself may be gone
                     session.save_unsaved_step("the run failed")
-                raise
+                saved = session.checkpoints.saved_step
+                path = directory.checkpoints / f"step-{saved:06d}"
+                last = (
+                    f"The last checkpoint is {path}." if saved >= 0 else "No checkpoint was saved."
+                )
+                raise type(error)(f"{error} {last}") from error
         except ForcedStop:
             saved = session.checkpoints.saved_step
             directory.log_event("stopped", step=progress.step, saved=saved)

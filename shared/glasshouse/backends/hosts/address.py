@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import re
 import selectors
 import socket
@@ -77,6 +78,27 @@ class Address:
     def identity(self) -> int:
         """Return 64 bits derived from scheme, host and port."""
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
+
+
+def is_any_address(host: str) -> bool:
+    """Whether the host stands for all addresses of a machine: 0.0.0.0, ::, or another spelling."""
+    try:
+        candidates = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None)]
+    except (OSError, UnicodeError):
+        candidates = [host]
+    for candidate in candidates:
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(candidate).is_unspecified:
+                return True
+    return False
+
+
+def is_same_host(a: str, b: str) -> bool:
+    """Whether two hosts are the same IP address or, without resolving them, the same name."""
+    try:
+        return ipaddress.ip_address(a) == ipaddress.ip_address(b)
+    except ValueError:
+        return a.rstrip(".").lower() == b.rstrip(".").lower()
 
 
 def listening_ports(host: str, ports: Iterable[int], timeout: float = 1.0) -> set[int]:

@@ -59,6 +59,19 @@ def create_certificates(out: Path, hosts: Sequence[str], days: int = 365) -> lis
     return list(folders.values())
 
 
+def read_certificate_hosts(folder: Path) -> list[str]:
+    """Return the IP addresses and names in a host's certificate."""
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    except (OSError, ValueError) as error:
+        raise HostError(f"The certificate in {folder} cannot be read: {error}") from None
+    addresses = [str(ip) for ip in names.get_values_for_type(x509.IPAddress)]
+    return addresses + names.get_values_for_type(x509.DNSName)
+
+
 def _validate_host(host: str) -> None:
     try:
         ipaddress.ip_address(host.strip("[]"))

@@ -18,7 +18,12 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FrameType
 
-from glasshouse.backends.hosts.address import Address, listening_ports
+from glasshouse.backends.hosts.address import (
+    Address,
+    is_any_address,
+    is_same_host,
+    listening_ports,
+)
 from glasshouse.backends.hosts.discovery import (
     DiscoveryServer,
     listen_at,
@@ -45,11 +50,16 @@ class StopRequested(BaseException):
 
 
 def run_worker(
-    address: Address, certificates: Path | None, say: Callable[[str], None] = print
+    address: Address,
+    certificates: Path | None,
+    say: Callable[[str], None] = print,
+    *,
+    listen_any: bool = False,
 ) -> int:
     """Serve until stopped, then return 0; says a line each time the worker is ready.
 
     An address with a single port has no discovery: the worker cannot be reattached once lost.
+    `listen_any` allows an address that the certificate does not name, 0.0.0.0 for example.
     """
     if (address.scheme == "tls") != (certificates is not None):
         raise ConfigError(
@@ -58,9 +68,14 @@ def run_worker(
             else f"{address} is plain TCP, which uses no --certificates; write tls:// instead."
         )
     if certificates is not None:
-        configure_monarch(several_hosts=True, extra=tls_environment(certificates))
+        environment = tls_environment(certificates)
         validate_certificate_dir(certificates)
+        if not listen_any:
+            validate_listen_address(address, certificates)
+        configure_monarch(several_hosts=True, extra=environment)
     else:
+        if not listen_any:
+            validate_listen_address(address, None)
         configure_monarch(several_hosts=True)
         say(f"Warning: {PLAIN_TCP_WARNING}")
     discovery = None
@@ -85,6 +100,26 @@ def run_worker(
                 discovery.close()
     say("The worker has ended.")
     return 0
+
+
+def validate_listen_address(address: Address, certificates: Path | None) -> None:
+    """Refuse an address that stands for all addresses, or that the certificate does not name."""
+    if is_any_address(address.ip):
+        raise ConfigError(
+            f"--address {address} would listen on every network of this machine. Write the address by "
+            "which the other machines reach it, or add --listen-any to allow this."
+        )
+    if certificates is None:
+        return
+    from glasshouse.backends.hosts.certificates import read_certificate_hosts
+
+    hosts = read_certificate_hosts(certificates)
+    if not any(is_same_host(host, address.ip) for host in hosts):
+        raise ConfigError(
+            f"--address {address} is not the address of the certificate in {certificates}, which names "
+            f"{', '.join(hosts) or 'no host'}; runs would refuse this worker. Use that address, create "
+            "a certificate for this one, or add --listen-any to listen here nevertheless."
+        )
 
 
 class Worker:

@@ -6,11 +6,11 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.actors import ActorSetup, LearnerActor
-from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
+from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied, ProcessTimeout
 from glasshouse.config import Config
 from glasshouse.errors import RunError
 
@@ -36,14 +36,21 @@ class LearnerProcesses:
         self.opening.start()
 
     def call(self, endpoint: str, *arguments: Any) -> list[Any]:
-        """Call an endpoint on every rank; raise the user's error or, if a process died, `RunError`."""
+        """Call an endpoint on every rank; raise the user's error or, if a process died or hangs,
+        `RunError`. After that, every further call raises the same error at once."""
         self.opening.join()
         if self.error:
             raise self.error
+        call = getattr(self.processes.actor, endpoint).call(*arguments)
         try:
-            answers = self.processes.wait(getattr(self.processes.actor, endpoint).call(*arguments))
+            answers = self.processes.wait(call, self.config.monarch.update_timeout)
+        except ProcessTimeout as error:
+            self._fail(
+                f"{error} (monarch.update_timeout), so its processes were killed. If an update can take "
+                "longer, increase that key"
+            )
         except ProcessDied as error:
-            raise self._run_error(error) from None
+            self._fail(str(error))
         self._raise_user_error(answers)
         return answers
 
@@ -63,13 +70,19 @@ class LearnerProcesses:
                 call = self.processes.actor.open.call(setup)
                 self._raise_user_error(self.processes.wait(call, timeout))
         except ProcessDied as error:
-            self.error = self._run_error(error)
+            self.error = self._run_error(str(error))
         except Exception as error:
             self.error = error
 
-    def _run_error(self, error: ProcessDied) -> RunError:
+    def _fail(self, reason: str) -> NoReturn:
+        """Kill all ranks, also stopped ones, and raise."""
+        self.error = self._run_error(reason)
+        self.processes.kill()
+        raise self.error from None
+
+    def _run_error(self, reason: str) -> RunError:
         return RunError(
-            f"The learner failed: {error}. Run the same command again to resume from the last "
+            f"The learner failed: {reason}. Run the same command again to resume from the last "
             f"checkpoint. End of its output: {self.processes.stderr_tail() or '(empty)'}"
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 import glasshouse
 from glasshouse.backends.monarch.shared_weights import open_unnamed_file
 from glasshouse.backends.monarch_settings import configure_monarch
+from glasshouse.backends.monarch_sockets import monarch_sockets_in_own_directory
 from glasshouse.errors import ConfigError
 
 TAIL_CHARACTERS = 2000
@@ -37,6 +38,10 @@ class ProcessDied(RuntimeError):
     """A process ended or did not answer in time; the text says which."""
 
 
+class ProcessTimeout(ProcessDied):
+    """A process did not answer in time; it may still be running."""
+
+
 def import_monarch() -> Any:
     """Return `monarch.actor`, imported with our settings."""
     configure_monarch(several_hosts=False)
@@ -54,7 +59,8 @@ def local_host() -> Host:
     """Return this host; starts Monarch in this process."""
     actor = import_monarch()
     actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
-    with _stderr_to_null():  # Monarch prints the path of its log file
+    # Monarch prints the path of its log file when it starts.
+    with _stderr_to_null(), monarch_sockets_in_own_directory():
         return Host(actor.this_host())
 
 
@@ -131,7 +137,7 @@ class ActorProcesses:
                 if self.stopped():
                     raise ProcessDied("the run ended") from None
                 if time.monotonic() > deadline:
-                    raise ProcessDied(f"it did not answer within {timeout:g} s") from None
+                    raise ProcessTimeout(f"it did not answer within {timeout:g} s") from None
             except Exception as error:  # Monarch raises different types for the same cause
                 self.reported_dead = True
                 raise ProcessDied(_last_line(error)) from None
@@ -157,7 +163,7 @@ class ActorProcesses:
         if not self.pidfds and not self.reported_dead:  # a dead host would not answer
             with contextlib.suppress(Exception):
                 self.mesh.stop().get(timeout=5)
-        self.pidfds = []
+        self.pidfds, self.reported_dead = [], True
         self.log.close()
 
 
