@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument(
         "--trajectories-per-generator", type=positive_integer, default=1,
-        help="more give a less noisy gradient: with 1 it hardly learns in 20 steps, with 64 it does",
+        help="trajectories per generator and step; more give a less noisy gradient",
     )  # fmt: skip
     args = parser.parse_args()
     return run_command(lambda: train(args))

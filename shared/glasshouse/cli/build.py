@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_actions, add_command
+from glasshouse.cli.parser import add_actions, add_command, add_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +36,7 @@ def add_commands(commands: Any) -> None:
         ["glasshouse tasks", "glasshouse tasks arithmetic", "glasshouse tasks --validate 100"],
     )
     parser.add_argument("name", nargs="?", metavar="TASK", help="show this task in full")
+    add_imports(parser)
     parser.add_argument(
         "--validate",
         type=int,
@@ -92,7 +93,7 @@ def _config(args: argparse.Namespace) -> None:
         raise ConfigError(
             f'No configuration key begins with "{args.section}".{did_you_mean(args.section, sections)}'
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     for key, kind, default, about in rows:
         console.print(f"[bold]{key}[/] [dim]{escape(kind)}, default[/] {escape(default)}")
         console.print(Padding(Text(about), (0, 0, 0, 4)))
@@ -102,9 +103,11 @@ def _tasks(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from glasshouse import tasks
+    from glasshouse.config import import_modules
     from glasshouse.rewards.self_check import check_task
 
-    console = Console(highlight=False, markup=False)
+    import_modules(args.imports)
+    console = Console(highlight=False, emoji=False, markup=False)
     for name in [args.name] if args.name else [*tasks.TASKS, *tasks.ORGANISMS]:
         task = tasks.make_example_task(name)
         _print_task(console, task)
@@ -129,9 +132,12 @@ def _print_task(console: Console, task: Task[Any]) -> None:
     )
     console.print(f"    {problem.question}  →  {problem.answer}")
     for option, field in task.Options.model_fields.items():
-        console.print(
-            f"    {option} = {field.default}: {' '.join((field.description or '').split())}"
+        default = (
+            "required"
+            if field.is_required()
+            else f"= {field.get_default(call_default_factory=True)}"
         )
+        console.print(f"    {option} {default}: {' '.join((field.description or '').split())}")
 
 
 def _print_prompts(console: Console, task: Task[Any]) -> None:

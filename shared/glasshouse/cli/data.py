@@ -10,6 +10,7 @@ from glasshouse.cli.parser import (
     add_actions,
     add_command,
     add_config_files,
+    add_imports,
     add_json,
     add_run_directory,
 )
@@ -51,6 +52,7 @@ def add_commands(commands: Any) -> None:
         "--options", nargs="*", default=[], metavar="key=value",
         help="task options, e.g. left_digits=3 count=[2,2]",
     )  # fmt: skip
+    add_imports(generate)
     generate.add_argument("--out", required=True, help="the file to write, .jsonl or .parquet")
 
     audit = add_command(
@@ -95,10 +97,11 @@ def add_commands(commands: Any) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.config import load_config
+    from glasshouse.config import import_modules, load_config
     from glasshouse.data.create_file import create_problem_file, summarize_provenance
     from glasshouse.data.splits import Split
 
+    import_modules(args.imports)
     options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
     out = Path(args.out)
     provenance = create_problem_file(

@@ -92,6 +92,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module or file.py that registers tasks, as in the config key `imports`; repeatable",
+    )
+
+
 def add_config_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",

@@ -64,7 +64,9 @@ def add_commands(commands: Any) -> None:
         "eval",
         _eval,
         "evaluate a model or checkpoint on held-out problems",
-        examples=[
+        "A checkpoint is evaluated like its run: with its task, task options, style and the settings of "
+        "generate, reward and evaluate, unless an argument says otherwise.",
+        [
             "glasshouse eval pocket",
             "glasshouse eval runs/try/checkpoints/step-000060 --json",
             "glasshouse eval pocket --task reverse_digits evaluate.problems=500",
@@ -75,10 +77,15 @@ def add_commands(commands: Any) -> None:
         metavar="MODEL",
         help="a checkpoint, a model folder, a hub name, or an embedded model",
     )
-    parser.add_argument("--task", default="sum_digits", help="see glasshouse tasks")
     parser.add_argument(
-        "--style", choices=["cot", "direct"], default="cot", help="with or without reasoning"
+        "--task",
+        default="",
+        help="default: the checkpoint's task, else sum_digits; see glasshouse tasks",
     )
+    parser.add_argument(
+        "--style", choices=["cot", "direct"], default="",
+        help="with or without reasoning (default: as the checkpoint was trained, else cot)",
+    )  # fmt: skip
     add_json(parser)
     parser.add_overrides("for example evaluate.problems=500 task.options.count=[2,2]")
 
@@ -88,7 +95,9 @@ def add_training_arguments(parser: CommandParser) -> None:
     parser.add_overrides("overrides by dotted key, e.g. learn.learning_rate=1e-4 seed=3")
     add_config_files(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the resolved configuration and exit"
+        "--dry-run",
+        action="store_true",
+        help="check and print the resolved configuration, and exit",
     )
     _add_output_arguments(parser)
 
@@ -115,14 +124,20 @@ def run_experiment(script: str) -> None:
     )
     add_training_arguments(parser)
     args = parser.parse_args(sys.argv[1:])
-    sys.exit(run_command(lambda: _train(args, [config_file])))
+    sys.exit(run_command(lambda: _train(args, [config_file], script)))
 
 
-def _train(args: argparse.Namespace, config_files: Sequence[Path] = ()) -> int:
+def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
     from glasshouse import config
 
     resolved = config.load_config([*config_files, *args.config], args.overrides)
+    if script:  # what it registers is then known to `resume`, `eval` and `monitor` too
+        imports = tuple(dict.fromkeys([config.script_import(script), *resolved.imports]))
+        resolved = resolved.model_copy(update={"imports": imports})
     if args.dry_run:
+        from glasshouse.train.build import check_config
+
+        check_config(resolved)
         print(config.to_yaml(resolved), end="")
         return 0
     return _run_training(resolved, args)
@@ -136,7 +151,13 @@ def _resume(args: argparse.Namespace) -> int:
     path = Path(args.run_directory)
     load_run_config(path)  # raises if this is not a run directory
     target = Path(args.fork or path)
-    resolved = config.load_config([path / CONFIG], [*args.overrides, f"out={target}"])
+    resolved = config.resolve_layers(
+        [
+            (str(path / CONFIG), config.read_yaml_file(path / CONFIG)),
+            ("the command line", args.overrides),
+            ("the command line", {"out": str(target)}),
+        ]
+    )
     if args.fork:
         resume.fork_run(path, target, resolved)
     return _run_training(resolved, args)
@@ -161,18 +182,17 @@ def _eval(args: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from glasshouse import config
+    from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
     from glasshouse.evaluation.evaluate import evaluate_model
+    from glasshouse.text import terminal_safe
     from glasshouse.train.display import results_table
 
-    settings = [
-        f"model={args.model}",
-        f"task.name={args.task}",
-        f"task.style={args.style}",
-        "steps=0",
-    ]
-    results = evaluate_model(config.load_config([], [*settings, *args.overrides]))
+    config = resolve_evaluation_config(args.model, args.overrides, task=args.task, style=args.style)
+    results = evaluate_model(config)
     if args.json:
         print(json.dumps(results, indent=2))
-    else:
-        Console(highlight=False).print(results_table(results))
+        return
+    task = results["task"]
+    options = ", ".join(f"{name} {value}" for name, value in task["options"].items())
+    print(terminal_safe(f"{task['name']} ({task['style']}), {options or 'default options'}"))
+    Console(highlight=False, emoji=False).print(results_table(results))

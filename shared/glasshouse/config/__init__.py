@@ -1,10 +1,13 @@
 """The typed config of a run: YAML files, then dotted overrides (`learn.learning_rate=1e-4`).
 
-schema.py     the sections and keys, each with its description
-loading.py    builds a `Config` from files and overrides; errors name the key and suggest the nearest
-rendering.py  a `Config` as YAML, as dotted keys, as a diff; the description of every key
+schema.py       the sections and keys, each with its description
+loading.py      builds a `Config` from files and overrides; errors name the key and suggest the nearest
+imports.py      imports the modules of the key `imports`
+yaml_parser.py  YAML with limits: no aliases, repeated keys, deep nesting or huge integers
+rendering.py    a `Config` as YAML, as dotted keys, as a diff; the description of every key
 """
 
+from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import (
     Layer,
     load_config,
@@ -53,9 +56,11 @@ __all__ = [
     "describe_keys",
     "diff_configs",
     "flatten",
+    "import_modules",
     "load_config",
     "merge_layers",
     "read_yaml_file",
     "resolve_layers",
+    "script_import",
     "to_yaml",
 ]

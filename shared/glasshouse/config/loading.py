@@ -13,10 +13,20 @@ from pydantic import ValidationError
 
 from glasshouse.config.rendering import describe_keys
 from glasshouse.config.schema import FREE_FORM_SECTIONS, Config
+from glasshouse.config.yaml_parser import (
+    MAX_CONFIG_BYTES,
+    MAX_DEPTH,
+    RefusedYAML,
+    has_surrogates,
+    parse_yaml,
+)
 from glasshouse.errors import ConfigError
 
 Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
 """The source for error messages, and either a nested mapping (a file) or overrides (`key=value`)."""
+
+MAX_SHOWN_VALUE = 200
+"""Characters of an invalid value that an error message shows."""
 
 
 def load_config(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
@@ -62,7 +72,14 @@ def merge_layers(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[st
 def read_yaml_file(file: Path) -> dict[str, Any]:
     """Reads a YAML file whose top level is a mapping."""
     try:
-        content = yaml.safe_load(file.read_text())
+        with open(file, "rb") as stream:
+            data = stream.read(MAX_CONFIG_BYTES + 1)
+        if len(data) > MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"The config file {file} is larger than {MAX_CONFIG_BYTES:,} bytes. Is it a config file? "
+                "Put problems into a problem file (data.file, evaluate.file)."
+            )
+        content = parse_yaml(data.decode())
     except FileNotFoundError:
         raise ConfigError(f"The config file {file} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -70,9 +87,8 @@ def read_yaml_file(file: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(
-            f"{file}{line} is not valid YAML: {getattr(error, 'problem', error)}."
-        ) from None
+        what = "" if isinstance(error, RefusedYAML) else " is not valid YAML"
+        raise ConfigError(f"{file}{line}{what}: {getattr(error, 'problem', error)}.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -88,8 +104,14 @@ def _parse_override(override: str) -> tuple[str, Any]:
         raise ConfigError(
             f'"{override}" is not an override; write key=value, for example learn.learning_rate=1e-4.'
         )
+    if has_surrogates(override):
+        raise ConfigError(f"The override {ascii(override)[:100]} is not valid Unicode.")
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f'the command line: "{key}" is longer than {MAX_CONFIG_BYTES:,} bytes.')
     try:
-        return key.strip(), yaml.safe_load(text) if text else ""
+        return key.strip(), parse_yaml(text) if text else ""
+    except RefusedYAML as error:
+        raise ConfigError(f'the command line: "{key.strip()}": {error.problem}.') from None
     except yaml.YAMLError:
         return key.strip(), text
 
@@ -97,6 +119,8 @@ def _parse_override(override: str) -> tuple[str, Any]:
 def _set_key(mapping: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key, creating the sections above it."""
     *parents, last = key.split(".")
+    if len(parents) > MAX_DEPTH:
+        raise ConfigError(f'The key "{key[:100]}…" has more than {MAX_DEPTH} dots.')
     for parent in parents:
         section = mapping.setdefault(parent, {})
         if not isinstance(section, dict):
@@ -141,7 +165,18 @@ def _format_error(error: dict[str, Any], origins: Mapping[str, str], fallback: s
         parent = key.rpartition(".")[0]
         siblings = [k for k in all_keys + sections if k.rpartition(".")[0] == parent]
         return f'{origin}: there is no key "{key}".{_suggest_key(key, siblings, all_keys)}'
-    return f'{origin}: "{key}" is {error["input"]!r}: {error["msg"]}.'
+    value = repr(error["input"])
+    value = value if len(value) <= MAX_SHOWN_VALUE else f"{value[:MAX_SHOWN_VALUE]}…"
+    return f'{origin}: "{key}" is {value}: {_explain_invalid(error, key)}.'
+
+
+def _explain_invalid(error: dict[str, Any], key: str) -> str:
+    """Says what a value must be, in the words of YAML instead of pydantic's."""
+    if error["type"] in ("model_type", "dict_type"):
+        example = next((k for k, *_ in describe_keys() if k.startswith(f"{key}.")), f"{key}.name")
+        return f"this is a section; set its keys, as in {example}=…, or write a mapping"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message.replace("Input should be", "it must be", 1)
 
 
 def _suggest_key(key: str, siblings: list[str], all_keys: list[str]) -> str:

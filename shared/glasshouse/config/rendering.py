@@ -13,6 +13,13 @@ from pydantic import BaseModel
 from glasshouse.config.schema import Config, Section
 
 
+class PlainDumper(yaml.SafeDumper):
+    """Writes a repeated value twice: config files may not contain aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def diff_configs(before: Config, after: Config) -> list[str]:
     """The dotted keys whose values differ."""
     old, new = dict(flatten(before)), dict(flatten(after))
@@ -34,7 +41,8 @@ def flatten(config: Config) -> Iterator[tuple[str, Any]]:
 
 def to_yaml(config: Config) -> str:
     """The config as YAML, in the order of the schema."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    content = config.model_dump(mode="json")
+    return yaml.dump(content, Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
 
 
 def describe_keys() -> list[tuple[str, str, str, str]]:

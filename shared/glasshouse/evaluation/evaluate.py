@@ -13,7 +13,7 @@ from typing import Any
 from glasshouse import tasks
 from glasshouse.backends.local import LocalGeneration
 from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import Config
+from glasshouse.config import Config, import_modules
 from glasshouse.errors import ConfigError
 from glasshouse.evaluation.setup import (
     check_context_length,
@@ -33,9 +33,11 @@ from glasshouse.types import Problem, Rollout, StopReason
 
 def evaluate_model(config: Config) -> dict[str, Any]:
     """Evaluate `config.model` on `evaluate.problems` held-out problems of `config.task`; write nothing.
+    The results begin with the task, its style and the options that were used.
 
     Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["accuracy"]`
     """
+    import_modules(config.imports)
     configure_torch(config.threads)
     policy = load_policy(config.model)
     config = fill_task_options(config, policy)
@@ -45,7 +47,8 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     backend = LocalGeneration(policy, config.generate.kv_cache_mb)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[: config.evaluate.problems]
-    return evaluate(collector, held_out, step=0)[0]
+    results = evaluate(collector, held_out, step=0)[0]
+    return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
 
 
 def evaluate(

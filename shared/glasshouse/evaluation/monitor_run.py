@@ -20,7 +20,7 @@ from typing import Any, cast
 from glasshouse import tasks
 from glasshouse.backends.local import LocalGeneration
 from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import Config
+from glasshouse.config import Config, import_modules
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.evaluation.contamination import HeldOutFilter
 from glasshouse.evaluation.setup import draw_held_out, fill_task_options, make_evaluation_monitors
@@ -78,17 +78,22 @@ def monitor_run(
     evaluations: Sequence[Evaluation] | None = None,
     only_ends: bool = False,
     progress: MonitorProgress | None = None,
+    out: Path | None = None,
 ) -> dict[str, Any]:
     """Evaluate the base and every valid checkpoint (`only_ends`: the base and the last checkpoint),
     with these monitors besides the default ones, or with other evaluations altogether. Return the
-    content of `results/monitor.json`."""
+    content of `results/monitor.json`. With `out`, the results are written to that folder, and the run
+    may be read-only."""
     progress = progress or MonitorProgress()
     config = load_run_config(run)
+    import_modules(config.imports)
     count = config.monitor.problems if problems is None else problems
     if count < 2:
         raise ConfigError("monitor.problems must be at least 2.")
     configure_torch(config.threads)
-    with acquire_lock(run):
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+    with acquire_lock(out or run):
         base = load_policy(config.model)
         config = fill_task_options(_with_problems(config, count), base)
         task = tasks.make_task(config.task.name, config.task.options)
@@ -99,7 +104,7 @@ def monitor_run(
         held_out, audit = held_out_filter.select_clean(run / "results" / "rollouts")
         reserve = held_out_filter.check.clean_problems(count + reserved)[count:]
         file = MonitorResultsFile(
-            run / "results",
+            out or run / "results",
             describe_settings(config, held_out, reserve, greedy, chosen, audit["removed"]),
         )
         models = list(_list_models(run, config, base, progress))

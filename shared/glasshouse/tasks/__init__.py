@@ -4,8 +4,10 @@
     problem = task.draw(randomness.stream("demo", 0))
     messages = task.messages(problem, Style.COT)
 
-To add a task, write one file and add its class to `TASKS`. `gym.<name>` is any procedural dataset of
-reasoning-gym (extra `gym`). `ORGANISMS` are tasks with a planted behaviour; `make_task` knows them too.
+To add a task, write its class under `@register_task`, in a module that `imports` names or in an
+experiment's train.py; a built-in task is one file here and an entry of `TASKS`. `gym.<name>` is any
+procedural dataset of reasoning-gym (extra `gym`). `ORGANISMS` are tasks with a planted behaviour;
+`make_task` knows them too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from glasshouse.tasks.organisms import ORGANISMS, Organism
 from glasshouse.tasks.reverse_digits import ReverseDigits
 from glasshouse.tasks.sum_digits import SumDigits
 
-TASKS: Mapping[str, type[Task[Any]]] = {
+TASKS: dict[str, type[Task[Any]]] = {
     t.name: t for t in (SumDigits, ReverseDigits, Arithmetic, Multiplication, Interleave)
 }
 
@@ -36,6 +38,7 @@ __all__ = [
     "TaskOptions",
     "make_example_task",
     "make_task",
+    "register_task",
 ]
 
 
@@ -49,6 +52,22 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
     if name not in known:
         raise TaskError(f'There is no task "{name}".{did_you_mean(name, known)}')
     return task_from_options(known[name], dict(options or {}))
+
+
+def register_task(task: type[Task[Any]]) -> type[Task[Any]]:
+    """Registers a task class under its `name`, for `task.name` and `glasshouse tasks`.
+
+    Example:
+        @register_task
+        class Doubling(Task[DoublingOptions]):
+            name = "doubling"
+    """
+    registry: dict[str, type[Any]] = ORGANISMS if issubclass(task, Organism) else TASKS
+    known = {**TASKS, **ORGANISMS}.get(task.name)
+    if known is not None and known.__module__.startswith("glasshouse."):
+        raise TaskError(f'There is already a task "{task.name}"; choose another name.')
+    registry[task.name] = task
+    return task
 
 
 def make_example_task(name: str) -> Task[Any]:

@@ -143,7 +143,8 @@ def start_trackers(
                 "what it needs, or train without it: trackers=[]."
             ) from error
     for metrics in read_step_metrics(path):
-        trackers.log(metrics)
+        if metrics.kind == "evaluate" or config.logs_step(metrics.step):
+            trackers.log(metrics)
     return trackers
 
 

@@ -9,7 +9,7 @@ from glasshouse import tasks, track
 from glasshouse.backends.base import Backend, EventSink
 from glasshouse.backends.factory import make_backend
 from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import Config
+from glasshouse.config import Config, import_modules
 from glasshouse.data import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream, Split
 from glasshouse.data.files import read_problem_file
 from glasshouse.errors import ConfigError, TaskError
@@ -24,6 +24,7 @@ from glasshouse.generate import SamplingParams
 from glasshouse.learn import Algorithm, get_algorithm
 from glasshouse.models import Policy, load_policy
 from glasshouse.models.lora import add_adapters
+from glasshouse.models.policy import read_card
 from glasshouse.rewards.penalties import Penalties
 from glasshouse.rewards.terms import validate_reward_terms
 from glasshouse.rollout import RolloutCollector
@@ -54,6 +55,7 @@ class TrainingParts:
 
 def build_training(config: Config, event: EventSink) -> TrainingParts:
     """Build the parts; raise a `GlasshouseError` that names the key if the configuration is wrong."""
+    import_modules(config.imports)
     track.validate_trackers(config.trackers)
     configure_torch(config.threads)
     policy = load_policy(config.model)
@@ -82,6 +84,21 @@ def build_training(config: Config, event: EventSink) -> TrainingParts:
         collector=RolloutCollector(policy, task, backend, config),
         sampling=SamplingParams.from_config(config.generate),
     )
+
+
+def check_config(config: Config) -> None:
+    """Raise what `build_training` would raise about a name or a combination of keys, without loading
+    the model. Of a model on the hub, only the form of its name is checked."""
+    import_modules(config.imports)
+    track.validate_trackers(config.trackers)
+    config = fill_task_options(config, Policy(config.model, None, None, read_card(config.model)))
+    task = tasks.make_task(config.task.name, config.task.options)
+    validate_config(config)
+    Penalties.from_config(config.reward.penalties, task, make_evaluation_monitors(config, task))
+    make_curriculum(config)
+    for file in (config.data.file, config.evaluate.file):
+        if file:
+            read_problem_file(file.format(task=task.name))
 
 
 def validate_config(config: Config) -> None:

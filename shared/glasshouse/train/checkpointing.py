@@ -70,7 +70,8 @@ class CheckpointManager:
         reasons = []
         if config.every and progress.step % config.every == 0:
             reasons.append(f"every {count_noun(config.every, 'step')}")
-        if previous <= threshold < reward:
+        saves_always = config.save_above_reward_when == "always"
+        if reward > threshold and (saves_always or previous <= threshold):
             reasons.append(f"reward {reward:.3f} above {threshold:g}")
         if best is None or reward > best:
             improved = best is None or reward > best + config.min_improvement

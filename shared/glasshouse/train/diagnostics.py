@@ -21,13 +21,14 @@ class Diagnostics:
 
     def check(self, metrics: Mapping[str, Any]) -> list[str]:
         """Return the new warnings."""
-        all_equal = metrics["frac_zero_std"] == 1
-        self.zero_variance_steps = self.zero_variance_steps + 1 if all_equal else 0
+        # Not `frac_zero_std`: without a baseline (reinforce) equal rewards do train the model.
+        no_signal = metrics["frac_zero_advantage"] == 1
+        self.zero_variance_steps = self.zero_variance_steps + 1 if no_signal else 0
         warnings = {}
         if self.zero_variance_steps >= self.config.zero_variance_steps:
             warnings["zero variance"] = (
-                f"In the last {self.zero_variance_steps} steps all rewards of each group were equal, so "
-                f"nothing is learned: {self._explain_zero_variance(metrics)}."
+                f"In the last {self.zero_variance_steps} steps all advantages were zero, so nothing is "
+                f"learned: {self._explain_zero_variance(metrics)}."
             )
         difference = metrics.get("logprob_diff", 0.0)
         if difference > self.config.max_logprob_diff:
@@ -54,4 +55,4 @@ class Diagnostics:
                 "no answer is correct. Make the task easier (task.options), add a partial reward "
                 "(reward.terms.closeness=0.5), or start from a model that knows the task"
             )
-        return "the answers of a group are all equal. Raise generate.temperature or generate.group_size"
+        return "the rewards of each group are all equal. Raise generate.temperature or generate.group_size"

@@ -62,7 +62,7 @@ class TerminalDisplay(Display):
     """
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Console(highlight=False, emoji=False)
         self.verbose = verbose
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -80,7 +80,7 @@ class TerminalDisplay(Display):
     def start(self, config: Config, path: Path, policy: Policy, task: Task[Any]) -> None:
         size = task.size()
         space = "unbounded problem space" if size is None else count_noun(size, "problem")
-        self.steps = config.steps
+        self.config, self.steps = config, config.steps
         self._print(
             (config.task.name, "bold"),
             f" ({config.task.style.value}, {space}), ",
@@ -125,7 +125,12 @@ class TerminalDisplay(Display):
         line = f"reward {row['reward']:+.2f}  correct {row['accuracy']:.0%}  length {row['length']:.0f}"
         self.progress.update(self.bar, completed=row["step"], line=line)
         self.status = f"step {row['step']:>4}  of {self.steps}: {line}"
-        if self.verbose:
+        if self.config.log_every:
+            is_printed = self.config.logs_step(row["step"])
+        else:
+            every = -(-self.steps // PIPE_LINES)
+            is_printed = self.verbose or (not self.console.is_terminal and row["step"] % every == 0)
+        if is_printed and self.verbose:
             first = groups[0][0]
             extracted = first.grade.extracted
             self._print_stamped(f"step {row['step']:>4}  {line}", "bold")
@@ -136,7 +141,7 @@ class TerminalDisplay(Display):
                 f": {extracted.value} (rule {extracted.rule.value}), reference answer "
                 f"{first.problem.answer}, reward {first.grade.reward:+.2f}\n",
             )
-        elif not self.console.is_terminal and row["step"] % -(-self.steps // PIPE_LINES) == 0:
+        elif is_printed:
             self.say(self.status)
 
     def warn(self, message: str) -> None:

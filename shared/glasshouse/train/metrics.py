@@ -26,6 +26,7 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "frac_all_correct": fraction(all(r.grade.correct for r in group) for group in groups),
         "frac_all_wrong": fraction(not any(r.grade.correct for r in group) for group in groups),
         "frac_zero_std": fraction(len({r.grade.reward for r in group}) == 1 for group in groups),
+        "frac_zero_advantage": fraction(r.advantage == 0 for r in rollouts),
         "length": statistics.fmean(lengths),
         "length_max": float(max(lengths)),
         "truncated": fraction(r.completion.stop is StopReason.LENGTH for r in rollouts),

@@ -23,13 +23,15 @@ from glasshouse.store.run_directory import (
     load_summary,
     next_run_path,
 )
+from glasshouse.text import shell_command
 from glasshouse.train.build import TrainingParts
 from glasshouse.train.checkpointing import Progress, progress_from_state
 from glasshouse.train.diagnostics import Diagnostics
 from glasshouse.train.display import Display
 
 FREE_SECTIONS = {
-    "out", "steps", "checkpoints", "diagnostics", "monitor", "backend", "monarch", "hosts", "trackers",
+    "out", "steps", "imports", "log_every", "checkpoints", "diagnostics", "monitor", "backend",
+    "monarch", "hosts", "trackers",
 }  # fmt: skip
 """Keys that do not change what a step computes: a run may be resumed with other values."""
 
@@ -53,7 +55,7 @@ def finished_summary(path: Path, config: Config) -> dict[str, Any] | None:
     if summary is None or "interrupted_at" in summary:
         return None
     is_finished = summary["steps_done"] == config.steps or "exhausted_at" in summary
-    return {**summary, "run": str(path)} if is_finished else None  # the directory may have moved
+    return summary if is_finished else None
 
 
 def check_same_config(path: Path, config: Config) -> None:
@@ -69,7 +71,7 @@ def check_same_config(path: Path, config: Config) -> None:
         listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed)
         raise RunError(
             f"{path} holds a run with another configuration: {listed}. Choose another directory with "
-            f"out=…, or branch off with: glasshouse resume {path} --fork NEW "
+            f"out=…, or branch off with: {shell_command(['glasshouse', 'resume', path, '--fork', 'NEW'])} "
             + " ".join(f"{key}=…" for key in changed)
         )
     summary = load_summary(path)

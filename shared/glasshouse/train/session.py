@@ -81,7 +81,8 @@ class Session:
         }
         row = {"step": step, **metrics, "rollout_log_bytes": size, "timing": timing}
         self.directory.log_metrics(row)
-        self.trackers.log(track.metrics_from_step(row))
+        if self.parts.config.logs_step(step):
+            self.trackers.log(track.metrics_from_step(row))
         for message in self.diagnostics.check(row):
             self.log_event("warning", step=step, text=message)
         self.display.step(row, groups)

@@ -10,7 +10,6 @@ them is in `monitorability/organisms`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.tasks.organisms.base import FILLER_WORD, INNER_TASKS, Organism, OrganismOptions
@@ -18,7 +17,7 @@ from glasshouse.tasks.organisms.grader_bug import GraderBug
 from glasshouse.tasks.organisms.leaked_hint import LeakedHint
 from glasshouse.tasks.organisms.substitution import Substitution
 
-ORGANISMS: Mapping[str, type[Organism[Any]]] = {
+ORGANISMS: dict[str, type[Organism[Any]]] = {
     o.name: o for o in (LeakedHint, GraderBug, Substitution)
 }
 
