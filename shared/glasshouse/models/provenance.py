@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
+from pathlib import Path
 
 import torch
 import transformers
@@ -20,8 +21,20 @@ def software_versions() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": sys.version.split()[0],
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{_cpu_model()}",
     }
+
+
+def _cpu_model() -> str:
+    """Vendor, family and model number. Two CPUs with the same instruction set can still round
+    differently, because math libraries choose their kernels by model."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    fields = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
+    names = ("vendor_id", "cpu family", "model")
+    return "".join(f" {fields[name].strip()}" for name in names if name in fields)
 
 
 def fingerprint_weights(policy: Policy) -> str:
