@@ -239,7 +239,7 @@ def hash_results(volume: Path) -> dict[str, str]:
     run = volume / EXPERIMENT
     last = run / "checkpoints" / "step-000060"
     rows = [json.loads(r) for r in (run / "results" / "metrics.jsonl").read_text().splitlines()]
-    without_times = [{**row, "timing": None, "rollout_log_bytes": None} for row in rows]
+    without_times = [{**row, "timing": None, "rollout_log_bytes": None, "check": None} for row in rows]
     return {
         **{f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in last.glob("*.safetensors")},
         "metrics": hashlib.sha256(json.dumps(without_times).encode()).hexdigest(),
@@ -291,15 +291,41 @@ def check_files(context: Path, root: Path) -> None:
 
 
 def check_copied_experiment(buildah: Buildah, context: Path, image: Image, *arguments: str) -> None:
-    """A copied folder builds an image of the copy, not of the original."""
-    shutil.copytree(context / "training" / EXPERIMENT, context / "training" / "copy.rl")
+    """A copied folder builds an image of the copy, not of the original, with its own requirements."""
+    folder = shutil.copytree(context / "training" / EXPERIMENT, context / "training" / "copy.rl")
+    (folder / "requirements.txt").write_text("glasshouse[lora]\n")
     copied, name = replace(image, experiment="copy.rl"), "localhost/glasshouse-copy.rl"
     buildah.build(context, name, copied, *arguments)
     with buildah.container(name) as root:
         experiments = [path.name for path in (root / "app" / "training").iterdir()]
         assert experiments == ["copy.rl"], experiments
+        assert list(root.glob("opt/venv/lib/python3*/site-packages/peft")), "no extra installed"
     assert "GLASSHOUSE_EXPERIMENT=copy.rl" in buildah.inspect(name)["config"]["Env"]
-    report("a copy of the experiment under another name: its image contains the copy only")
+    report("a copy of the experiment with one more requirement: its image contains the copy only")
+
+
+def check_reused_layers(
+    buildah: Buildah, context: Path, name: str, image: Image, *arguments: str
+) -> None:
+    """A code change rebuilds neither the base image nor the requirements of the experiment."""
+
+    def layers(name: str) -> list[str]:
+        return buildah.inspect(name)["rootfs"]["diff_ids"]
+
+    base, before = layers(image.base_name), layers(name)
+    source = context / "shared" / "glasshouse" / "__init__.py"
+    code = source.read_bytes()
+    source.write_bytes(code + b"# changed\n")
+    buildah.build(context, f"{name}-changed", image, *arguments)
+    source.write_bytes(code)
+    after = layers(f"{name}-changed")
+    reused = [old for old, new in zip(before, after, strict=True) if old == new]
+    assert reused[: len(base)] == base, "the base image was rebuilt"
+    assert len(reused) == len(base) + 2, "requirements.txt and what it lists were installed again"
+    report(
+        f"after a change of the package: {len(reused)} of {len(before)} layers reused, "
+        f"{len(base)} of them from {image.base_name}"
+    )
 
 
 def check_interruptions(buildah: Buildah, name: str, volume: Path) -> None:
@@ -373,6 +399,7 @@ def main(argv: list[str]) -> int:
         report(f"built {name}, {layers} layers, labels present")
         with buildah.container(name) as root:
             check_files(context, root)
+        check_reused_layers(buildah, context, name, image, *arguments)
         check_copied_experiment(buildah, context, image, *arguments)
         check_no_secret(buildah, context, name, image, *arguments)
         interrupted, uninterrupted, root_owned = volumes
