@@ -13,6 +13,7 @@ from glasshouse import __version__
 from glasshouse.cli import build, data, hosts, inspect, measure, rollouts, study, track, train
 from glasshouse.cli.parser import CommandParser
 from glasshouse.errors import GlasshouseError
+from glasshouse.text import terminal_safe
 
 GROUPS = {
     "train": (train.add_commands,),
@@ -68,8 +69,7 @@ def run_command(command: Callable[[], int | None]) -> int:
     try:
         return int(command() or 0)
     except GlasshouseError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _print_error(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -77,11 +77,33 @@ def run_command(command: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno is None:
             raise
-        print(
-            "error: The disk is full and the run stopped. Files written before are intact: free some "
-            "space, then repeat the command to resume from the last checkpoint.",
-            file=sys.stderr,
+        return _print_error(explain_os_error(error))
+
+
+def _print_error(message: str) -> int:
+    print(f"error: {terminal_safe(message)}", file=sys.stderr)
+    return 2
+
+
+def explain_os_error(error: OSError) -> str:
+    """What the operating system refused, where, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        problem = (
+            "The disk is full" if error.errno == errno.ENOSPC else "The disk quota is exceeded"
         )
-        return 2
+        return (
+            f"{problem} and the command stopped. Files written before are intact: free some space, then "
+            "repeat the command to resume from the last checkpoint."
+        )
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    hints = {
+        errno.EIO: "The disk reports an error. Files written before are intact: repeat the command, or "
+        "copy the run to another disk and resume it there.",
+        errno.EROFS: "Choose a writable place with out=… or --out.",
+        errno.EACCES: "Change its permissions, or choose another place with out=… or --out.",
+        errno.ENAMETOOLONG: "Choose a shorter name.",
+    }
+    hint = hints.get(error.errno or 0, "")
+    return f"{where}{error.strerror or os.strerror(error.errno or 0)}. {hint}".rstrip()

@@ -167,7 +167,7 @@ def _check(args: argparse.Namespace) -> None:
         )
 
         results = measure_hosts(hosts, args.megabytes)
-    Console(highlight=False).print(host_table(results))
+    Console(highlight=False, emoji=False).print(host_table(results))
     for sentence in version_differences(results):
         print(sentence, file=sys.stderr)
 
@@ -187,7 +187,7 @@ def _forecast(args: argparse.Namespace) -> None:
         print(json.dumps({"measured": asdict(result.measured), "pipeline": asdict(result.pipeline),
                           "per_host": result.per_host, "forecast": points}, indent=2))  # fmt: skip
     else:
-        console = Console(highlight=False)
+        console = Console(highlight=False, emoji=False)
         console.print(_forecast_table(result))
         for sentence in result.bottlenecks():
             console.print(sentence)

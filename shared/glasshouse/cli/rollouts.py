@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_command, add_run_directory
 from glasshouse.errors import RunError
+from glasshouse.text import count_noun, shell_command, terminal_safe, terminal_safe_json
 from glasshouse.types import ExtractionRule
 
 if TYPE_CHECKING:
@@ -145,10 +146,10 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
     from glasshouse.store import export
     from glasshouse.store.rollout_rows import encode_rows
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if args.export:
         if count := export.export_rows(rows, Path(args.export)):
-            print(f"{count:,} rollouts written to {args.export}.")
+            print(terminal_safe(f"{count_noun(count, 'rollout')} written to {args.export}."))
     elif args.sql:
         names, records = export.run_sql(rows, args.sql)
         if rows.count:
@@ -161,7 +162,7 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
             console.print(rollout_text.render_group(group, console.width))
     elif args.json:
         for row in rows:
-            sys.stdout.write(encode_rows([row]).decode())
+            sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
     elif args.show:
         for row in rows:
             console.print(rollout_text.render_rollout(row, args.prompt))
@@ -183,37 +184,35 @@ def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows)
     console.print(rollout_text.overview_table(tallies, entries))
     selected = "" if rows.count == total.rows else f"{rows.count:,} of "
     console.print(
-        f"\n{selected}{total.rows:,} rollouts in {total.frames} frames: {total} "
+        f"\n{selected}{count_noun(total.rows, 'rollout')} in {count_noun(total.frames, 'frame')}: {total} "
         f"({total.raw / max(1, total.bytes):.1f} to 1, "
         f"{format_bytes(total.bytes / max(1, total.rows))} per rollout)"
     )
     last = max(step for _, step in tallies)
     console.print("[dim]next:[/]")
     for options in (
-        f"--step {last} --wrong --show",
-        f"--group {last}:0",
-        "--correct --reward 0.3..1 --json",
-        '--sql "select rule, count(*), avg(reward) from rollouts group by rule"',
-        "--export rollouts.parquet",
+        ["--step", str(last), "--wrong", "--show"],
+        ["--group", f"{last}:0"],
+        ["--correct", "--reward", "0.3..1", "--json"],
+        ["--sql", "select rule, count(*), avg(reward) from rollouts group by rule"],
+        ["--export", "rollouts.parquet"],
     ):
-        console.print(f"  glasshouse rollouts {run} {options}", markup=False, soft_wrap=True)
+        print(f"  {shell_command(['glasshouse', 'rollouts', run, *options])}")
 
 
 def _print_query_result(
     console: Console, names: list[str], records: list[tuple[Any, ...]], *, as_json: bool
 ) -> None:
     """Print the result of --sql as a table or as JSON lines."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
-
-    from glasshouse.text import terminal_safe
 
     if as_json:
         for record in records:
             row = dict(zip(names, record, strict=True))
-            print(json.dumps(row, ensure_ascii=False, default=str))
+            print(terminal_safe_json(json.dumps(row, ensure_ascii=False, default=str)))
         return
-    table = Table(*names)
+    table = Table(*(Column(Text(terminal_safe(name))) for name in names))
     for record in records:
         cells = (f"{v:.6g}" if isinstance(v, float) else terminal_safe(str(v)) for v in record)
         table.add_row(*map(Text, cells))
@@ -226,11 +225,14 @@ def _print_damage(run: Path, reader: RolloutReader) -> bool:
 
     messages = [*reader.damage, *find_missing_steps(run, reader)]
     for message in messages[:PRINTED_DAMAGE]:
-        print(f"damage: {message}", file=sys.stderr)
+        print(f"damage: {terminal_safe(str(message))}", file=sys.stderr)
     if len(messages) > PRINTED_DAMAGE:
         print(f"damage: … and {len(messages) - PRINTED_DAMAGE:,} more", file=sys.stderr)
     for description in reader.unfinished:
-        print(f"note: {description}: a step being written, or cut off by a crash.", file=sys.stderr)
+        print(
+            f"note: {terminal_safe(description)}: a step being written, or cut off by a crash.",
+            file=sys.stderr,
+        )
     return bool(messages)
 
 

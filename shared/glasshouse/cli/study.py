@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_command
+from glasshouse.text import count_noun, shell_command, terminal_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,14 +75,14 @@ def _study(args: argparse.Namespace) -> int:
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = spec.load_study(file, args.overrides).subset(arms, args.seeds)
     out = Path(args.out) if args.out else Path("runs") / "studies" / spec.study_name(file)
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     # read it first: it may be the file that this study overwrites
     committed = read_table_lines(Path(args.check)) if args.check else None
     if args.dry_run:
         _list_runs(study, out, console)
         return 0
     console.print(
-        f"[bold]{escape(study.title)}[/]: {_describe_size(study)} → {escape(str(out))}",
+        f"[bold]{escape(terminal_safe(study.title))}[/]: {_describe_size(study)} → {escape(terminal_safe(str(out)))}",
         soft_wrap=True,
     )
     if args.table:
@@ -99,7 +100,7 @@ def _study(args: argparse.Namespace) -> int:
             )
             return 130
         table_file = out / "results" / "table.jsonl"
-        console.print(f"table   {table_file}  ({len(table):,} rows)", soft_wrap=True)
+        print(terminal_safe(f"table   {table_file}  ({count_noun(len(table), 'row')})"))
     from glasshouse.models.provenance import software_versions
     from glasshouse.report.study_output import (  # imports torch and matplotlib
         publish_study,
@@ -108,7 +109,7 @@ def _study(args: argparse.Namespace) -> int:
 
     analysis = report_study(study, table, out / "results", software_versions(), console)
     if args.publish:
-        command = f"glasshouse study {args.study} --publish {args.publish}"
+        command = shell_command(["glasshouse", "study", args.study, "--publish", args.publish])
         publish_study(analysis, table, out / "results", Path(args.publish), command)
     if committed is not None:
         same, sentence = compare_tables(
@@ -122,8 +123,8 @@ def _study(args: argparse.Namespace) -> int:
 def _describe_size(study: Study) -> str:
     arms, seeds, bases = len(study.arms), study.seeds, len(set(study.bases[: study.seeds]))
     return (
-        f"{arms} arm{'s' * (arms > 1)} × {seeds} seed{'s' * (seeds > 1)} = {arms * seeds} runs, "
-        f"{bases} base{'s' * (bases > 1)}"
+        f"{count_noun(arms, 'arm')} × {count_noun(seeds, 'seed')} = {count_noun(arms * seeds, 'run')}, "
+        f"{count_noun(bases, 'base')}"
     )
 
 
@@ -139,4 +140,4 @@ def _list_runs(study: Study, out: Path, console: Console) -> None:
             markup=False,
         )
     remaining = sum(not run.is_finished for run in runs)
-    console.print(f"{_describe_size(study)}; {remaining} to do → {out}", soft_wrap=True)
+    print(terminal_safe(f"{_describe_size(study)}; {remaining} to do → {out}"))

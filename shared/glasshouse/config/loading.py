@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,20 @@ def _parse_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"The override {ascii(override)[:100]} is not valid Unicode.")
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f'the command line: "{key}" is longer than {MAX_CONFIG_BYTES:,} bytes.')
+    if key.strip() in _text_keys() and text[:1] not in ("'", '"'):
+        return key.strip(), text  # YAML would drop " #x", and read 1e3 or "a: b" as other types
     try:
         return key.strip(), parse_yaml(text) if text else ""
     except RefusedYAML as error:
         raise ConfigError(f'the command line: "{key.strip()}": {error.problem}.') from None
     except yaml.YAMLError:
         return key.strip(), text
+
+
+@cache
+def _text_keys() -> frozenset[str]:
+    """The keys whose value is a text, such as out and model."""
+    return frozenset(key for key, kind, *_ in describe_keys() if kind == "str")
 
 
 def _set_key(mapping: dict[str, Any], key: str, value: Any) -> None:

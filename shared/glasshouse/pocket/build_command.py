@@ -24,7 +24,7 @@ def build_pocket_model(name: str, folder: Path, steps: int | None = None) -> Non
     recipe = RECIPES[name]
     if steps:
         recipe = replace(recipe, phases=(replace(recipe.phases[-1], steps=steps),))
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("{task.fields[line]}"), TimeRemainingColumn(), console=console,

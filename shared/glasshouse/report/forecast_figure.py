@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from glasshouse.report.figures import import_pyplot
-from glasshouse.report.learning_curves import FAINT, INK, WARM
+from glasshouse.report.learning_curves import FAINT, IMAGE_SUFFIXES, INK, WARM
+from glasshouse.store.atomic_files import check_output_file
 
 
 class Forecast(Protocol):
@@ -27,6 +28,7 @@ def draw_forecast(
 ) -> None:
     """Steps per hour of each curve by number of generators, labelled with what limits it.
     `measured`: seconds per step, drawn as dots."""
+    check_output_file("--out", out, IMAGE_SUFFIXES)
     pyplot = import_pyplot()
     figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for (name, points), colour in zip(curves.items(), (INK, WARM), strict=False):
@@ -52,6 +54,5 @@ def draw_forecast(
     axis.set_ylabel("steps per hour")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
-    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=130)
     pyplot.close(figure)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.store.run_directory import load_metrics
+from glasshouse.store.atomic_files import check_output_file
+from glasshouse.store.run_directory import load_metrics, load_summary
 
+IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT, WARM = "#1b4d3e", "#9bb8ae", "#c2562d"
 
 
@@ -24,6 +25,7 @@ def draw_learning_curves(runs: Sequence[Path], out: Path, title: str = "") -> No
     """A thin line per run and a thick one for their mean; held-out accuracy as dots."""
     from glasshouse.report.figures import import_pyplot
 
+    check_output_file("--out", out, IMAGE_SUFFIXES)
     pyplot = import_pyplot()
     metrics = [read_metrics(run) for run in runs]
     shared_steps = min(len(rows) for rows in metrics)
@@ -46,14 +48,13 @@ def draw_learning_curves(runs: Sequence[Path], out: Path, title: str = "") -> No
     axes[0].set_ylim(0, 1.02)
     axes[0].set_title("training samples (lines), held out, greedy (dots)", fontsize=9, loc="left")
     axes[1].set_title(title or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left")
-    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=130)
     pyplot.close(figure)
 
 
 def _plot_held_out(axis: Any, run: Path) -> None:
     """Accuracy before and after training, with its interval."""
-    summary = json.loads((run / "results" / "summary.json").read_text())
+    summary = load_summary(run) or {"steps_done": 0}
     for step, key in ((0, "before"), (summary["steps_done"], "after")):
         if scores := summary.get(key):
             accuracy = scores["accuracy"]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from glasshouse.config import Config
+from glasshouse.text import shell_command, terminal_safe
 
 MIN_REPORT_STEPS = 10
 """Shorter runs have no curve to show; `glasshouse report` writes their report on request."""
@@ -23,7 +24,7 @@ def report_after_training(
     """Monitor the run if monitor.at_end is set, and write results/report.html."""
     if "after" not in summary:  # interrupted, not finished
         return
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     run = Path(summary["run"])
     if config.monitor.at_end:
         try:
@@ -34,7 +35,7 @@ def report_after_training(
         try:
             from glasshouse.report.run_page import write_run_report
 
-            console.print(f"report  {write_run_report([run])}")
+            _print_line(console, f"report  {write_run_report([run])}")
         except Exception as error:
             _print_failure(console, "The report could not be written", error)
 
@@ -48,9 +49,13 @@ def _print_monitorability(run: Path, console: Console) -> None:
         results = monitor_run(run, only_ends=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
     console.print(before_after_bars(results))
-    console.print(escape(results["verdict"]))
-    console.print(f"more    glasshouse monitor {run}  (every checkpoint, every measure)")
+    _print_line(console, results["verdict"])
+    _print_line(console, f"more    {shell_command(['glasshouse', 'monitor', run])}")
 
 
 def _print_failure(console: Console, what: str, error: Exception) -> None:
-    console.print(f"[yellow]{what}: {escape(str(error) or type(error).__name__)}[/]")
+    _print_line(console, f"{what}: {str(error) or type(error).__name__}", "yellow")
+
+
+def _print_line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(terminal_safe(text), style), soft_wrap=True)

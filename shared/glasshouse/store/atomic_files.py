@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from glasshouse.errors import RunError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -16,12 +20,33 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file atomically: after a crash it has either its old or its new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     fsync_directory(path.parent)
+
+
+def check_output_file(option: str, path: Path, suffixes: Sequence[str] = ()) -> None:
+    """Raise unless a file can be written at the path that the user gave: its folder must exist, the
+    path must not be a folder, and the name must end in one of `suffixes`.
+
+    Example: `check_output_file("--out", Path("curves.png"), (".png", ".svg"))`
+    """
+    if suffixes and path.suffix not in suffixes:
+        *others, last = suffixes
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise RunError(f"{option} {path} must end in {listed}.")
+    if path.is_dir():
+        raise RunError(f"{option} {path} is a folder. Name a file in it.")
+    if not path.parent.is_dir():
+        raise RunError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 
 
 def write_json(path: Path, value: Any) -> None:

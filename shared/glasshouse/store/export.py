@@ -12,12 +12,14 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
+from glasshouse.store.atomic_files import check_output_file
 from glasshouse.store.rollout_rows import encode_rows
 
 Row = dict[str, Any]
@@ -77,7 +79,7 @@ def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[A
 
 
 def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run a query over the table `rollouts`; returns column names and records. The table is in a
+    """Run a SELECT over the table `rollouts`; returns column names and records. The table is in a
     temporary file, so a log larger than memory can be queried."""
     arrow, duckdb = import_optional("--sql", "pyarrow", "duckdb")
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +94,7 @@ def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any,
             database.execute("create table rollouts as from incoming")
             database.unregister("incoming")
             try:
+                _require_select(duckdb, database.extract_statements(query))
                 database.execute(query)
                 names = [column[0] for column in database.description or []]
                 return names, database.fetchall() if names else []
@@ -99,6 +102,19 @@ def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any,
                 raise RunError(f"--sql failed. {_explain_sql_error(str(error))}") from None
         finally:
             database.close()
+
+
+def _require_select(duckdb: Any, statements: Sequence[Any]) -> None:
+    """Raise unless the query is one statement that only reads: the table is a copy, so that a change
+    would be lost in silence."""
+    readers = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+    if len(statements) != 1:
+        raise RunError(f"--sql takes one SELECT statement; this query has {len(statements)}.")
+    if statements[0].type not in readers:
+        kind = statements[0].type.name.replace("_", " ")
+        raise RunError(
+            f"--sql takes only SELECT statements, and this is {kind}: the rollout log cannot be changed."
+        )
 
 
 def _explain_sql_error(message: str) -> str:
@@ -117,12 +133,9 @@ def export_rows(rows: Iterable[Row], file: Path) -> int:
         ".jsonl": _write_jsonl,
         ".csv": _write_csv,
     }
-    if file.suffix not in writers:
-        raise RunError(f"--export {file} must end in .parquet, .jsonl or .csv.")
+    check_output_file("--export", file, list(writers))
     if file.exists():
         raise RunError(f"--export {file} already exists. Choose another name.")
-    if not file.parent.is_dir():
-        raise RunError(f"--export {file} cannot be written: there is no folder {file.parent}.")
     temporary = file.with_name(f".{file.name}.tmp")
     count = 0
 
@@ -138,10 +151,11 @@ def export_rows(rows: Iterable[Row], file: Path) -> int:
             with open(temporary, "r+b") as written:
                 os.fsync(written.fileno())
             os.replace(temporary, file)
-    except PermissionError as error:
+    except OSError as error:
         raise RunError(f"--export {file} cannot be written: {error.strerror}.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return count
 
 

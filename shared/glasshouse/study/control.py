@@ -60,7 +60,7 @@ def run_control(
         seeds=seeds,
         measures={MEASURE: "accuracy of samples", "accuracy": "accuracy of greedy answers"},
     )
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with TerminalProgress(study, console) as progress:
         table = run_study(study, out, jobs=jobs, progress=progress)
     gains = {arm: _gains(table, arm) for arm in study.arms}

@@ -70,7 +70,7 @@ def run_scaling(
         control=FRESH,
         measures={"accuracy": "held-out accuracy of greedy answers"},
     )
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with TerminalProgress(study, console) as progress:
         run_study(study, out, jobs=jobs, keep_rollouts=True, progress=progress)
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}

@@ -1,0 +1,126 @@
+"""Commands that we print can be pasted: each is run in process, for a run whose name is hostile."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from glasshouse.cli import main
+from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
+
+ROOT = Path(__file__).resolve().parent.parent
+MOCK = str(ROOT / "models" / "mock")
+SMALL = [
+    f"model={MOCK}", "steps=2", "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=12",
+    "evaluate.problems=4", "evaluate.samples=1", "task.name=multiplication", "task.style=direct",
+    "task.options={left_digits: 2, right_digits: 1}", "reward.terms={format: 1}", "monitor.problems=4",
+]  # fmt: skip
+NAME = "it's [b]a :cat: run[/b] " + "very long " * 12
+COMMAND = re.compile(r"(?m)(?:^|: |  +)(glasshouse .+)$")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run directory and what `glasshouse train` printed."""
+    folder = tmp_path_factory.mktemp("printed")
+    run = folder / NAME
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        out = StringIO()
+        with redirect_stdout(out):
+            assert main(["train", *SMALL, f"out={NAME}"]) == 0
+    return run, out.getvalue()
+
+
+def find_commands(printed: str) -> list[list[str]]:
+    return [shlex.split(command)[1:] for command in COMMAND.findall(printed)]
+
+
+def test_every_printed_command_runs(
+    trained: tuple[Path, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, printed = trained
+    monkeypatch.chdir(run.parent.parent)  # the name contains a slash
+    for command in (["checkpoints", NAME], ["rollouts", NAME], ["resume", NAME]):
+        capsys.readouterr()
+        assert main(command) == 0
+        printed += capsys.readouterr().out
+    assert main(["monitor", NAME, "--ends", "--problems", "4"]) == 0
+    printed += capsys.readouterr().out
+    commands = [list(c) for c in dict.fromkeys(map(tuple, find_commands(printed)))]
+    assert {command[0] for command in commands} >= {"eval", "rollouts", "resume", "report"}
+    for command in commands:
+        assert any(NAME in argument for argument in command), command
+        code = main(command)
+        error = capsys.readouterr().err
+        assert code == 0 or "No rollouts" in error, (command, error)
+
+
+def test_a_checkpoint_is_evaluated_like_its_run(
+    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = trained
+    summary = json.loads((run / "results" / "summary.json").read_text())
+    checkpoint = str(run / "checkpoints" / "step-000002")
+    assert main(["eval", checkpoint, "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results["task"]["name"] == "multiplication"
+    assert results["task"]["style"] == "direct"
+    assert results["task"]["options"]["left_digits"] == 2
+    for key in ("problems", "accuracy", "strict", "length", "levels"):
+        assert results[key] == summary["after"][key]
+    assert main(["eval", checkpoint]) == 0
+    printed = capsys.readouterr().out
+    assert "multiplication (direct)" in printed
+    assert "left_digits 2" in printed
+
+
+def test_arguments_of_eval_replace_the_settings_of_the_checkpoint(
+    trained: tuple[Path, str],
+) -> None:
+    checkpoint = str(trained[0] / "checkpoints" / "step-000002")
+    config = resolve_evaluation_config(checkpoint, ["task.options.left_digits=3"], style="cot")
+    assert (config.task.name, config.task.style) == ("multiplication", "cot")
+    assert config.task.options == {"left_digits": 3, "right_digits": 1}
+    for config in (
+        resolve_evaluation_config(checkpoint, task="sum_digits"),
+        resolve_evaluation_config(checkpoint, ["task.name=sum_digits"]),
+    ):
+        assert config.task.name == "sum_digits"
+        assert config.task.options == {}
+    assert resolve_evaluation_config("pocket").task.name == "sum_digits"
+
+
+def test_a_moved_run_prints_its_own_paths(
+    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(trained[0], tmp_path / "copy")
+    assert main(["resume", str(copy)]) == 0
+    printed = capsys.readouterr().out
+    assert str(copy / "checkpoints" / "step-000002") in printed
+    assert NAME.split()[0] not in printed
+
+
+def test_eval_of_a_run_directory_names_its_last_checkpoint(
+    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(trained[0])]) == 2
+    assert "step-000002" in capsys.readouterr().err
+
+
+def test_every_save_and_evaluation_is_printed_with_its_time(trained: tuple[Path, str]) -> None:
+    lines = [line for line in trained[1].splitlines() if re.match(r"\d\d:\d\d:\d\d  ", line)]
+    assert sum("held-out accuracy" in line for line in lines) == 2
+    assert any("saved step-000002" in line and "end of training" in line for line in lines)
+    assert "step    2  of 2: reward" in trained[1]
+    assert "2 steps in " in trained[1]
+    assert max(map(len, trained[1].splitlines())) > 80  # a command is never wrapped
