@@ -239,7 +239,9 @@ def hash_results(volume: Path) -> dict[str, str]:
     run = volume / EXPERIMENT
     last = run / "checkpoints" / "step-000060"
     rows = [json.loads(r) for r in (run / "results" / "metrics.jsonl").read_text().splitlines()]
-    without_times = [{**row, "timing": None, "rollout_log_bytes": None, "check": None} for row in rows]
+    without_times = [
+        {**row, "timing": None, "rollout_log_bytes": None, "check": None} for row in rows
+    ]
     return {
         **{f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in last.glob("*.safetensors")},
         "metrics": hashlib.sha256(json.dumps(without_times).encode()).hexdigest(),

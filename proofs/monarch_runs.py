@@ -1,6 +1,6 @@
 """Runs on Monarch's processes: bitwise equal to a local run, and no process remains.
 
-    python -m proofs.monarch_runs [processes resume crashes detection]      about 3 minutes
+    python -m proofs.monarch_runs [processes resume hung_learner crashes detection]      about 3 minutes
 
 CI runs a small version of each (tests/backends); the claims about time are only checked here.
 """
@@ -25,6 +25,7 @@ from glasshouse.config import Config, load_config
 from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.store import rollout_reader
+from glasshouse.store.run_directory import load_metrics
 from glasshouse.train import Trainer
 from glasshouse.train.display import Display
 from glasshouse.types import Request
@@ -34,16 +35,17 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = f"model={ROOT / 'models' / 'mock'}"
 
 
+def small_run(out: Path, *overrides: str) -> list[str]:
+    """The overrides of a run of a few seconds: four chunks per step, several microbatches."""
+    return [
+        MODEL, f"out={out}", "steps=3", "data.groups_per_step=8", "generate.group_size=4",
+        "generate.max_tokens=32", "generate.chunk_size=2", "reward.terms={closeness: 1}",
+        "learn.microbatch_tokens=64", "evaluate.problems=4", "evaluate.samples=2", *overrides,
+    ]  # fmt: skip
+
+
 def small_config(out: Path, *overrides: str) -> Config:
-    """A run of a few seconds: four chunks per step, several microbatches."""
-    return load_config(
-        [],
-        [
-            MODEL, f"out={out}", "steps=3", "data.groups_per_step=8", "generate.group_size=4",
-            "generate.max_tokens=32", "generate.chunk_size=2", "reward.terms={closeness: 1}",
-            "learn.microbatch_tokens=64", "evaluate.problems=4", "evaluate.samples=2", *overrides,
-        ],
-    )  # fmt: skip
+    return load_config([], small_run(out, *overrides))
 
 
 def assert_equal_runs(a: Path, b: Path, steps: int) -> None:
@@ -57,9 +59,8 @@ def assert_equal_runs(a: Path, b: Path, steps: int) -> None:
 
 
 def _read_metrics(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "results" / "metrics.jsonl").read_text().splitlines()
     ignored = ("timing", "rollout_log_bytes")
-    return [{k: v for k, v in json.loads(x).items() if k not in ignored} for x in lines]
+    return [{k: v for k, v in row.items() if k not in ignored} for row in load_metrics(out)]
 
 
 def _read_rollouts(out: Path, kind: str) -> list[dict[str, Any]]:
@@ -104,6 +105,37 @@ def resume(folder: Path) -> dict[str, Any]:
     Trainer(config).train()
     assert_equal_runs(folder / "monarch", folder / "local", steps=3)
     return {"resumed after step": 2}
+
+
+class LearnerStopper(Display):
+    """Stops one of the learners after step 2."""
+
+    trainer: Trainer
+    pids: list[int]
+
+    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
+        if row["step"] == 2:
+            assert isinstance(self.trainer.backend, MonarchBackend)
+            self.pids = self.trainer.backend.pids
+            os.kill(self.pids[-1], signal.SIGSTOP)
+
+
+def hung_learner(folder: Path) -> dict[str, Any]:
+    """A stopped learner ends the run after monarch.update_timeout; no process remains; it resumes."""
+    Trainer(small_config(folder / "local", "checkpoints.every=1")).train()
+    stopper, out = LearnerStopper(), folder / "monarch"
+    options = ("backend=monarch", "monarch.learners=2", "monarch.update_timeout=10")
+    config = small_config(out, "checkpoints.every=1", *options)
+    stopper.trainer = Trainer(config, stopper)
+    started = time.monotonic()
+    message = _run_error(stopper.trainer.train)
+    assert "monarch.update_timeout" in message, message
+    assert str(out / "checkpoints" / "step-000002") in message, message
+    seconds = time.monotonic() - started
+    assert wait_for_exit(stopper.pids)
+    Trainer(small_config(out, "checkpoints.every=1")).train()
+    assert_equal_runs(out, folder / "local", steps=3)
+    return {"seconds from start to error": round(seconds, 1)}
 
 
 def crashes(folder: Path) -> dict[str, Any]:
@@ -223,7 +255,13 @@ def wait_for_two_steps(out: Path, process: subprocess.Popen[str]) -> list[int]:
     return pids
 
 
-PROOFS = {"processes": processes, "resume": resume, "crashes": crashes, "detection": detection}
+PROOFS = {
+    "processes": processes,
+    "resume": resume,
+    "hung_learner": hung_learner,
+    "crashes": crashes,
+    "detection": detection,
+}
 
 
 def main(names: list[str]) -> int:

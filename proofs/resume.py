@@ -12,7 +12,6 @@ changes files (rename, flush, unlink, truncate), so that saving, pruning and app
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from glasshouse.config import load_config
 from glasshouse.store import checkpoints, read_rollouts
+from glasshouse.store.run_directory import load_metrics
 from glasshouse.train import Trainer
 from glasshouse.train.display import Display
 
@@ -129,15 +129,14 @@ def count_file_calls(out: Path, overrides: Sequence[str], result: Path) -> None:
 def load_result(out: Path) -> Result:
     """Load everything that must be equal: weights, optimizer, metrics and rollouts, except times."""
     last = sorted((out / "checkpoints").glob("step-*"))[-1]
-    lines = (out / "results" / "metrics.jsonl").read_text().splitlines()
     log = out / "results" / "rollouts"
     return {
         "checkpoint": last.name,
         "weights": (last / checkpoints.MODEL).read_bytes(),
         "optimizer": (last / checkpoints.LEARNER).read_bytes(),
         "metrics": [
-            {k: v for k, v in json.loads(line).items() if k not in ("timing", "rollout_log_bytes")}
-            for line in lines
+            {k: v for k, v in row.items() if k not in ("timing", "rollout_log_bytes")}
+            for row in load_metrics(out)
         ],
         **{
             kind: [{**row, "time": 0} for row in read_rollouts(log, kind)]

@@ -111,7 +111,7 @@ def check_equal(first: Path, second: Path) -> None:
     assert weights[0].read_bytes() == weights[1].read_bytes(), "the weights of two runs differ"
     metrics = [
         [
-            {**json.loads(line), "timing": None, "rollout_log_bytes": None}
+            {**json.loads(line), "timing": None, "rollout_log_bytes": None, "check": None}
             for line in (run / "results" / "metrics.jsonl").read_text().splitlines()
         ]
         for run in (first, second)

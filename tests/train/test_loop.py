@@ -18,6 +18,7 @@ from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rewards import REWARDS, RewardInputs, reward
 from glasshouse.rollout.reward_controls import shuffle_rewards
 from glasshouse.store import read_rollouts
+from glasshouse.store.run_directory import load_metrics
 from glasshouse.train import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,10 +46,9 @@ def read_rows(out: Path, kind: str = "train") -> list[dict[str, Any]]:
 
 def read_metrics(out: Path) -> list[dict[str, Any]]:
     """The metrics without timings and compressed sizes."""
-    lines = (out / "results" / "metrics.jsonl").read_text().splitlines()
     return [
-        {k: v for k, v in json.loads(line).items() if k not in ("timing", "rollout_log_bytes")}
-        for line in lines
+        {k: v for k, v in row.items() if k not in ("timing", "rollout_log_bytes")}
+        for row in load_metrics(out)
     ]
 
 

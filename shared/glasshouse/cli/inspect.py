@@ -1,8 +1,9 @@
-"""`glasshouse checkpoints`, `report` and `figure`: what a run directory holds."""
+"""`glasshouse check`, `checkpoints`, `report` and `figure`: what a run directory holds."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,19 @@ from glasshouse.cli.parser import add_command, add_json, add_run_directory
 
 
 def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "check",
+        _check,
+        "verify every file of a run and list what is damaged",
+        "Compares the configuration, the checkpoints, the rollout log, metrics, events, summary and monitor "
+        "results with their checksums, and says what each damage means, what still works and what to do. "
+        "Changes nothing. Exit code 0 if the run is sound, 1 if a part is damaged, 2 if it is not a run.",
+        ["glasshouse check runs/try", "glasshouse check runs/try --json"],
+    )
+    add_run_directory(parser)
+    add_json(parser)
+
     parser = add_command(
         commands,
         "checkpoints",
@@ -52,17 +66,41 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--title", default="", help="the title of the figure")
 
 
+def _check(args: argparse.Namespace) -> int:
+    import json
+
+    from glasshouse.store.verify import verify_run
+    from glasshouse.text import terminal_safe
+
+    result = verify_run(Path(args.run_directory))
+    if args.json:
+        print(json.dumps(result.as_dict(), indent=2))
+        return 0 if result.is_sound else 1
+    count = len(result.damage)
+    verdict = "sound" if result.is_sound else f"damaged, {count} problem{'s' * (count > 1)}"
+    lines = [f"{result.run}: {verdict}"]
+    lines += [f"  {part:<14} {content}" for part, content in result.contents.items()]
+    lines += [f"damage: {item}" for item in result.damage]
+    for line in lines:
+        print(terminal_safe(line))
+    return 0 if result.is_sound else 1
+
+
 def _checkpoints(args: argparse.Namespace) -> int:
     import json
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from glasshouse.store import checkpoints
-    from glasshouse.store.run_directory import load_run_config
+    from glasshouse.store.verify import load_verified_config
+    from glasshouse.text import shell_command, terminal_safe
 
     path = Path(args.run_directory)
-    load_run_config(path)  # raises if this is not a run directory
+    _, damage = load_verified_config(path)  # raises if this is not a run directory
+    for item in damage:
+        print(terminal_safe(f"damage: {item}"), file=sys.stderr)
     entries = checkpoints.list_checkpoints(path / "checkpoints")
     valid = [entry for entry in entries if not entry.problems]
     paths_of_role = checkpoints.assign_roles(valid)
@@ -78,25 +116,36 @@ def _checkpoints(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         print(json.dumps(rows, indent=2))
     elif not entries:
-        print(f"{path} has no checkpoints yet.")
+        print(terminal_safe(f"{path} has no checkpoints yet."))
     else:
         table = Table("step", "reward", "size", "kept as", "valid", "saved because")
         for c in entries:
             reward = "" if c.reward is None else f"{c.reward:+.3f}"
-            validity = "yes" if not c.problems else f"[red]no[/]: {c.problems[0]}"
+            problem = terminal_safe(c.problems[0]) if c.problems else ""
+            validity = Text("yes") if not problem else Text.assemble(("no", "red"), f": {problem}")
             size = f"{c.bytes / 1e6:.1f} MB"
-            table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, c.reason)
-        console = Console(highlight=False)
-        console.print(table)
+            reason = Text(terminal_safe(c.reason))
+            table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, reason)
+        Console(highlight=False, emoji=False).print(table)
         if valid:
-            console.print(f"next    glasshouse eval {valid[-1].path}, glasshouse resume {path}")
+            print(f"next    {shell_command(['glasshouse', 'eval', valid[-1].path])}")
+            print(f"        {shell_command(['glasshouse', 'resume', path])}")
     return 0 if len(valid) == len(entries) else 1
 
 
 def _report(args: argparse.Namespace) -> None:
     from glasshouse.report.run_page import write_run_report
+    from glasshouse.text import terminal_safe
 
-    print(write_run_report([Path(run) for run in args.runs], Path(args.out) if args.out else None))
+    runs = [Path(run) for run in args.runs]
+    out = write_run_report(runs, Path(args.out) if args.out else None, warn=_print_warning)
+    print(terminal_safe(str(out)))
+
+
+def _print_warning(message: str) -> None:
+    from glasshouse.text import terminal_safe
+
+    print(terminal_safe(f"damage: {message}"), file=sys.stderr)
 
 
 def _figure(args: argparse.Namespace) -> None:

@@ -39,6 +39,10 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "--ends", action="store_true", help="only the base model and the last checkpoint"
     )
+    parser.add_argument(
+        "--out", metavar="FOLDER",
+        help="write the results to this folder instead of RUN/results; the run may be read-only",
+    )  # fmt: skip
     add_json(parser)
     more = parser.add_argument_group("additional monitors")
     more.add_argument(
@@ -107,12 +111,13 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.evaluation.monitor_progress import MonitorProgressBar
     from glasshouse.evaluation.monitor_run import monitor_run
     from glasshouse.report.monitor_table import gmean_lines, monitor_table
-    from glasshouse.store.run_directory import load_run_config
+    from glasshouse.store.verify import load_verified_config
+    from glasshouse.text import shell_command, terminal_safe
 
     run = Path(args.run_directory)
-    load_run_config(run)  # raises if this is not a run directory
+    load_verified_config(run)  # raises if this is not a run directory
     monitors = _make_monitors(args, run)
-    console = Console(highlight=False, stderr=args.json)
+    console = Console(highlight=False, emoji=False, stderr=args.json)
     with MonitorProgressBar(console) as bar:
         results = monitor_run(
             run,
@@ -121,6 +126,7 @@ def _monitor(args: argparse.Namespace) -> None:
             monitors=monitors,
             only_ends=args.ends,
             progress=bar,
+            out=Path(args.out) if args.out else None,
         )
     if args.json:
         print(json.dumps(results, indent=1, sort_keys=True))
@@ -128,9 +134,11 @@ def _monitor(args: argparse.Namespace) -> None:
     console.print(monitor_table(results))
     for line in gmean_lines(results):
         console.print(line, markup=False)
-    console.print(results["verdict"])
-    console.print(f"files   {run / 'results'}  (monitor.json, monitor_rows.jsonl.zst)")
-    console.print(f"next    glasshouse report {run}")
+    console.print(results["verdict"], markup=False)
+    files = (args.out or run / "results", "(monitor.json, monitor_rows.jsonl.zst)")
+    print(terminal_safe(f"files   {files[0]}  {files[1]}"))
+    if not args.out:
+        print(f"next    {shell_command(['glasshouse', 'report', run])}")
 
 
 def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
@@ -147,7 +155,7 @@ def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
     monitors += [load_monitor(Path(folder)) for folder in args.saved]
     if args.judge:
         endpoint = Endpoint(url=args.judge, model=args.judge_model, key_variable=args.judge_key)
-        cache = run / "results" / "judge"
+        cache = (Path(args.out) if args.out else run / "results") / "judge"
         monitors.append(
             JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=args.behaviour, cache=cache)
         )
@@ -171,6 +179,7 @@ def _control(args: argparse.Namespace) -> int:
 def _grade(args: argparse.Namespace) -> None:
     from glasshouse import tasks
     from glasshouse.rewards import explain_grade
+    from glasshouse.text import terminal_safe
     from glasshouse.types import Problem
 
     text = args.text if args.text is not None else sys.stdin.read()
@@ -178,4 +187,4 @@ def _grade(args: argparse.Namespace) -> None:
         task=args.task, key="given", question="", answer=args.answer,
         kind=tasks.make_task(args.task).kind, decimals=args.decimals,
     )  # fmt: skip
-    print(explain_grade(problem, text))
+    print(terminal_safe(explain_grade(problem, text)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,13 @@ def add_commands(commands: Any) -> None:
 def _track(args: argparse.Namespace) -> None:
     from glasshouse import track
     from glasshouse.errors import TrackError
-    from glasshouse.store.run_directory import acquire_lock, load_run_config, load_summary
+    from glasshouse.store import verify
+    from glasshouse.store.run_directory import acquire_lock, load_summary
 
     path, failures = Path(args.run_directory), list[str]()
-    config = load_run_config(path)
+    config, damage = verify.load_verified_config(path)
+    for item in [*damage, *verify.verify_derived_files(path, {})]:
+        print(f"damage: {item}", file=sys.stderr)
     track.validate_trackers(args.to)
     with acquire_lock(path):
         trackers = track.start_trackers(

@@ -14,7 +14,7 @@ from typing import Any
 from glasshouse.data.contamination import ContaminationCheck, Leak
 from glasshouse.data.files import read_problem_file
 from glasshouse.errors import RunError
-from glasshouse.store import read_rollouts
+from glasshouse.store import RolloutFilter, RolloutReader, read_rollouts
 from glasshouse.store.rollout_rows import problem_from_row
 from glasshouse.types import Problem
 
@@ -31,12 +31,18 @@ class HeldOutFilter:
 
     def __init__(self, oversized: Sequence[Problem], count: int) -> None:
         self.check = ContaminationCheck(oversized)
+        self.unreadable: set[str] = set()
+        """The damage of the rollout log so far."""
         self.count = min(count, len(self.check.problems))  # a small task may have fewer problems
 
     def select_clean(self, rollout_log: Path) -> tuple[list[Problem], dict[str, Any]]:
-        """Return the problems to evaluate on and the counts of checked, removed and remaining ones.
-        Reads only steps that were logged since the last call."""
-        self.check.scan(read_rollouts(rollout_log, *TRAINING_KINDS, after=self.check.last_step))
+        """Return the problems to evaluate on and the counts of checked, removed and remaining ones,
+        and `unreadable`, if frames of the log are damaged: their problems cannot be compared. Reads
+        only steps that were logged since the last call."""
+        reader = RolloutReader(rollout_log)
+        first = self.check.last_step + 1
+        self.check.scan(reader.iter_rows(RolloutFilter(kinds=TRAINING_KINDS, first_step=first)))
+        self.unreadable |= {str(damage) for damage in reader.damage}
         clean = self.check.clean_problems(self.count)
         checked, removed = len(self.check.problems), len(self.check.leaks)
         if len(clean) < self.count:
@@ -47,7 +53,16 @@ class HeldOutFilter:
                 "evaluate.oversize, lower evaluate.problems, or train on other problems. The first "
                 f"one trained on: {leak.problem.question!r}."
             )
-        return clean, {"checked": checked, "removed": removed, "left": checked - removed}
+        audit = {"checked": checked, "removed": removed, "left": checked - removed}
+        return clean, audit | ({"unreadable": len(self.unreadable)} if self.unreadable else {})
+
+
+def describe_unreadable(count: int) -> str:
+    """The warning about frames of the rollout log that could not be compared."""
+    return (
+        f"{count} damaged part{'s' * (count > 1)} of the rollout log could not be read, so the held-out "
+        "problems were not compared with the training problems there."
+    )
 
 
 @dataclass(frozen=True, slots=True)

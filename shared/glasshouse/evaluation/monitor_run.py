@@ -22,7 +22,7 @@ from glasshouse.backends.local import LocalGeneration
 from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config, import_modules
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.evaluation.contamination import HeldOutFilter
+from glasshouse.evaluation.contamination import HeldOutFilter, describe_unreadable
 from glasshouse.evaluation.setup import draw_held_out, fill_task_options, make_evaluation_monitors
 from glasshouse.generate import SamplingParams
 from glasshouse.models import Policy, load_policy
@@ -42,7 +42,8 @@ from glasshouse.rewards.penalties import Penalties
 from glasshouse.rollout import RolloutCollector, make_grader
 from glasshouse.store import checkpoints
 from glasshouse.store.monitor_results import MonitorResultsFile
-from glasshouse.store.run_directory import acquire_lock, load_run_config
+from glasshouse.store.run_directory import acquire_lock
+from glasshouse.store.verify import load_verified_config
 from glasshouse.tasks import Organism, Task
 from glasshouse.types import Problem, Rollout
 
@@ -85,7 +86,9 @@ def monitor_run(
     content of `results/monitor.json`. With `out`, the results are written to that folder, and the run
     may be read-only."""
     progress = progress or MonitorProgress()
-    config = load_run_config(run)
+    config, damage = load_verified_config(run)
+    for item in damage:
+        progress.warn(str(item))
     import_modules(config.imports)
     count = config.monitor.problems if problems is None else problems
     if count < 2:
@@ -102,6 +105,8 @@ def monitor_run(
         candidates = draw_held_out(_with_problems(config, count + reserved), task)
         held_out_filter = HeldOutFilter(candidates, count)
         held_out, audit = held_out_filter.select_clean(run / "results" / "rollouts")
+        if "unreadable" in audit:
+            progress.warn(describe_unreadable(audit["unreadable"]))
         reserve = held_out_filter.check.clean_problems(count + reserved)[count:]
         file = MonitorResultsFile(
             out or run / "results",

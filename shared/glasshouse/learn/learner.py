@@ -21,7 +21,7 @@ import torch
 
 from glasshouse.answers import split_completion
 from glasshouse.config import Config, LearnConfig
-from glasshouse.errors import RunError
+from glasshouse.errors import ModelError, RunError
 from glasshouse.learn.losses import (
     LossInputs,
     LossSettings,
@@ -30,7 +30,7 @@ from glasshouse.learn.losses import (
 )
 from glasshouse.models import llama
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import Policy
+from glasshouse.models.policy import Policy, check_tensor
 from glasshouse.models.shared_prefix import SharedPrefixes
 
 ADAPTER_KEY = "weight"
@@ -125,10 +125,14 @@ class Learner:
         return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
-        """Continues from a state. Weights other than adapters must already be in the policy."""
+        """Continues from a state. Weights other than adapters must already be in the policy.
+
+        Raises if a tensor is missing, or has another shape or type than the parameter. A state of
+        version 0 has no optimizer tensors yet."""
+        parameters = dict(self._named_parameters())
+        self._check_state(state, parameters)
         self.version = state.version
         self.optimizer.state.clear()
-        parameters = dict(self._named_parameters())
         with torch.no_grad():
             for path, value in state.tensors.items():
                 key, _, name = path.partition("/")
@@ -136,6 +140,21 @@ class Learner:
                     parameters[name].copy_(value)
                 else:
                     self.optimizer.state[parameters[name]][key] = value.clone()
+
+    def _check_state(self, state: LearnerState, parameters: dict[str, torch.nn.Parameter]) -> None:
+        keys = ("exp_avg", "exp_avg_sq", "step") if state.version else ()
+        if hasattr(self.policy.model, "peft_config"):
+            keys = (ADAPTER_KEY, *keys)
+        expected = {
+            f"{key}/{name}": torch.zeros(()) if key == "step" else parameter
+            for key in keys
+            for name, parameter in parameters.items()
+        }
+        for path, tensor in expected.items():
+            check_tensor(path, state.tensors.get(path), tensor)
+        unknown = sorted(set(state.tensors) - set(expected))
+        if unknown:
+            raise ModelError(f"The tensor {unknown[0]} belongs to no parameter of the model.")
 
     def _named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [(n, p) for n, p in self.policy.model.named_parameters() if p.requires_grad]

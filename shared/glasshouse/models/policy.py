@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from glasshouse.checksums import CHECKSUMS, verify_folder
 from glasshouse.errors import ModelError
+from glasshouse.models.validation import (
+    MAX_PROMPT_CHARACTERS,
+    check_chat_template,
+    check_finite,
+    check_json_files,
+)
 from glasshouse.types import Message
 
 POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"
@@ -23,6 +31,9 @@ BASES_FOLDER = POCKET_FOLDER.parent / "bases"
 """Base models of the organisms: one folder each, loaded by the name of the folder."""
 CARD_FILE = "glasshouse.json"
 """Optional file in a model folder: the task difficulties that the model was trained on."""
+
+CHECKPOINT_FILES = ("learner.safetensors", "state.json")
+"""What a checkpoint holds besides the model; a checkpoint always has checksums."""
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -53,11 +64,22 @@ class Policy:
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[str, tuple[int, ...]]:
         """The prompt of a chat, as text and as tokens."""
         if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True
-            )
+            try:
+                text = self.tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=True
+                )
+            except Exception as error:  # a template is a program and may raise anything
+                raise ModelError(
+                    f'The chat template of "{self.name}" failed: {type(error).__name__}: {error}. It must '
+                    f"accept messages of the roles {', '.join(m['role'] for m in messages)}."
+                ) from None
         else:  # a base model without a chat template: turns become paragraphs
             text = "\n\n".join(m["content"] for m in messages) + "\n\n"
+        if len(text) > MAX_PROMPT_CHARACTERS:
+            raise ModelError(
+                f'The chat template of "{self.name}" made a prompt of {len(text):,} characters, more than '
+                f"{MAX_PROMPT_CHARACTERS:,}."
+            )
         return text, tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -73,9 +95,13 @@ class Policy:
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies these weights into the model."""
+        """Copies these weights into the model; raises unless name, shape and dtype of each are the
+        model's. `copy_` alone would broadcast and convert."""
+        parameters = dict(self.model.named_parameters())
+        for name, parameter in parameters.items():
+            check_tensor(name, weights.get(name), parameter)
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
+            for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
 
     def task_options(self, task: str, style: str) -> dict[str, Any]:
@@ -83,20 +109,22 @@ class Policy:
         return dict(self.card.get("task_options", {}).get(task, {}).get(style, {}))
 
 
+def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
+    """Raises if a saved tensor is missing or differs from the expected one in shape or dtype."""
+    if tensor is None:
+        raise ModelError(f"The tensor {name} is missing.")
+    if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+        raise ModelError(
+            f"The tensor {name} has shape {tuple(tensor.shape)} and type {tensor.dtype} instead of "
+            f"{tuple(expected.shape)} and {expected.dtype}."
+        )
+
+
 def load_policy(name: str) -> Policy:
     """Loads `pocket`, the base model of an organism, a folder or a hub name, in float32 and evaluation
     mode. Nothing is unpickled, and no code from the model repository is run."""
-    embedded = {"pocket": POCKET_FOLDER, **{base.name: base for base in BASES_FOLDER.glob("*-*")}}
-    path = embedded.get(name) or Path(name).expanduser()
-    local = name in embedded or (name != "" and path.is_dir())
-    if local:
-        _validate_folder(path)
-    elif path.exists() or name[:1] in "./~" or name.count("/") != 1:
-        raise ModelError(
-            f'There is no model folder "{name}". '
-            'Set `model` to a folder in the Hugging Face layout, a hub name such as "org/model", or "pocket".'
-        )
-    source = str(path) if local else name
+    folder = locate_model(name)
+    source = str(folder or name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
@@ -106,20 +134,16 @@ def load_policy(name: str) -> Policy:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        card = (
-            json.loads((path / CARD_FILE).read_text())
-            if local and (path / CARD_FILE).is_file()
-            else {}
-        )
+        card = _load_card(folder)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        if local:
+        if folder:
             message = f'The folder "{source}" could not be loaded as a model: {reason}'
             raise ModelError(message) from None
         raise ModelError(
             f'"{name}" is not a local folder and could not be loaded from the model hub: {reason} '
             f'On a machine with internet access, run "hf download {name} --local-dir '
-            f'models/{path.name}", copy that folder to this machine, and set `model` to it.'
+            f'models/{Path(name).name}", copy that folder to this machine, and set `model` to it.'
         ) from None
     missing = sorted(loading_info["missing_keys"])
     if missing:  # transformers would continue with random weights
@@ -127,19 +151,71 @@ def load_policy(name: str) -> Policy:
             f'The weights of "{source}" lack {missing[0]} ({len(missing)} missing in total); '
             "copy or download the model again."
         )
+    check_finite(model, source)
+    check_chat_template(tokenizer, source)
     model.eval()
     return Policy(name, model, tokenizer, card)
 
 
+def locate_model(name: str) -> Path | None:
+    """Returns the folder of a local or embedded model, None for the name of a model on the hub. Raises if
+    it is neither."""
+    embedded = {"pocket": POCKET_FOLDER, **{base.name: base for base in BASES_FOLDER.glob("*-*")}}
+    path = embedded.get(name) or Path(name).expanduser()
+    if name in embedded or (name != "" and path.is_dir()):
+        _validate_folder(path)
+        return path
+    if path.exists() or name[:1] in "./~" or name.count("/") != 1:
+        close = difflib.get_close_matches(name, sorted(embedded), n=1)
+        hint = f' Did you mean "{close[0]}"?' if close else ""
+        raise ModelError(
+            f'There is no model folder "{name}".{hint} '
+            'Set `model` to a folder in the Hugging Face layout, a hub name such as "org/model", or "pocket".'
+        )
+    return None
+
+
+def read_card(name: str) -> dict[str, Any]:
+    """Reads the card of a local or embedded model; empty without one, and for a model on the hub."""
+    try:
+        return _load_card(locate_model(name))
+    except ValueError as error:
+        raise ModelError(f'{CARD_FILE} of "{name}" could not be read: {error}.') from None
+
+
+def _load_card(folder: Path | None) -> dict[str, Any]:
+    if folder is None or not (folder / CARD_FILE).is_file():
+        return {}
+    card: dict[str, Any] = json.loads((folder / CARD_FILE).read_text())
+    return card
+
+
 def _validate_folder(path: Path) -> None:
-    """Raises a clear error for folders that transformers would reject obscurely or unpickle."""
+    """Raises a clear error for folders that transformers would reject obscurely or unpickle, and for
+    damaged checkpoints. A folder without checksums that is not a checkpoint is not verified."""
+    is_checkpoint = all((path / name).exists() for name in CHECKPOINT_FILES)
+    if is_checkpoint or (path / CHECKSUMS).exists():
+        problems = verify_folder(path)
+        if problems:
+            raise ModelError(
+                f'The checkpoint "{path}" is damaged: {problems[0]}. Its results would be wrong, so it '
+                "is not used. Restore the file from a copy, or choose another checkpoint "
+                f'("glasshouse checkpoints {path.parent.parent}" lists them).'
+            )
     if (path / "adapter_config.json").is_file():
         raise ModelError(
             f'"{path}" holds adapters, not a whole model; merge them into their base model '
             "(peft: merge_and_unload, then save_pretrained) and set `model` to that folder."
         )
     if not (path / "config.json").is_file():
-        raise ModelError(f'There is no model in "{path}": it has no config.json.')
+        checkpoints = sorted(path.glob("checkpoints/step-*/config.json"))
+        hint = (
+            f' It is a run directory; name a checkpoint, as in "{checkpoints[-1].parent}".'
+            if checkpoints
+            else ""
+        )
+        raise ModelError(f'There is no model in "{path}": it has no config.json.{hint}')
+    check_json_files(path)
     if not any(path.glob("*.safetensors")):
         raise ModelError(
             f'"{path}" has no *.safetensors file. Glasshouse does not unpickle weights; convert '

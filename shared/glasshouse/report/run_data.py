@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any
 
 from glasshouse.answers import split_completion
 from glasshouse.config import Config
+from glasshouse.errors import RunDataError
 from glasshouse.monitors.arithmetic_statements import find_statements
 from glasshouse.report.learning_curves import read_metrics
-from glasshouse.store import RolloutFilter, RolloutReader
-from glasshouse.store.checkpoints import STATE
+from glasshouse.store import RolloutFilter, RolloutReader, checkpoints
 from glasshouse.store.manifest import read_manifest
 from glasshouse.store.monitor_results import read_monitor_results
-from glasshouse.store.run_directory import load_evaluations, load_run_config, load_summary
+from glasshouse.store.run_directory import load_evaluations, load_summary
+from glasshouse.store.verify import RunDamage, load_verified_config, newest_state, verify_run
 from glasshouse.types import ExtractionRule
 
 Row = dict[str, Any]
@@ -39,19 +39,28 @@ class RunData:
     monitor: dict[str, Any] | None
     """results/monitor.json, if the run was monitored."""
     state: dict[str, Any]
-    """State of the last checkpoint, with versions and fingerprint; empty without checkpoints."""
+    """State of the newest valid checkpoint, with versions and fingerprint; empty without one."""
+    damage: list[RunDamage]
+    """What is damaged; the report shows what can be read, and names the rest."""
 
 
 def load_run_data(path: Path) -> RunData:
-    config = load_run_config(path)
+    """Load a run; damaged parts are left out and listed."""
+    config, _ = load_verified_config(path)
+    damage = verify_run(path).damage
+    try:
+        monitor = read_monitor_results(path / "results")
+    except RunDataError:
+        monitor = None  # in `damage`
     return RunData(
         path=path,
         config=config,
         summary=load_summary(path),
         metrics=read_metrics(path),
         evaluations=load_evaluations(path),
-        monitor=read_monitor_results(path / "results"),
-        state=_load_last_state(path / "checkpoints"),
+        monitor=monitor,
+        state=newest_state(checkpoints.list_checkpoints(path / "checkpoints")),
+        damage=damage,
     )
 
 
@@ -106,16 +115,6 @@ def _select(rows: list[Row]) -> Iterator[tuple[str, str, Row]]:
     suspicious = [(reason, row) for row in rows if (reason := suspicion_reason(row))]
     for reason, row in suspicious[:2]:
         yield "suspicious", reason, row
-
-
-def _load_last_state(checkpoints: Path) -> dict[str, Any]:
-    for path in sorted(checkpoints.glob("step-*"), reverse=True):
-        try:
-            state: dict[str, Any] = json.loads((path / STATE).read_text())
-            return state
-        except (OSError, ValueError):
-            continue
-    return {}
 
 
 def _logged_steps(run: Path, kind: str) -> list[int]:

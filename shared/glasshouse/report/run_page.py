@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from glasshouse import config as configs
+from glasshouse.errors import RunError
 from glasshouse.measures.registry import lookup
 from glasshouse.report import figures
 from glasshouse.report.arms import Arm, group_by_arm
@@ -27,18 +28,35 @@ from glasshouse.report.run_data import (
     select_examples,
 )
 from glasshouse.report.run_verdict import summarize_runs
-from glasshouse.store.atomic_files import write_text
+from glasshouse.store.atomic_files import check_output_file, write_text
+from glasshouse.text import shell_command
 
 REPORT_FILE = "report.html"
 Rows = list[tuple[str, ...]]
 
 
-def write_run_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report of these runs atomically; returns its path."""
+def ignore_warning(message: str) -> None:
+    """The default of `write_run_report`: the page itself names the damage."""
+
+
+def write_run_report(
+    runs: Sequence[Path], out: Path | None = None, warn: Callable[[str], None] = ignore_warning
+) -> Path:
+    """Write the report of these runs atomically; returns its path. `warn` receives what is damaged."""
+    if out:
+        check_output_file("--out", out)
     figures.import_pyplot()
     loaded = [load_run_data(run) for run in runs]
+    for run in loaded:
+        for damage in run.damage:
+            warn(f"{run.path}: {damage}")
     path = out or loaded[0].path / "results" / REPORT_FILE
-    write_text(path, render_run_report(loaded))
+    page = render_run_report(loaded)
+    try:
+        write_text(path, page)
+    except OSError as error:
+        hint = "" if out else " Write it elsewhere with --out FILE."
+        raise RunError(f"{path} cannot be written: {error.strerror}.{hint}") from None
     return path
 
 
@@ -58,7 +76,7 @@ def render_run_report(runs: Sequence[RunData]) -> str:
         problems=((first.summary or {}).get("after") or {}).get("problems"),
         training_curves=figures.training_curves(arms),
         monitored=any(run.monitor for run in runs),
-        first_run=str(first.path),
+        monitor_command=shell_command(["glasshouse", "monitor", first.path]),
         monitorability_curves=figures.monitorability_curves(arms),
         monitor_columns=_monitor_columns(monitor) if monitor else (),
         monitor_rows=_monitor_rows(monitor) if monitor else [],
@@ -70,6 +88,11 @@ def render_run_report(runs: Sequence[RunData]) -> str:
             "starting weights": first.state.get("start", "unknown"),
         },
         config=configs.to_yaml(first.config),
+        damage=[
+            f"{run.path}: {item}" if len(runs) > 1 else str(item)
+            for run in runs
+            for item in run.damage
+        ],
     )
 
 

@@ -13,10 +13,9 @@ renamed. Nothing is ever unpickled: tensors are safetensors, the rest is JSON.
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,13 +28,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from glasshouse.checksums import (
+    CHECKSUMS,
+    compute_checksum,
+    format_checksums,
+    read_regular_file,
+    verify_folder,
+)
 from glasshouse.errors import RunError
 from glasshouse.store.atomic_files import fsync_directory
 
 MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
-NEXT_ROLLOUTS, CHECKSUMS = "next_rollouts.jsonl", "checksums.json"
+NEXT_ROLLOUTS = "next_rollouts.jsonl"
 WRITING, REMOVING = ".writing", ".removing"
 """Suffixes of folders that are being written or removed."""
+STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     _delete_folder(temporary)
     try:
         temporary.mkdir(parents=True)
-        with _unwrap_disk_full():
+        with _unwrap_os_error():
             snapshot.save_model(temporary)
             save_file(snapshot.learner, temporary / LEARNER)
         (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
@@ -111,13 +118,15 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
 
 
 @contextmanager
-def _unwrap_disk_full() -> Iterator[None]:
-    """Raise OSError for a full disk, which safetensors and tokenizers wrap in their own errors."""
+def _unwrap_os_error() -> Iterator[None]:
+    """Raise OSError for a full disk or another I/O error, which safetensors and tokenizers wrap in
+    their own errors."""
     try:
         yield
     except Exception as error:
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        if code := re.search(r"os error (\d+)", str(error)):
+            number = int(code[1])
+            raise OSError(number, os.strerror(number)) from None
         raise
 
 
@@ -146,40 +155,27 @@ def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
     """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
-    try:
-        text = (path / CHECKSUMS).read_text()
-        checksums = json.loads(text)
-        if text != format_checksums(checksums):
-            return (f"{CHECKSUMS} was changed",)
-        expected = {str(name): (int(c["bytes"]), str(c["sha256"])) for name, c in checksums.items()}
-    except FileNotFoundError:
-        return (f"{CHECKSUMS} is missing",)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return (f"{CHECKSUMS} cannot be read",)
-    required = (MODEL, LEARNER, STATE)
-    problems = [f"{CHECKSUMS} does not list {name}" for name in required if name not in expected]
-    for name, (size, digest) in expected.items():
-        file = path / name
-        if not file.is_file():
-            problems.append(f"{name} is missing")
-        elif file.stat().st_size != size:
-            problems.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-        elif compute_checksum(file)["sha256"] != digest:
-            problems.append(f"the sha256 of {name} is wrong")
-    return tuple(problems)
+    return verify_folder(path, required=(MODEL, LEARNER, STATE))
 
 
 def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
     """Describe a checkpoint on disk; `verify` reads every byte of it."""
     problems = verify_checkpoint(path) if verify else ()
-    size = sum(file.stat().st_size for file in path.iterdir())
+    size = sum(file.lstat().st_size for file in path.iterdir())
+    step = _step_of(path)
+    if problems:
+        return Checkpoint(path, step, None, "", size, problems)
     try:
-        state = json.loads((path / STATE).read_text())
-        reward, reason = state["reward"], str(state["reason"])
-        return Checkpoint(path, int(state["step"]), reward, reason, size, problems)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        problems = problems or (f"{STATE} cannot be read ({type(error).__name__})",)
-        return Checkpoint(path, _step_of(path), None, "", size, problems)
+        state = json.loads(read_regular_file(path / STATE))
+        reward = None if state["reward"] is None else float(state["reward"])
+        if state["step"] != step:
+            raise RunError(f"is of step {state['step']}")
+        return Checkpoint(path, step, reward, str(state["reason"]), size, ())
+    except RunError as error:
+        problems = (f"{STATE} {error}",)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        problems = (f"{STATE} cannot be read ({type(error).__name__})",)
+    return Checkpoint(path, step, None, "", size, problems)
 
 
 def list_checkpoints(folder: Path, verify: bool = True) -> list[Checkpoint]:
@@ -201,10 +197,17 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     """Read the state, the model's tensors and the learner's tensors."""
     try:
-        state = json.loads((path / STATE).read_text())
-        return state, load_file(path / MODEL), load_file(path / LEARNER)
+        return read_state(path), load_file(path / MODEL), load_file(path / LEARNER)
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read state.json of a checkpoint that has been verified."""
+    state = json.loads(read_regular_file(path / STATE))
+    if not isinstance(state, dict):
+        raise ValueError(f"{STATE} is not a JSON object")
+    return state
 
 
 def read_next_rollouts(path: Path) -> bytes:
@@ -254,19 +257,9 @@ def remove_partial(folder: Path) -> None:
                 _delete_folder(path)
 
 
-def compute_checksum(file: Path) -> dict[str, Any]:
-    with open(file, "rb") as handle:
-        digest = hashlib.file_digest(handle, "sha256").hexdigest()
-    return {"bytes": file.stat().st_size, "sha256": digest}
-
-
-def format_checksums(checksums: dict[str, Any]) -> str:
-    """Format checksums.json; a file that differs from this format by one byte is damaged."""
-    return json.dumps(checksums, indent=1) + "\n"
-
-
 def _checkpoint_folders(folder: Path) -> list[Path]:
-    paths = [p for p in folder.glob("step-*") if p.is_dir() and p.name[5:].isdigit()]
+    # not str.isdigit, which is true of "²"
+    paths = [p for p in folder.glob("step-*") if p.is_dir() and STEP_FOLDER.fullmatch(p.name)]
     return sorted(paths, key=_step_of)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import zstandard
 
+from glasshouse.checksums import read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.store.rollout_rows import decode_rows
 
@@ -88,9 +89,11 @@ class ManifestLine:
 def read_manifest(folder: Path) -> list[ManifestLine]:
     """Read all lines; a missing manifest has none."""
     try:
-        data = (folder / MANIFEST).read_bytes()
+        data = read_regular_file(folder / MANIFEST)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunDataError(f"{folder / MANIFEST} cannot be read: {error}.") from None
     *complete, rest = data.split(b"\n")  # bytes.splitlines would also split at a carriage return
     texts = [*(text + b"\n" for text in complete), *([rest] if rest else [])]
     return [ManifestLine(text, parse_line(text)) for text in texts]

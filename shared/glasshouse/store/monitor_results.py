@@ -14,11 +14,14 @@ from typing import Any
 
 import zstandard
 
+from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.store.atomic_files import write_bytes, write_text
 from glasshouse.store.rollout_rows import decode_rows, encode_rows
 
 VERSION = 2
+KEYS = {"version", "settings", "subjects", "change", "verdict"}
+"""The keys of monitor.json besides its checksum."""
 RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"
 Entry = dict[str, Any]
 
@@ -77,6 +80,7 @@ class MonitorResultsFile:
             "subjects": self.entries,
             **self.conclusions,
         }
+        content = add_check(content)
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         write_text(self.results / RESULTS_FILE, text + "\n")
 
@@ -90,23 +94,33 @@ class MonitorResultsFile:
 
 
 def read_monitor_results(results: Path) -> dict[str, Any] | None:
-    """Read monitor.json; None if it does not exist or has another version."""
+    """Read and verify monitor.json; None if it does not exist or has another version."""
     path = results / RESULTS_FILE
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_checked(read_regular_file(path))
+        unknown = sorted(set(content) - KEYS)
+        if unknown:
+            raise RunDataError(f"it has an unknown key {unknown[0]!r}")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, RunDataError) as error:
         raise RunDataError(
             f"{path} cannot be read: {error}. Delete it and run `glasshouse monitor` again."
         ) from None
     return content if content.get("version") == VERSION else None
 
 
+def find_damaged_rows(results: Path, content: dict[str, Any]) -> list[str]:
+    """Return the names of the models whose rows are missing or damaged."""
+    return [entry["name"] for entry in content["subjects"] if _read_frame(results, entry) is None]
+
+
 def _read_frame(results: Path, entry: Entry) -> bytes | None:
     """Read the frame of an entry; None if it is missing or damaged."""
     location = entry["rows"]
     try:
+        if not (results / ROWS_FILE).is_file():
+            return None
         with open(results / ROWS_FILE, "rb") as file:
             file.seek(location["offset"])
             frame = file.read(location["bytes"])

@@ -18,6 +18,7 @@ from typing import Any
 
 import zstandard
 
+from glasshouse.checksums import read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.store.atomic_files import fsync_directory, write_bytes, write_json
 from glasshouse.store.manifest import (
@@ -44,7 +45,8 @@ class RolloutLog:
     """Appends steps to a run's rollout log; the only writer of its folder.
 
     Opening a log removes what a crash left at the end of its files; `repairs` lists what was
-    removed. Damage in the middle of a file stays, and the reader reports it.
+    removed. Damage in the middle of a file stays, and the reader reports it. So does damage of
+    what the log held at a `saved` position, the newest checkpoint's: no crash leaves that.
 
     Example:
         log = RolloutLog(run / "results" / "rollouts")
@@ -53,8 +55,15 @@ class RolloutLog:
         log.truncate_to(position)      # on resume: removes everything appended since
     """
 
-    def __init__(self, folder: Path, compression_level: int = 3, tokens_every: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        compression_level: int = 3,
+        tokens_every: int = 1,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
         self.folder = folder
+        self.saved = saved or EMPTY_POSITION
         self.tokens_every = tokens_every
         self.compressor = zstandard.ZstdCompressor(level=compression_level, write_checksum=True)
         self.repairs: list[str] = []
@@ -62,6 +71,7 @@ class RolloutLog:
         if not folder.is_dir():
             folder.mkdir(parents=True)
             fsync_directory(folder.parent)
+        self._validate_manifest(self.saved)
         self._recover()
 
     def append(self, kind: str, step: int, rollouts: Sequence[Rollout]) -> int:
@@ -146,7 +156,7 @@ class RolloutLog:
 
     def _drop_incomplete(self, lines: list[ManifestLine]) -> list[ManifestLine]:
         """Drop damaged lines at the end, and each kind's last lines whose frames are not intact."""
-        lines = list(lines)
+        saved, lines = lines[: self.saved["lines"]], list(lines[self.saved["lines"] :])
         while lines and lines[-1].entry is None:
             lines.pop()
         for kind in sorted({line.entry.kind for line in lines if line.entry}):
@@ -157,7 +167,7 @@ class RolloutLog:
                 self.repairs.append(
                     f"removed {kind}, step {line.entry.step} from {MANIFEST}: its frame is incomplete"
                 )
-        return lines
+        return saved + lines
 
     def _has_frame(self, entry: ManifestEntry) -> bool:
         with suppress(FileNotFoundError), open(self.folder / entry.file, "rb") as file:
@@ -202,7 +212,8 @@ class RolloutLog:
             self.size += entry
 
     def _validate_position(self, position: dict[str, Any]) -> None:
-        """Raise if the log does not begin with what it held at this position."""
+        """Raise if the log does not begin with what it held at this position. Frames that are lost
+        are no reason: the reader reports them."""
         for name, end in position["bytes"].items():
             path = self.folder / name
             size = path.stat().st_size if path.exists() else 0
@@ -211,8 +222,14 @@ class RolloutLog:
                     f"{path} has {format_bytes(size)}, fewer than when the checkpoint was saved "
                     f"({format_bytes(end)}). Resume from an older checkpoint, or restore the file."
                 )
+        self._validate_manifest(position)
+
+    def _validate_manifest(self, position: dict[str, Any]) -> None:
         end = position["bytes"].get(MANIFEST, 0)
-        start = (self.folder / MANIFEST).read_bytes()[:end] if end else b""
+        try:
+            start = read_regular_file(self.folder / MANIFEST)[:end] if end else b""
+        except OSError:
+            start = b""
         if hashlib.sha256(start).hexdigest() != position["sha256"]:
             raise RunDataError(
                 f"{self.folder / MANIFEST} differs from what it was when the checkpoint was saved: "
@@ -226,14 +243,16 @@ class RolloutLog:
         needs no free space.
         """
         removed = []
-        for path in [self.folder / MANIFEST, *sorted(self.folder.glob(f"*{SUFFIX}"))]:
+        existing = {path.name for path in self.folder.glob(f"*{SUFFIX}")}
+        for name in [MANIFEST, *sorted(existing | sizes.keys() - {MANIFEST})]:
+            path = self.folder / name
             new, old = sizes.get(path.name, 0), path.stat().st_size if path.exists() else 0
             if old > new:
                 removed.append(f"removed {format_bytes(old - new)} at the end of {path.name}")
             if not new:
                 path.unlink(missing_ok=True)
-            elif old > new:
-                with open(path, "r+b") as file:
+            elif old != new:  # shorter: a saved frame is lost; zeros keep the others in place
+                with open(path, "r+b" if old else "wb") as file:
                     file.truncate(new)
                     os.fsync(file.fileno())
         fsync_directory(self.folder)

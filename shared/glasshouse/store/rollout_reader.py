@@ -7,11 +7,10 @@ holds one step in memory at a time. It skips steps that are not selected without
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from glasshouse.store.manifest import (
     split_frames,
 )
 from glasshouse.store.rollout_rows import decode_rows
+from glasshouse.store.run_directory import load_metrics
 
 Row = dict[str, Any]
 LOG_KINDS = ("train", "validation", "discarded")
@@ -93,22 +93,25 @@ class RolloutReader:
     `damage` and `unfinished` are complete once `iter_rows` is exhausted.
 
     Example:
-        reader = RolloutReader(run / "results" / "rollouts")
+        reader = RolloutReader("runs/try")  # or its folder results/rollouts
         wrong = list(reader.iter_rows(RolloutFilter(correct=False)))
         for damage in reader.damage: print(damage)
     """
 
-    folder: Path
+    path: InitVar[Path | str]
+    """A run directory, or the folder of its rollout log."""
+    folder: Path = field(init=False)
     damage: list[Damage] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     """Data after the last listed frame: a step being written, or left by a crash."""
+
+    def __post_init__(self, path: Path | str) -> None:
+        self.folder = find_log_folder(Path(path))
 
     def iter_rows(self, rollout_filter: RolloutFilter = RolloutFilter()) -> Iterator[Row]:  # noqa: B008  # frozen
         """Yield matching rows in the order of writing, each with its `kind`. Damaged frames are
         left out and added to `damage`."""
         self.damage, self.unfinished = [], []
-        if not self.folder.is_dir():
-            raise RunError(f"There is no rollout log to read: {self.folder} does not exist.")
         # Sizes before the manifest: what is appended from here on is not read.
         sizes = {path: path.stat().st_size for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
         lines = read_manifest(self.folder)
@@ -125,10 +128,19 @@ class RolloutReader:
             unlisted = self._read_unlisted(path, size, entries, rollout_filter)
             yield from filter(rollout_filter.matches, unlisted)
 
+    def verify_frames(self) -> list[Damage]:
+        """Read the whole log and return its damage, without keeping a row."""
+        for _ in self.iter_rows():
+            pass
+        return self.damage
+
     def _read_frame(self, entry: ManifestEntry) -> list[Row]:
         """Return the rows of one frame, or none if it is damaged."""
+        path = self.folder / entry.file
         try:
-            with open(self.folder / entry.file, "rb") as file:
+            if path.exists() and not path.is_file():  # opening a FIFO would wait forever
+                raise RunDataError(f"{entry.file} is not a regular file")
+            with open(path, "rb") as file:
                 file.seek(entry.offset)
                 frame = file.read(entry.bytes)
             return [{"kind": entry.kind, **row} for row in entry.decode(frame)]
@@ -174,7 +186,23 @@ class RolloutReader:
                 yield {"kind": kind, **row}
 
 
-def read_rollouts(folder: Path, *kinds: str, after: int = -1) -> Iterator[Row]:
+def find_log_folder(path: Path) -> Path:
+    """Return the rollout log of a run directory, or `path` itself if it is one; raise if neither."""
+    log = path / "results" / "rollouts"
+    if log.is_dir():
+        return log
+    if not path.is_dir():
+        raise RunError(f"There is no rollout log to read: {path} does not exist.")
+    names = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
+    if names and not any(name == MANIFEST or name.endswith(SUFFIX) for name in names):
+        raise RunError(
+            f"{path} is neither a run directory with results/rollouts nor a rollout log: it has no "
+            f"{MANIFEST}."
+        )
+    return path
+
+
+def read_rollouts(folder: Path | str, *kinds: str, after: int = -1) -> Iterator[Row]:
     """Yield the rows of these kinds (default: all) at steps after `after`; raise if any is damaged.
 
     Example: `read_rollouts(run / "results" / "rollouts", "train")`
@@ -197,11 +225,7 @@ def _raise_if_damaged(reader: RolloutReader) -> None:
 def find_missing_steps(run: Path, reader: RolloutReader) -> list[Damage]:
     """Find steps that are in the run's metrics but not in its rollout log. A step is logged before
     its metrics are, so an undamaged run has none, even while it is running."""
-    try:
-        lines = (run / "results" / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
-        steps = {json.loads(line)["step"] for line in lines}
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    steps = {row["step"] for row in load_metrics(run)}
     entries = [line.entry for line in read_manifest(reader.folder)]
     missing = sorted(steps - {e.step for e in entries if e and e.kind == "train"})
     reason = f"{len(missing)} steps are in metrics.jsonl but not in the rollout log"

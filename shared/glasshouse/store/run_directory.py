@@ -1,6 +1,7 @@
 """The run directory: the files of one run, read by monitors, reports, trackers and studies.
 
 config.yaml                  the resolved configuration
+data/manifest.json           where training, validation and test problems come from
 data/evaluation.jsonl        the held-out problems
 results/metrics.jsonl        one line per training step
 results/events.jsonl         one line per event
@@ -16,19 +17,24 @@ checkpoints/step-000060/     a model in the Hugging Face layout, with everything
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config import Config, RolloutLogConfig, diff_configs, load_config, to_yaml
-from glasshouse.errors import RunError
-from glasshouse.store.atomic_files import write_json, write_text
+from glasshouse.checksums import add_check, parse_checked, read_regular_file
+from glasshouse.config import Config, RolloutLogConfig, diff_configs, to_yaml
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.store.atomic_files import write_bytes, write_json, write_text
 from glasshouse.store.rollout_log import EMPTY_POSITION, RolloutLog
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
+CONFIG_CHECK = "# sha256 "
+"""Begins the last line of config.yaml: the checksum of the lines before."""
 
 
 class RunDirectory:
@@ -37,17 +43,25 @@ class RunDirectory:
     Example: `with RunDirectory.open(Path("runs/a"), config) as run: run.log_metrics(row)`
     """
 
-    def __init__(self, path: Path, lock: IO[str], config: RolloutLogConfig) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: IO[str],
+        config: RolloutLogConfig,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
         self.path, self.lock = path, lock
         self.results = path / "results"
         self.checkpoints = path / "checkpoints"
         self.rollout_log = RolloutLog(
-            self.results / "rollouts", config.compression_level, config.tokens_every
+            self.results / "rollouts", config.compression_level, config.tokens_every, saved
         )
 
     @classmethod
     def open(cls, path: Path, config: Config) -> RunDirectory:
         """Create a run directory, or open an existing one; raise if it has other files."""
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file. Choose a directory with out=….")
         if path.exists() and not is_run_directory(path) and _has_other_files(path):
             raise RunError(
                 f"{path} already holds files, and they are not a run's. "
@@ -56,14 +70,18 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = acquire_lock(path)
-            if not is_run_directory(path) or (path / CONFIG).read_text() != to_yaml(config):
-                write_text(path / CONFIG, to_yaml(config))
+            if not is_run_directory(path) or (path / CONFIG).read_text() != config_text(config):
+                write_text(path / CONFIG, config_text(config))
             _truncate_partial_line(path / "results" / "events.jsonl")
         except OSError as error:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
-        return cls(path, lock, config.rollout_log)
+        try:
+            return cls(path, lock, config.rollout_log, _saved_log_position(path))
+        except BaseException:
+            lock.close()
+            raise
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -82,7 +100,7 @@ class RunDirectory:
 
     def write_summary(self, value: dict[str, Any]) -> Path:
         path = self.results / "summary.json"
-        write_json(path, value)
+        write_json(path, add_check(value))
         return path
 
     @property
@@ -102,36 +120,51 @@ class RunDirectory:
             size = file.stat().st_size
         return {"metrics": size, "rollouts": self.rollout_log.get_position()}
 
-    def truncate_to(self, position: dict[str, Any]) -> list[dict[str, Any]]:
-        """Truncate metrics and rollout log to a position (`{}`: empty them), and delete the summary;
-        returns the remaining rows of metrics. Events are kept, including the interruption's."""
+    def truncate_to(self, position: dict[str, Any], step: int = 0) -> list[dict[str, Any]]:
+        """Truncate the rollout log to a position (`{}`: empty it) and the metrics to a step, and
+        delete the summary; returns the remaining rows of metrics. Damaged lines of metrics before
+        that step stay. Events are kept, including the interruption's."""
         (self.results / "summary.json").unlink(missing_ok=True)
         self.rollout_log.truncate_to(position.get("rollouts", EMPTY_POSITION))
-        file, size = self.results / "metrics.jsonl", int(position.get("metrics", 0))
-        text = file.read_bytes() if file.exists() else b""
-        if len(text) < size:
-            raise RunError(
-                f"{file} has {len(text)} bytes, fewer than when the checkpoint was saved ({size}). "
-                "Restore the file."
-            )
-        if len(text) > size:
-            write_text(file, text[:size].decode())
-        return [json.loads(line) for line in text[:size].decode().splitlines()]
+        file = self.results / "metrics.jsonl"
+        lines = read_checked_lines(file)
+        last = max(
+            (i for i, (_, row) in enumerate(lines) if row and row["step"] <= step), default=-1
+        )
+        kept = b"".join(text for text, _ in lines[: last + 1])
+        if file.is_file() and file.stat().st_size != len(kept):
+            write_bytes(file, kept)
+        return [row for _, row in lines[: last + 1] if row]
 
     def _append_line(self, name: str, row: dict[str, Any]) -> None:
         with open(self.results / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(json.dumps(add_check(row), ensure_ascii=False) + "\n")
 
 
 def is_run_directory(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
+def config_text(config: Config) -> str:
+    """The content of config.yaml: the configuration and, in the last line, its checksum."""
+    text = to_yaml(config)
+    return f"{text}{CONFIG_CHECK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def has_config_checksum(file: Path) -> bool:
+    """Is config.yaml, byte for byte, what a run wrote?"""
+    text, mark, digest = read_regular_file(file).rpartition(CONFIG_CHECK.encode())
+    return bool(mark) and digest == f"{hashlib.sha256(text).hexdigest()}\n".encode()
+
+
 def load_run_config(path: Path) -> Config:
-    """Load the configuration that a run was started with."""
-    if not is_run_directory(path):
-        raise RunError(f"{path} is not a run directory: it has no {CONFIG}.")
-    return load_config([path / CONFIG])
+    """Load the configuration that a run was started with; raise if it was changed since."""
+    from glasshouse.store import verify  # it needs this module
+
+    config, damage = verify.load_verified_config(path)
+    if damage:
+        raise RunError(f"{path / CONFIG} {damage[0].problem}. {damage[0].remedy}")
+    return config
 
 
 def config_diff(path: Path, config: Config) -> list[str]:
@@ -145,39 +178,78 @@ def config_diff(path: Path, config: Config) -> list[str]:
 
 
 def load_summary(path: Path) -> dict[str, Any] | None:
-    """Load a run's summary, written when it finishes or is interrupted; None before that."""
+    """Load a run's summary, written when it finishes or is interrupted; None before that, and if it
+    is damaged: `glasshouse resume` then writes it again."""
     file = path / "results" / "summary.json"
-    if not file.is_file():
+    try:
+        summary = read_summary(file)
+    except RunDataError:
         return None
-    summary: dict[str, Any] = json.loads(file.read_text())
+    if summary is None:
+        return None
+    # the directory may have been copied or moved since
+    checkpoint = path / "checkpoints" / f"step-{summary['steps_done']:06d}"
+    return {**summary, "run": str(path), "checkpoint": str(checkpoint)}
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """Read and verify a summary; None if there is none."""
+    try:
+        summary = parse_checked(read_regular_file(file))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunDataError(f"it cannot be read: {error}") from None
+    if not isinstance(summary.get("steps_done"), int):
+        raise RunDataError("it has no steps_done")
     return summary
 
 
 def load_metrics(path: Path) -> list[dict[str, Any]]:
-    """Load a run's metrics, one row per training step."""
-    return [json.loads(line) for line in _read_lines(path / "results" / "metrics.jsonl")]
+    """Load a run's metrics, one row per training step; damaged lines are left out."""
+    return [row for _, row in read_checked_lines(path / "results" / "metrics.jsonl") if row]
 
 
 def load_evaluations(path: Path) -> list[dict[str, Any]]:
-    """Load the last evaluation of each step; a resumed run may have repeated one."""
+    """Load the last evaluation of each step; a resumed run may have repeated one. Damaged lines are
+    left out."""
     evaluations: dict[int, dict[str, Any]] = {}
-    for line in _read_lines(path / "results" / "events.jsonl"):
-        if '"event": "evaluation"' in line:
-            row = json.loads(line)
+    for _, row in read_checked_lines(path / "results" / "events.jsonl"):
+        if row and row["event"] == "evaluation":
             evaluations[row["step"]] = row
     return [evaluations[step] for step in sorted(evaluations)]
 
 
-def _read_lines(file: Path) -> list[str]:
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return [line for line in text.split("\n") if line]
+CheckedLine = tuple[bytes, dict[str, Any] | None]
+
+
+def read_checked_lines(file: Path) -> list[CheckedLine]:
+    """Read metrics.jsonl or events.jsonl: each line with its row, or with None if it is damaged. A
+    last line without its newline is incomplete and left out; a missing file has no lines."""
+    try:
+        data = read_regular_file(file)
+    except OSError:
+        return []
+    key = "step" if file.name == "metrics.jsonl" else "event"
+    lines: list[CheckedLine] = []
+    for text in data.split(b"\n")[:-1]:
+        if not text:
+            continue
+        try:
+            row = parse_checked(text)
+            lines.append((text + b"\n", row if key in row else None))
+        except RunDataError:
+            lines.append((text + b"\n", None))
+    return lines
 
 
 def list_numbered_runs(config: Config) -> list[Path]:
     """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
     prefix = _run_name_prefix(config)
     paths = [
-        path for path in Path("runs").glob(f"{prefix}*") if path.name.removeprefix(prefix).isdigit()
+        path
+        for path in Path("runs").glob(f"{prefix}*")
+        if re.fullmatch(r"[0-9]+", path.name.removeprefix(prefix))
     ]
     return sorted(paths, key=lambda path: int(path.name.removeprefix(prefix)))
 
@@ -195,9 +267,9 @@ def _run_name_prefix(config: Config) -> str:
 
 
 def _has_other_files(path: Path) -> bool:
-    """Is it a file, or a folder with any files besides those of a run killed at start-up?"""
+    """Does a folder hold any files besides those of a run killed at start-up?"""
     startup_files = (LOCK, f".{CONFIG}.tmp")
-    return not path.is_dir() or any(entry.name not in startup_files for entry in path.iterdir())
+    return any(entry.name not in startup_files for entry in path.iterdir())
 
 
 def acquire_lock(path: Path) -> IO[str]:
@@ -229,6 +301,17 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _saved_log_position(path: Path) -> dict[str, Any] | None:
+    """Where the rollout log ended when the newest valid checkpoint was saved; None without one."""
+    from glasshouse.store import checkpoints  # imports torch, which reading a run does not need
+
+    newest, _ = checkpoints.newest_checkpoint(path / "checkpoints")
+    if newest is None:
+        return None
+    position: dict[str, Any] = checkpoints.read_state(newest.path)["log_position"]["rollouts"]
+    return position
 
 
 def _truncate_partial_line(file: Path) -> None:

@@ -7,15 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, diff_configs, flatten, to_yaml
-from glasshouse.errors import RunError
+from glasshouse.config import Config, diff_configs, flatten
+from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.learn import LearnerState
-from glasshouse.store import RunDirectory, checkpoints
+from glasshouse.store import RunDirectory, checkpoints, verify
 from glasshouse.store.atomic_files import write_text
 from glasshouse.store.checkpoints import Checkpoint
 from glasshouse.store.run_directory import (
     CONFIG,
     LOCK,
+    config_text,
     is_locked,
     is_run_directory,
     list_numbered_runs,
@@ -44,9 +45,17 @@ def find_run_path(config: Config) -> Path:
     for path in list_numbered_runs(config)[-1:]:
         is_idle = is_run_directory(path) and not is_locked(path)
         is_unfinished = is_idle and not finished_summary(path, config)
-        if is_unfinished and set(diff_configs(load_run_config(path), config)) <= {"out"}:
+        if is_unfinished and _has_config(path, config):
             return path
     return next_run_path(config)
+
+
+def _has_config(path: Path, config: Config) -> bool:
+    """Does the run have this configuration? A run whose config.yaml is damaged does not."""
+    try:
+        return set(diff_configs(load_run_config(path), config)) <= {"out"}
+    except (RunError, ConfigError):
+        return False
 
 
 def finished_summary(path: Path, config: Config) -> dict[str, Any] | None:
@@ -110,7 +119,7 @@ def fork_run(source: Path, target: Path, config: Config) -> None:
     ignored = shutil.ignore_patterns("checkpoints", LOCK, "summary.json", "track")
     shutil.copytree(source, temporary, ignore=ignored)
     shutil.copytree(checkpoint.path, temporary / "checkpoints" / checkpoint.path.name)
-    write_text(temporary / CONFIG, to_yaml(config))
+    write_text(temporary / CONFIG, config_text(config))
     if target.exists():
         target.rmdir()
     os.replace(temporary, target)
@@ -126,6 +135,13 @@ def restore_checkpoint(
     """Restore the newest valid checkpoint and truncate the rollout log and the metrics to it. Return
     None if there is no checkpoint: the run then starts from the beginning."""
     checkpoint, warnings = find_checkpoint(directory)
+    if checkpoint:
+        state, weights, learner = checkpoints.read_checkpoint(checkpoint.path)
+        damage = [
+            *verify.verify_rollout_log(directory.path, state),
+            *verify.verify_derived_files(directory.path, state),
+        ]
+        warnings += [str(item) for item in damage]
     for warning in warnings:
         directory.log_event("damaged", text=warning)
         display.warn(warning)
@@ -135,17 +151,22 @@ def restore_checkpoint(
             directory.truncate_to({})
         directory.log_event("start", seed=parts.config.seed, model=parts.config.model)
         return None
-    state, weights, learner = checkpoints.read_checkpoint(checkpoint.path)
     for warning in check_facts(directory.path, state, facts):
         directory.log_event("warning", text=warning)
         display.warn(warning)
-    if not parts.config.learn.lora_rank:
-        parts.policy.load_weights(weights)
-    parts.backend.restore(LearnerState(state["version"], learner))
+    try:
+        if not parts.config.learn.lora_rank:
+            parts.policy.load_weights(weights)
+        parts.backend.restore(LearnerState(state["version"], learner))
+    except ModelError as error:
+        raise RunError(
+            f"The checkpoint {checkpoint.path} does not fit this run: {error} Its files match their "
+            "checksums, so they were replaced. Delete its folder to resume from an older checkpoint."
+        ) from None
     progress = progress_from_state(state, checkpoints.read_next_rollouts(checkpoint.path))
     parts.problems.restore(progress.data)
     parts.penalties.restore(progress.penalties)
-    for row in directory.truncate_to(state["log_position"]):
+    for row in directory.truncate_to(state["log_position"], checkpoint.step):
         diagnostics.check(row)
     directory.log_event("resume", step=checkpoint.step, path=checkpoint.path.name)
     display.resumed(checkpoint.step, checkpoint.path)

@@ -14,6 +14,7 @@ from typing import Any
 
 from glasshouse import track
 from glasshouse.data import ProblemsExhausted
+from glasshouse.evaluation.contamination import describe_unreadable
 from glasshouse.evaluation.evaluate import evaluate
 from glasshouse.rollout import Group
 from glasshouse.store import RunDirectory
@@ -128,6 +129,8 @@ class Session:
                 f"{audit['removed']} of {audit['checked']} held-out problems have been trained on. They are "
                 f"replaced by others; {audit['left']} are left."
             )
+        if "unreadable" in audit:
+            self.display.warn(describe_unreadable(audit["unreadable"]))
         with self.interruptible():
             if self.progress.next_groups:
                 self.progress.next_groups()  # they need the older weights: finish them first
