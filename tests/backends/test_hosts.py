@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from cryptography.x509 import verification
 from glasshouse.backends.hosts import HostPool
 from glasshouse.backends.hosts.address import Address, listening_ports
 from glasshouse.backends.hosts.certificates import create_certificates
-from glasshouse.backends.hosts.discovery import DiscoveryServer, request_worker_port
 from glasshouse.backends.hosts.security import PLAIN_TCP_WARNING, tls_environment
 from glasshouse.backends.hosts.worker import StopRequested, _stop_signals
 from glasshouse.cli import main
@@ -149,44 +147,6 @@ def test_a_folder_with_a_missing_file_or_a_readable_key_is_refused(tmp_path: Pat
     (folder / "host.key").unlink()
     with pytest.raises(HostError, match=r"no host\.key"):
         tls_environment(folder)
-
-
-# --- discovery ---------------------------------------------------------------------------------
-
-
-def test_discovery_answers_only_clients_of_its_own_ca(tmp_path: Path) -> None:
-    """The request of any other client is not even read."""
-    (own,) = create_certificates(tmp_path / "own", ["127.0.0.1"])
-    (other,) = create_certificates(tmp_path / "other", ["127.0.0.1"])
-    untrusting = shutil.copytree(other, tmp_path / "untrusting")
-    shutil.copyfile(own / "ca.pem", other / "ca.pem")  # it trusts the server: the server refuses
-    server = DiscoveryServer("127.0.0.1", 0, own)
-    first = server.socket.getsockname()[1]
-    address = Address("tls", "127.0.0.1", first, first + 9)
-    requests: list[Collection[int]] = []
-
-    def choose_port(avoid: Collection[int]) -> int:
-        requests.append(avoid)
-        return first + 2
-
-    def serve(client: Callable[[], object]) -> object:
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(client)
-            server.serve_one(5, choose_port)
-            return future.result()
-
-    try:
-        assert serve(lambda: request_worker_port(address, own, [first + 1])) == first + 2
-        assert requests == [[first + 1]]
-        with pytest.raises(HostError, match="refused this host's certificate"):
-            serve(lambda: request_worker_port(address, other))
-        with pytest.raises(HostError, match="is not trusted"):
-            serve(lambda: request_worker_port(address, untrusting))
-        with pytest.raises(OSError, match=r"not a worker|reset"):
-            serve(lambda: request_worker_port(address, None))
-        assert len(requests) == 1
-    finally:
-        server.close()
 
 
 # --- refused configs ---------------------------------------------------------------------------

@@ -29,19 +29,27 @@ CREATION_SECONDS = 60.0
 @contextlib.contextmanager
 def monarch_sockets_in_own_directory() -> Iterator[None]:
     """Start Monarch within this block: its sockets are then removed however this process ends."""
-    directory = own_socket_directory()
-    if len(os.fsencode(directory)) > MAX_DIRECTORY_PATH:
-        yield
-        return
     previous = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(directory)
+    os.environ.update(socket_environment())
     try:
         yield
     finally:
-        if previous is None:
-            del os.environ["TMPDIR"]
-        else:
+        os.environ.pop("TMPDIR", None)
+        if previous is not None:
             os.environ["TMPDIR"] = previous
+
+
+def socket_environment() -> dict[str, str]:
+    """Return the variable that makes Monarch use this process's directory, unless its path is too long."""
+    directory = str(own_socket_directory())
+    return {"TMPDIR": directory} if len(os.fsencode(directory)) <= MAX_DIRECTORY_PATH else {}
+
+
+def clear_socket_directory() -> None:
+    """Remove the sockets of a child process that has ended."""
+    for entry in own_socket_directory().iterdir():
+        if entry.name != LOCK:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 @functools.cache

@@ -7,6 +7,8 @@ import logging
 from monarch.actor import HostMesh, this_host
 from monarch.job import ProcessJob
 
+from glasshouse.backends.monarch_sockets import monarch_sockets_in_own_directory
+
 logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)  # it logs every step
 
 
@@ -16,7 +18,8 @@ class LocalHostProvider:
     names: tuple[str, ...] = ("local",)
 
     def attach(self, name: str) -> HostMesh:
-        return this_host()
+        with monarch_sockets_in_own_directory():
+            return this_host()
 
     def release(self, name: str, mesh: HostMesh) -> None:
         """Nothing to end."""

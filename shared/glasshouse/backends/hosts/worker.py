@@ -31,6 +31,7 @@ from glasshouse.backends.hosts.discovery import (
 )
 from glasshouse.backends.hosts.security import PLAIN_TCP_WARNING, tls_environment
 from glasshouse.backends.monarch_settings import configure_monarch
+from glasshouse.backends.monarch_sockets import clear_socket_directory, socket_environment
 from glasshouse.errors import ConfigError, HostError
 
 WORKER_SCRIPT = """
@@ -149,6 +150,7 @@ class Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", WORKER_SCRIPT, monarch_address(address), str(os.getpid())],
                 start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **socket_environment()},
             )  # fmt: skip
             deadline = time.monotonic() + READY_TIMEOUT
             while not listening_ports(self.address.ip, [port]):
@@ -163,6 +165,7 @@ class Worker:
     def stop(self) -> None:
         if hasattr(self, "process"):
             terminate_session(self.process)
+            clear_socket_directory()
 
     def _free_port(self, avoid: Collection[int]) -> int:
         """Return the next free port, one of `avoid` only if there is no other."""
