@@ -71,7 +71,7 @@ def test_registered_reward_and_task_are_known_to_every_command(
     forget_imports()
     capsys.readouterr()
     checkpoint = f"{run}/checkpoints/step-000002"
-    assert main(["eval", checkpoint, "--task", "own_task", *SHORT[1:], own[0]]) == 0
+    assert main(["eval", checkpoint]) == 0
     forget_imports()
     assert main(["tasks", "own_task"]) == 2
     assert main(["tasks", "own_task", "--imports", str(script)]) == 0

@@ -1,6 +1,7 @@
 """Problem files: JSON lines and Parquet."""
 
 import builtins
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,16 @@ GOOD = '{"question": "1+1?", "answer": "2"}'
         ('{"question": "1+1?", "answer": "2", "decimals": "2"}', 'its "decimals" is'),
         ('{"question": "1+1?", "answer": "2", "meta": []}', 'its "meta" is'),
         ("[" * 100_000, "problem"),
+        (
+            '{"question": "1+1?\\ud800", "answer": "2"}',
+            'its "question" contains the lone surrogate U+D800',
+        ),
+        ('{"question": "1+1?", "answer": "2", "meta": {"a": ["\\udfff"]}}', "U+DFFF"),
+        ('{"question": "1+1?", "answer": "2", "meta": {"a": NaN}}', 'its "meta" contains NaN'),
+        (f'{{"question": "{"x" * 100_001}", "answer": "2"}}', "100,001"),
+        (f'{{"question": "1+1?", "answer": "{"1" * 10_001}"}}', "10,001"),
+        (f'{{"question": "1+1?", "answer": {"1" * 5000}}}', "problem"),
+        (f'{{"question": "{"x" * 3_000_000}", "answer": "2"}}', "3,000,"),
     ],
 )
 def test_invalid_line_names_file_and_line(line, message, tmp_path):
@@ -104,6 +115,8 @@ def test_invalid_parquet_file_or_row_is_a_config_error(tmp_path):
         ({"question": "1+1?", "answer": None}, 'no "answer"'),
         ({"question": "1+1?", "answer": 2.5}, 'its "answer" is 2.5'),
         ({"question": "1+1?", "answer": "2", "meta": "{"}, 'its "meta" is'),
+        ({"question": "1+1?", "answer": "2", "meta": {"price": Decimal("1.5")}}, "Decimal"),
+        ({"question": "x" * 100_001, "answer": "2"}, "100,001"),
     ]:
         parquet.write_table(arrow.Table.from_pylist([row]), file)
         with pytest.raises(ConfigError, match=r"bad\.parquet, row 1") as error:

@@ -1,11 +1,16 @@
 """Problem streams in a run: exhausted, restarted, scheduled, and fast."""
 
+import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from glasshouse import config
+from glasshouse.cli import main
+from glasshouse.data.files import read_problem_file
+from glasshouse.data.splits import assign_split
 from glasshouse.errors import ConfigError
 from glasshouse.store import rollout_reader
 from glasshouse.train import Trainer
@@ -81,6 +86,53 @@ def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_p
     assert {r["level"] for r in held_out} == {"3x1"}
     schedule = config.load_config([tmp_path / "a" / "config.yaml"]).task.schedule
     assert schedule == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
+
+
+def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
+    train(tmp_path / "a", TINY, "steps=1", "seed=3")
+    manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())
+    options = {"left_digits": 1, "right_digits": 1}
+    training = {
+        "task": "multiplication",
+        "split": "train",
+        "seed": 3,
+        "source": "fresh",
+        "drawn": 8,
+    }
+    assert training.items() <= manifest["train"].items()
+    assert options.items() <= manifest["train"]["options"].items()
+    held_out = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
+    assert manifest["validation"]["problems"] == len(held_out)
+    assert manifest["validation"]["source"]["split"] == "validation"
+    command = shlex.split(manifest["test"]["create"])
+    command[command.index("--count") + 1] = "1"
+    command[command.index("--out") + 1] = str(tmp_path / "test.jsonl")
+    assert main(command[1:]) == 0
+    [problem] = read_problem_file(tmp_path / "test.jsonl")
+    assert assign_split(problem) == "test"
+
+
+def test_manifest_of_a_file_has_its_checksum_and_a_shortage_of_problems_is_a_warning(
+    tmp_path, capsys
+):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "1 * 1?", "answer": 1}\n')
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text('{"question": "2 * 3?", "answer": 6}\n')
+    _, warnings = train(
+        tmp_path / "a",
+        "steps=1",
+        "data.source=fixed",
+        f"data.file={file}",
+        f"evaluate.file={held_out}",
+    )
+    manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert {"file": str(file), "sha256": digest, "problems": 1}.items() <= manifest["train"].items()
+    assert manifest["validation"]["problems"] == 1
+    assert any("evaluate.problems is 4" in w and "only 1 " in w for w in warnings)
+    assert main(["eval", str(MOCK), *SMALL[2:], f"evaluate.file={held_out}"]) == 0
+    assert "evaluate.problems is 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

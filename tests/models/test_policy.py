@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glasshouse.errors import ModelError
-from glasshouse.models import Policy, llama, load_policy, save_policy
+from glasshouse.models import Policy, llama, load_policy, save_policy, validation
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 
 torch.set_num_threads(1)
@@ -114,6 +115,56 @@ def test_truncated_file_is_an_error(folder: Path, file: str) -> None:
 def test_invalid_card_is_an_error(folder: Path) -> None:
     (folder / "glasshouse.json").write_text("{")
     assert str(folder) in load_error(folder)
+
+
+@pytest.mark.parametrize(
+    "file", ["config.json", "generation_config.json", "tokenizer_config.json", "glasshouse.json"]
+)
+@pytest.mark.parametrize("content", ["[1, 2]", "7", "[" * 100_000], ids=["list", "number", "deep"])
+def test_json_file_that_is_not_an_object_is_an_error(folder: Path, file: str, content: str) -> None:
+    (folder / file).write_text(content)
+    assert file in load_error(folder)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_an_error_with_the_tensor(
+    folder: Path, value: float
+) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "model.layers.1.mlp.down_proj.weight" in load_error(folder)
+
+
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        (LOOP, "1 s"),
+        ("{% set x = 'x' * 99999 %}{% set x = x * 99999 %}", "MB"),
+        ("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "1,000,000"),
+        ("x" * 1_000_001, "1,000,000"),
+    ],
+    ids=["endless", "memory", "long prompt", "long template"],
+)
+def test_chat_template_that_runs_away_is_an_error(
+    folder: Path, template: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "MAX_TEMPLATE_SECONDS", 1)
+    (folder / "chat_template.jinja").write_text(template)
+    message = load_error(folder)
+    assert "chat template" in message
+    assert named in message
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{% if %}", "{{ messages.x.y }}"])
+def test_chat_template_that_fails_is_an_error(folder: Path, template: str) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    policy = load_policy(str(folder))
+    with pytest.raises(ModelError, match="chat template"):
+        policy.encode_prompt([{"role": "user", "content": "1 + 1?"}])
 
 
 def test_missing_weights_are_an_error(folder: Path) -> None:

@@ -184,11 +184,14 @@ def _eval(args: argparse.Namespace) -> None:
 
     from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
     from glasshouse.evaluation.evaluate import evaluate_model
+    from glasshouse.evaluation.setup import describe_shortage
     from glasshouse.text import terminal_safe
     from glasshouse.train.display import results_table
 
     config = resolve_evaluation_config(args.model, args.overrides, task=args.task, style=args.style)
     results = evaluate_model(config)
+    if text := describe_shortage(config, results["problems"]):
+        print(f"warning: {text}", file=sys.stderr)
     if args.json:
         print(json.dumps(results, indent=2))
         return

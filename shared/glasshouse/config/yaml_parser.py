@@ -60,9 +60,12 @@ class BoundedLoader(yaml.SafeLoader):
             raise _refuse(f"an integer has more than {MAX_INTEGER_DIGITS} digits", node)
         return super().construct_yaml_int(node)
 
+    def construct_yaml_binary(self, node: Any) -> bytes:
+        raise _refuse("binary values are not allowed", node)
+
 
 BoundedLoader.add_constructor("tag:yaml.org,2002:int", BoundedLoader.construct_yaml_int)
-BoundedLoader.add_constructor("tag:yaml.org,2002:binary", BoundedLoader.construct_undefined)
+BoundedLoader.add_constructor("tag:yaml.org,2002:binary", BoundedLoader.construct_yaml_binary)
 
 
 def parse_yaml(text: str) -> Any:

@@ -12,6 +12,10 @@ from typing import Any
 from glasshouse.errors import ConfigError
 from glasshouse.types import AnswerKind, Problem
 
+MAX_ROW_CHARACTERS = 1_000_000
+MAX_QUESTION_CHARACTERS = 100_000
+MAX_ANSWER_CHARACTERS = 10_000
+
 
 def read_problem_file(file: str | Path) -> list[Problem]:
     """Reads all problems of a file; an invalid row raises an error with its number."""
@@ -22,7 +26,7 @@ def read_problem_file(file: str | Path) -> list[Problem]:
     try:
         for number, row in rows:
             try:
-                problems.append(_parse_row(row if is_parquet else json.loads(row), path.stem))
+                problems.append(_parse_row(row if is_parquet else _parse_line(row), path.stem))
             except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
                 raise ConfigError(
                     f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {error}. "
@@ -54,6 +58,12 @@ def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would also split at U+2028
         if line.strip():
             yield number, line
+
+
+def _parse_line(line: str) -> Any:
+    if len(line) > MAX_ROW_CHARACTERS:
+        raise ValueError(f"it has {len(line):,} characters, more than {MAX_ROW_CHARACTERS:,}")
+    return json.loads(line)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -100,6 +110,29 @@ def _parse_row(row: Any, default_task: str) -> Problem:
     for name, value in row.items():
         expected = {"decimals": int, "meta": dict}.get(name, str)
         if type(value) is not expected:
-            raise ValueError(f'its "{name}" is {value!r}, not a {expected.__name__}')
+            raise ValueError(f'its "{name}" is {repr(value)[:200]}, not a {expected.__name__}')
+        _check_value(name, value)
     row["kind"] = AnswerKind(row.get("kind", "number"))
     return Problem(**row)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raises for values that the rollout log could not hold, and for texts that are no problem's."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except TypeError as error:  # Parquet has types that JSON lacks, such as Decimal and dates
+        raise ValueError(f'its "{name}" is not JSON: {error}; convert it to text') from None
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise ValueError(
+            f'its "{name}" contains the lone surrogate U+{code:04X}, which is not valid Unicode'
+        ) from None
+    except ValueError:
+        raise ValueError(f'its "{name}" contains NaN or an infinite number') from None
+    limit = {"question": MAX_QUESTION_CHARACTERS, "answer": MAX_ANSWER_CHARACTERS}.get(
+        name, MAX_ROW_CHARACTERS
+    )
+    size = len(value if isinstance(value, str) else text)
+    if size > limit:
+        raise ValueError(f'its "{name}" has {size:,} characters, more than {limit:,}')

@@ -48,6 +48,21 @@ def make_evaluation_monitors(config: Config, task: Task[Any]) -> list[Monitor]:
     return own + [make_monitor(name, options) for name, options in config.evaluate.monitors.items()]
 
 
+def describe_shortage(config: Config, count: int) -> str:
+    """Return a warning if there are fewer held-out problems than `evaluate.problems`, else an empty text."""
+    if count >= config.evaluate.problems:
+        return ""
+    remedy = (
+        f"{config.evaluate.file} has no more"
+        if config.evaluate.file
+        else "The task has no more with these task.options"
+    )
+    return (
+        f"evaluate.problems is {config.evaluate.problems:,}, but only {count:,} held-out "
+        f"{'problem is' if count == 1 else 'problems are'} available. {remedy}: intervals will be wide."
+    )
+
+
 def draw_held_out(config: Config, task: Task[Any]) -> list[Problem]:
     """Return `evaluate.oversize * evaluate.problems` held-out problems, so that enough remain if some
     turn out to have been trained on. They depend on `evaluate.seed` alone, so that runs can be

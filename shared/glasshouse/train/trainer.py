@@ -13,11 +13,13 @@ from glasshouse import track
 from glasshouse.config import Config
 from glasshouse.data.files import write_problem_file
 from glasshouse.errors import RunError
+from glasshouse.evaluation.setup import describe_shortage
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.store import RunDirectory
 from glasshouse.train import resume
 from glasshouse.train.build import build_training
 from glasshouse.train.checkpointing import CheckpointManager, Progress
+from glasshouse.train.data_manifest import write_data_manifest
 from glasshouse.train.diagnostics import Diagnostics
 from glasshouse.train.display import Display, QuietDisplay
 from glasshouse.train.interruption import ForcedStop, Interrupted, Interruption
@@ -66,6 +68,8 @@ class Trainer:
         diagnostics = Diagnostics(config)
         restored = resume.restore_checkpoint(directory, parts, facts, self.display, diagnostics)
         self.progress = restored or self.progress
+        if text := describe_shortage(config, len(parts.held_out)):
+            self._log_event("warning", text=text)
         self.display.ready(config, directory.path, parts.policy, self.progress.step)
         checkpoints = CheckpointManager(
             config.checkpoints, directory, parts.policy, facts, self.display.say,
@@ -131,6 +135,7 @@ class Trainer:
         }
         if session.exhausted_at is not None:
             summary["exhausted_at"] = session.exhausted_at
+        write_data_manifest(directory.path / "data", self.parts, progress.data["drawn"])
         directory.write_summary(summary)
         directory.log_event("end", step=progress.step)
         self.display.end(summary)
@@ -143,6 +148,7 @@ class Trainer:
             write_problem_file(folder / ".writing.jsonl", self.parts.held_out)
             os.replace(folder / ".writing.jsonl", folder / "evaluation.jsonl")
         self.parts.problems.set_state_dir(folder)
+        write_data_manifest(folder, self.parts, 0)
 
     def _log_event(self, kind: str, **details: Any) -> None:
         """Log an event of the backend or of a tracker, and show its `text`."""

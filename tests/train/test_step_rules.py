@@ -1,0 +1,89 @@
+"""Which steps are saved, printed, sent to trackers and warned about: rules on a step's numbers."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from glasshouse.config import Config, load_config
+from glasshouse.learn import get_algorithm
+from glasshouse.train.checkpointing import CheckpointManager, Progress
+from glasshouse.train.diagnostics import Diagnostics
+from glasshouse.train.display import TerminalDisplay
+
+ALGORITHMS = ("reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo")
+
+
+def warnings_of(algorithm: str, rewards: list[list[float]]) -> list[str]:
+    """The warnings after 10 steps that all have these rewards, a row per group."""
+    config = load_config([], [f"learn.algorithm={algorithm}"])
+    advantages = get_algorithm(algorithm).advantage(torch.tensor(rewards))
+    row = {
+        "frac_zero_std": sum(len(set(group)) == 1 for group in rewards) / len(rewards),
+        "frac_zero_advantage": float((advantages == 0).float().mean()),
+        "frac_all_correct": 0.0, "frac_all_wrong": 0.0, "truncated": 0.0, "format": 1.0,
+    }  # fmt: skip
+    diagnostics = Diagnostics(config)
+    return [text for _ in range(10) for text in diagnostics.check(row)]
+
+
+def test_reinforce_with_groups_of_one_does_not_warn() -> None:
+    assert warnings_of("reinforce", [[1.0], [-1.0]]) == []
+    assert warnings_of("reinforce", [[-1.0], [-1.0]]) == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_step_without_any_advantage_warns(algorithm: str) -> None:
+    rewards = [[0.0, 0.0], [0.0, 0.0]]
+    assert len(warnings_of(algorithm, rewards)) == 1
+    assert warnings_of(algorithm, [[0.0, 0.0], [0.0, 1.0]]) == []
+
+
+def saved_steps(when: str, rewards: list[float]) -> list[int]:
+    overrides = [f"checkpoints.save_above_reward_when={when}", "checkpoints.save_best=false"]
+    config = load_config([], [*overrides, "checkpoints.every=0"]).checkpoints
+    manager: Any = CheckpointManager(config, *[None] * 4)  # type: ignore[arg-type]
+    progress, saved = Progress(), []
+    for progress.step, reward in enumerate(rewards, 1):
+        if manager.reasons_to_save(progress, reward, False):
+            saved.append(progress.step)
+    return saved
+
+
+def test_rewards_above_the_threshold_are_saved_by_either_rule() -> None:
+    rewards = [0.1, 0.4, 0.5, 0.3, 0.31]
+    assert saved_steps("crossing", rewards) == [2, 5]
+    assert saved_steps("always", rewards) == [2, 3, 5]
+
+
+def printed_steps(*overrides: str) -> list[int]:
+    config = load_config([], ["steps=10", *overrides])
+    display = TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=200))
+    display.progress.disable = True
+    model: Any = SimpleNamespace(num_parameters=lambda: 1)
+    task: Any = SimpleNamespace(size=lambda: 1)
+    display.start(config, config.out, SimpleNamespace(model=model), task)  # type: ignore[arg-type]
+    steps, output = [], display.console.file
+    assert isinstance(output, io.StringIO)
+    for step in range(1, 11):
+        before = len(output.getvalue())
+        display.step({"step": step, "reward": 0.0, "accuracy": 0.0, "length": 1.0}, [])
+        if len(output.getvalue()) > before:
+            steps.append(step)
+    return steps
+
+
+def test_log_every_prints_that_many_steps_apart_and_the_last() -> None:
+    assert printed_steps() == []
+    assert printed_steps("log_every=4") == [4, 8, 10]
+
+
+def test_log_every_decides_what_trackers_get() -> None:
+    config = Config(steps=10, log_every=4)
+    assert [step for step in range(1, 11) if config.logs_step(step)] == [4, 8, 10]
+    assert all(Config(steps=10).logs_step(step) for step in range(1, 11))
