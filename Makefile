@@ -46,6 +46,10 @@ new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 .PHONY: setup
 setup: $(VENV)/.ready ## install into .venv (the other targets do this when needed)
 
+.PHONY: lock
+lock: $(VENV)/.ready ## write requirements.lock: the installed versions with the hashes of their files
+	@$(BIN)/python tools/lock.py
+
 ##@ Images (docs/images.md)
 .PHONY: build
 build: ## EXP=example.rl: build the base image and its image with docker, podman or buildah; CUDA=1, RUNPOD=1
@@ -85,6 +89,10 @@ resume-proof: $(VENV)/.ready ## kill at every step and 200 times at random: resu
 hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects (5 min, root)
 	@$(BIN)/python -m proofs.hosts $(ARGS)
 
+.PHONY: discovery-proof
+discovery-proof: $(VENV)/.ready ## a worker's discovery port with 200 half-open and 20 trickling clients (1 min)
+	@$(BIN)/python -m proofs.discovery_load
+
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)
@@ -100,6 +108,10 @@ data-million: $(VENV)/.ready ## a million fresh problems per task: no repeats, n
 .PHONY: monarch-kills
 monarch-kills: $(VENV)/.ready ## kill generators 50 times in one run: bitwise equal to an undisturbed run (5 min)
 	@$(BIN)/python -m proofs.generator_kills $(ARGS)
+
+.PHONY: monarch-proof
+monarch-proof: $(VENV)/.ready ## runs on 3 to 5 processes: equal to a local run, crashes, Ctrl-C, no process remains (5 min)
+	@$(BIN)/python -m proofs.monarch_runs $(ARGS)
 
 .PHONY: track-proof
 track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, killed, resumed, failing, uploaded later (5 min)
