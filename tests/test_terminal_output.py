@@ -1,0 +1,330 @@
+"""What reaches the terminal: no escape sequence of a model or a file name, no silence, no tracebacks."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glasshouse.cli import main, run_command
+from glasshouse.config import load_config
+from glasshouse.errors import RunError
+from glasshouse.store import RolloutLog, checkpoints, read_rollouts
+from glasshouse.store.rollout_rows import rollout_from_row
+from glasshouse.train import Trainer, display
+from glasshouse.train.checkpointing import format_apart
+
+ROOT = Path(__file__).resolve().parent.parent
+MOCK = str(ROOT / "models" / "mock")
+SMALL = [
+    f"model={MOCK}", "steps=1", "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=12",
+    "evaluate.problems=3", "evaluate.samples=1", "monitor.problems=3",
+]  # fmt: skip
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b2J\u202e\u2066[/b][bold]:cat:"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    return out
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def is_safe(printed: str) -> bool:
+    return all(line.isprintable() for line in printed.split("\n"))
+
+
+def start_display(terminal: display.TerminalDisplay) -> None:
+    policy: Any = SimpleNamespace(model=SimpleNamespace(num_parameters=lambda: 1))
+    task: Any = SimpleNamespace(size=lambda: None)
+    config = load_config([], ["steps=1", "data.groups_per_step=1", "generate.group_size=1"])
+    terminal.start(config, Path("run"), policy, task)
+
+
+def hostile_rollout(run: Path) -> Any:
+    rollout = rollout_from_row(next(read_rollouts(run / "results" / "rollouts", "train")))
+    problem = replace(rollout.problem, question=ESCAPES, answer=ESCAPES)
+    return replace(rollout, text=ESCAPES, problem=problem)
+
+
+def test_verbose_prints_no_escape_sequence_and_no_markup_of_a_completion(trained: Path) -> None:
+    out = io.StringIO()
+    terminal = display.TerminalDisplay(Console(file=out, highlight=False), verbose=True)
+    start_display(terminal)
+    row = {"step": 1, "reward": 0.0, "accuracy": 0.0, "length": 3}
+    terminal.step(row, [[hostile_rollout(trained)]])
+    terminal.say(ESCAPES)
+    terminal.tracked({"wandb": ESCAPES})
+    printed = out.getvalue()
+    assert is_safe(printed)
+    assert printed.count("[/b][bold]:cat:") == 5
+    assert "\\x1b[2J" in printed
+
+
+def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollout = replace(hostile_rollout(run), step=9)
+    RolloutLog(run / "results" / "rollouts").append("train", 9, [rollout])
+    for options in (
+        ["--show"],
+        ["--json"],
+        ["--group", f"9:{rollout.group}"],
+        ["--sql", "select completion, question from rollouts"],
+        ["--json", "--sql", "select completion, question from rollouts"],
+    ):
+        main(["rollouts", str(run), "--kind", "train", "--step", "9", *options])
+        printed = capsys.readouterr().out
+        assert is_safe(printed), options
+        if "--json" in options:
+            assert json.loads(printed)["completion"] == ESCAPES
+
+
+def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
+    beats = threading.Semaphore(0)
+    heartbeat = display.Heartbeat(beats.release)
+    heartbeat.start()
+    try:
+        assert beats.acquire(timeout=20)
+        assert beats.acquire(timeout=20)
+    finally:
+        heartbeat.stop()
+    terminal = display.TerminalDisplay(Console(file=io.StringIO()))
+    before = terminal.heartbeat.due
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 1000.0)
+    terminal.say("something")
+    assert terminal.heartbeat.due > before + 900
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("task.name=sum_digit", '"sum_digits"'),
+        ("task.options.cuont=3", "count"),
+        ("learn.algorithm=grop", "grpo"),
+        ("reward.terms={exakt: 1}", "exact"),
+        ("reward.penalties={lenght: {weight: 1}}", "length"),
+        ("model=pockett", '"pocket"'),
+        ("model=no/such/folder", "no/such/folder"),
+        ("trackers=[wandbb]", "wandb"),
+        ("evaluate.file=none.jsonl", "none.jsonl"),
+    ],
+)
+def test_dry_run_refuses_what_training_would_refuse(
+    override: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--dry-run", override]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert text in printed.err
+
+
+def test_dry_run_accepts_shipped_models_and_hub_names(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["model=leaked-hint-0", "task.name=leaked_hint"]
+    for overrides in ([], base, ["model=some-org/some-model"], [f"model={MOCK}"]):
+        assert main(["train", "--dry-run", *overrides]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["report"], ["figure"], ["rollouts", "--export"]])
+def test_one_rule_for_output_files(
+    run: Path, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, option = command[0], command[1] if len(command) > 1 else "--out"
+    suffix = {"report": ".html", "figure": ".png", "rollouts": ".csv"}[name]
+    folder = tmp_path / f"folder{suffix}"
+    folder.mkdir()
+    files = set(tmp_path.rglob("*"))
+    for out in (folder, tmp_path / "none" / f"x{suffix}"):
+        assert main([name, str(run), option, str(out)]) == 2
+        assert str(out) in capsys.readouterr().err
+    if name != "report":
+        assert main([name, str(run), option, str(tmp_path / "x.txt")]) == 2
+        assert "must end in" in capsys.readouterr().err
+    assert set(tmp_path.rglob("*")) == files
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "drop table rollouts", "delete from rollouts", "update rollouts set reward = 1",
+        "create table x (a int)", "copy rollouts to 'x.csv'", "attach 'x.db'", "set threads = 1",
+        "select 1; drop table rollouts", "",
+    ],
+)  # fmt: skip
+def test_sql_takes_only_one_select(
+    trained: Path, query: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    from glasshouse.store import export
+
+    with pytest.raises(RunError, match="SELECT"):
+        export.run_sql([], query)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_statements_are_selects() -> None:
+    from glasshouse.store import export
+
+    for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
+        export.run_sql([], query)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.EISDIR,
+    ],
+)  # fmt: skip
+def test_an_error_of_the_operating_system_is_a_message(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
+        raise OSError(code, os.strerror(code), "a/\x1bfile")
+
+    assert run_command(fail) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert is_safe(message)
+    if code not in (errno.ENOSPC, errno.EDQUOT):
+        assert os.strerror(code) in message
+        assert "a/\\x1bfile" in message
+
+
+@pytest.mark.parametrize("code", [errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(code: int, tmp_path: Path) -> None:
+    def save_model(folder: Path) -> None:
+        raise RuntimeError(f"Error while serializing: I/O error: x (os error {code})")
+
+    snapshot = checkpoints.Snapshot({"step": 1}, {}, {}, save_model)
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
+        checkpoints.write_checkpoint(tmp_path, snapshot)
+    assert caught.value.errno == code
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", f"model={MOCK}", f"out={'x' * 256}"],
+        ["train", f"model={'x' * 256}"],
+        ["train", f"model={MOCK}", 'out="a\\0b"'],
+        ["train", f"model={MOCK}", "out=a\0b"],
+        ["eval", "x" * 256],
+        ["eval", "a\0b"],
+        ["eval", "x[/b]"],
+        ["report", "x" * 256],
+        ["checkpoints", "x[/b]"],
+        ["rollouts", "x" * 256],
+        ["resume", "x" * 256],
+        ["monitor", "x\x1b[2J"],
+        ["train", "--config", "x" * 256],
+        ["train", "--config", "x\x1b[2J"],
+    ],
+)
+def test_a_hostile_name_is_a_user_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert is_safe(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["a: b", "1e3", "x #y", "[x]", "null", "~x", "007"])
+def test_a_text_key_is_taken_as_typed(value: str) -> None:
+    assert load_config([], [f"out={value}"]).out == value
+    assert load_config([], [f'out="{value}"']).out == value
+
+
+@pytest.fixture
+def read_only_run(run: Path) -> Iterator[Path]:
+    mount = ["mount", "--bind", str(run), str(run)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    subprocess.run(["mount", "-o", "remount,ro,bind", str(run)], check=True)
+    yield run
+    subprocess.run(["umount", str(run)], check=True)
+
+
+def test_a_read_only_run_can_be_reported_and_monitored(
+    read_only_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = str(read_only_run), tmp_path / "out"
+    out.mkdir()
+    assert main(["report", run]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert main(["monitor", run]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert main(["report", run, "--out", str(out / "report.html")]) == 0
+    assert main(["monitor", run, "--ends", "--out", str(out / "monitor")]) == 0
+    assert (out / "monitor" / "monitor.json").is_file()
+    for command in (["checkpoints"], ["rollouts"], ["data", "audit"]):
+        assert main([*command, run]) == 0
+    assert main(["resume", run, "steps=2"]) == 2
+    assert "Read-only" in capsys.readouterr().err
+
+
+def test_out_that_is_a_file_is_named_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["train", *SMALL, f"out={tmp_path / 'file'}"]) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
+def test_counts_in_scientific_notation_and_errors_in_plain_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert load_config([], ["steps=1e3", "evaluate.problems=2.5e2"]).steps == 1000
+    for override, text in (
+        ("steps=1.5e0", "integer"),
+        ("learn=3", "learn.algorithm"),
+        ("checkpoints.keep=[last]", "previous"),
+    ):
+        assert main(["train", "--dry-run", override]) == 2
+        message = capsys.readouterr().err
+        assert text in message
+        assert "Value error" not in message
+        assert "LearnConfig" not in message
+
+
+def test_tasks_shows_the_default_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "leaked_hint"]) == 0
+    printed = capsys.readouterr().out
+    assert "Undefined" not in printed
+    assert "inner_options = " in printed
+
+
+def test_a_new_best_differs_from_the_old_one_in_print() -> None:
+    assert format_apart(-0.8251, -0.8254) == ("-0.8251", "-0.8254")
+    assert format_apart(0.5, 0.25) == ("0.500", "0.250")
+    assert format_apart(0.5, None) == ("0.500", "")
+
+
+def test_one_is_singular() -> None:
+    out = io.StringIO()
+    start_display(display.TerminalDisplay(Console(file=out, highlight=False)))
+    assert "1 step of 1 problem × 1 sample →" in out.getvalue()
