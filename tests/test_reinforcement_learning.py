@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,15 +57,14 @@ def test_a_user_error_exits_with_2(
     assert text in capsys.readouterr().err
 
 
-def test_it_evaluates_before_and_after_training(tmp_path: Path) -> None:
-    model = str(ROOT / "models" / "mock")
-    command = [sys.executable, str(SCRIPT), "--verbose", "--model", model, "--num-steps", "2"]
-    process = subprocess.run(
-        [*command, "--eval-samples", "4"],
-        capture_output=True, text=True, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert process.stderr == ""
+@pytest.mark.xdist_group("monarch")
+def test_it_evaluates_before_and_after_training(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--verbose", "--model", str(ROOT / "models" / "mock"), "--num-generators", "1"]
+    assert run_in_process(monkeypatch, *arguments, "--num-steps", "2", "--eval-samples", "4") == 0
+    assert capfd.readouterr().err == ""
     (out,) = (tmp_path / "runs").iterdir()
     summary = json.loads((out / "results" / "summary.json").read_text())
     assert summary["algorithm"] == "reinforce"

@@ -26,6 +26,8 @@ from glasshouse.backends.hosts.address import Address
 from glasshouse.backends.hosts.discovery import request_worker_port
 from glasshouse.backends.hosts.worker import session_processes
 
+pytestmark = pytest.mark.xdist_group("host workers")  # the tests share two workers, in this order
+
 LoopbackCluster = Cluster[LoopbackNetwork]
 
 

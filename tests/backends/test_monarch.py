@@ -1,14 +1,20 @@
 """The Monarch backend with real processes and real kills: bitwise equal to the local backend.
 
+A process that loads torch and transformers costs about 7 s of CPU, so all tests share one backend.
 proofs/monarch_runs.py has the longer versions: other numbers of processes, resuming on Monarch, a
-generator that crashes again and again, and the limits on the time until a crash is detected.
+generator that crashes again and again, Ctrl-C in a terminal, and the limits on the time until a
+crash is detected.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +22,29 @@ import pytest
 
 pytest.importorskip("monarch")
 
-from proofs.monarch_runs import assert_equal_runs, small_config
+from proofs.monarch_runs import assert_equal_runs, small_config, small_run
 from proofs.processes import wait_for_exit, wait_until
 
 from glasshouse import models, randomness
-from glasshouse.backends.base import Backend, Chunk, ChunkCompletions
+from glasshouse.backends.base import Backend, Chunk, ChunkCompletions, EventSink
 from glasshouse.backends.local import LocalBackend
 from glasshouse.backends.monarch import Host, MonarchBackend
-from glasshouse.backends.monarch.runtime import local_host
+from glasshouse.backends.monarch.chunk_queue import ChunkTask, PendingChunks
+from glasshouse.backends.monarch.runtime import ActorProcesses, local_host
 from glasshouse.backends.monarch.shared_weights import trainable_tensors
-from glasshouse.config import Config
+from glasshouse.cli import main
+from glasshouse.config import Config, load_config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import LearnerState, TrainingSample
-from glasshouse.train import Trainer
+from glasshouse.models import Policy
+from glasshouse.train import Trainer, build, interruption
 from glasshouse.train.display import Display
 from glasshouse.types import Request
 
+pytestmark = pytest.mark.xdist_group("monarch")  # the tests share one backend, in this order
+
 SAMPLING = SamplingParams(max_tokens=64)
-
-
-class Killer(Display):
-    """Kills a generator after step 1 and a learner after step 2."""
-
-    trainer: Trainer
-    killed = ""
-
-    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
-        backend = self.trainer.backend
-        assert isinstance(backend, MonarchBackend)
-        if row["step"] == 1:
-            wait_until(lambda: backend.supervisors[0].ready)
-            os.kill(backend.supervisors[0].pids[0], signal.SIGKILL)
-            self.killed = "generator"
-        if row["step"] == 2:
-            os.kill(backend.pids[-1], signal.SIGKILL)
-            self.killed += ", learner"
-
-
-def test_killed_run_on_several_processes_resumes_bitwise_equal_to_a_local_run(
-    tmp_path: Path,
-) -> None:
-    """Two generators, two learners, and generation that overlaps with learning."""
-    overlapped = ("steps=3", "max_offpolicy_steps=1", "checkpoints.every=1")
-    Trainer(small_config(tmp_path / "local", *overlapped)).train()
-    killer, out = Killer(), tmp_path / "monarch"
-    processes = ("backend=monarch", "monarch.generators=2", "monarch.learners=2")
-    config = small_config(out, *overlapped, *processes, "monarch.verify_every=1")
-    killer.trainer = Trainer(config, killer)
-    with pytest.raises(RunError, match="same command again"):
-        killer.trainer.train()
-    assert killer.killed == "generator, learner"
-    Trainer(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
-    assert_equal_runs(out, tmp_path / "local", steps=3)
 
 
 class EventLog:
@@ -115,7 +91,7 @@ def make_samples(completions: ChunkCompletions) -> list[TrainingSample]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    options = ("backend=monarch", "monarch.chunk_timeout=10", "monarch.max_failures=5")
+    options = ("backend=monarch", "monarch.learners=2", "monarch.verify_every=1")
     return small_config(tmp_path_factory.mktemp("runs") / "unused", *options)
 
 
@@ -126,7 +102,7 @@ def events() -> EventLog:
 
 @pytest.fixture(scope="module")
 def backend(config: Config, events: EventLog) -> Iterator[MonarchBackend]:
-    """One learner and two generators; generator 1 as if it were on another host."""
+    """Two learners and two generators; generator 1 as if it were on another host."""
     mesh = local_host().mesh
     hosts = {0: Host(mesh), 1: Host(mesh, "other", is_local=False)}
     backend = MonarchBackend(models.load_policy(config.model), config, events, hosts.__getitem__)
@@ -187,47 +163,91 @@ def test_generation_overlaps_with_an_update_and_keeps_the_old_weights(
     assert_equal_weights(backend, local)
 
 
-def test_a_killed_generators_chunk_is_generated_by_another(
-    backend: MonarchBackend, local: LocalBackend, events: EventLog
+def intercept_next_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+    backend: MonarchBackend,
+    during: Callable[[int], AbstractContextManager[None]],
 ) -> None:
-    pid = backend.supervisors[0].pids[0]
-    chunks = make_chunks(8, 1)
-    pending = backend.submit(chunks, SAMPLING, lambda: None)
-    os.kill(pid, signal.SIGKILL)
-    assert pending.result() == generate(local, chunks)
-    wait_until(lambda: backend.supervisors[0].ready and backend.supervisors[0].pids != [pid])
-    generate(backend, make_chunks(1, 2))  # emits the events
-    assert events.has_fault("Generator 0: its process ended")
+    """Enter `during(pid)` while generator 0 generates its next chunk. Generator 1 waits until
+    generator 0 has a chunk, so that it does not take them all."""
+    victim, other = backend.supervisors
+    generate_victim, generate_other = victim._generate, other._generate
+    has_chunk = threading.Event()
+
+    def intercept(task: ChunkTask, processes: ActorProcesses) -> None:
+        if has_chunk.is_set():
+            generate_victim(task, processes)
+            return
+        with during(processes.pids[0]):
+            has_chunk.set()
+            generate_victim(task, processes)
+
+    def wait(task: ChunkTask, processes: ActorProcesses) -> None:
+        assert has_chunk.wait(120)
+        generate_other(task, processes)
+
+    monkeypatch.setattr(victim, "_generate", intercept)
+    monkeypatch.setattr(other, "_generate", wait)
 
 
-def test_a_hung_generator_is_killed_after_the_chunk_timeout(
-    backend: MonarchBackend, local: LocalBackend, events: EventLog
+def test_a_hung_generator_is_killed_and_its_chunk_is_generated_by_another(
+    backend: MonarchBackend,
+    local: LocalBackend,
+    events: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pid = backend.supervisors[0].pids[0]
-    os.kill(pid, signal.SIGSTOP)
+    """After `monarch.chunk_timeout`; a new process replaces it."""
+    victim = backend.supervisors[0]
+    (pid,), context = victim.pids, victim.context
+    short = context.config.model_copy(update={"chunk_timeout": 1.0})
+
+    @contextmanager
+    def stop(pid: int) -> Iterator[None]:
+        os.kill(pid, signal.SIGSTOP)
+        victim.context = replace(context, config=short)  # for this chunk of this generator only
+        try:
+            yield
+        finally:
+            victim.context = context
+
+    intercept_next_chunk(monkeypatch, backend, stop)
     chunks = make_chunks(4, 2)
     assert generate(backend, chunks) == generate(local, chunks)
-    assert events.has_fault("did not answer within 10 s")
+    wait_until(lambda: victim.ready and victim.pids != [pid])
+    backend._emit_events()
+    assert events.has_fault("Generator 0: it did not answer within 1 s")
     assert wait_for_exit([pid])
 
 
-def test_wrong_weights_are_detected_and_loaded_again(
-    backend: MonarchBackend, local: LocalBackend, events: EventLog
+def test_wrong_weights_are_detected_and_loaded_again_by_the_same_process(
+    backend: MonarchBackend,
+    local: LocalBackend,
+    events: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    samples = make_samples(generate(backend, make_chunks(1, 4)))
+    pids = backend.pids
+    with monkeypatch.context() as patch:  # both generators load version 0
+        intercept_next_chunk(patch, backend, lambda pid: nullcontext())
+        samples = make_samples(generate(backend, make_chunks(2, 4)))
     backend.update(samples)
     local.update(samples)
     weights = backend.weights._flat(backend.version)
-    correct = weights[7].item()
-    weights[7] += 1
-    for supervisor in backend.supervisors:
-        supervisor.verified_version = None  # verify at the next chunk
+
+    @contextmanager
+    def corrupt_weights(pid: int) -> Iterator[None]:
+        correct = weights[7].item()
+        weights[7] += 1
+        backend.supervisors[0].verified_version = None  # verify at this chunk
+        try:
+            yield
+        finally:
+            weights[7] = correct
+
+    intercept_next_chunk(monkeypatch, backend, corrupt_weights)
     chunks = make_chunks(6, 3)
-    pending = backend.submit(chunks, SAMPLING, lambda: None)
-    wait_until(lambda: any("its weights differ" in d["text"] for _, d in backend.pending_events))
-    weights[7] = correct
-    assert pending.result() == generate(local, chunks)
+    assert generate(backend, chunks) == generate(local, chunks)
     assert events.has_fault("its weights differ")
+    assert backend.pids == pids
 
 
 def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None:
@@ -242,20 +262,79 @@ def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None
 def test_a_user_error_in_another_process_has_the_same_message(
     backend: MonarchBackend, local: LocalBackend
 ) -> None:
-    """It ends the run: the remaining test uses only the learner."""
     too_long = [[Request(prompt=(5,) * 5000, keys=(1,))]]
     with pytest.raises(ConfigError) as expected:
         generate(local, too_long)
     with pytest.raises(ConfigError) as remote:
         generate(backend, too_long)
     assert str(remote.value) == str(expected.value)
+    backend.queue.error = None  # it would end a run; the tests continue
 
 
-def test_a_crashed_learner_ends_the_run_with_its_output(
-    backend: MonarchBackend, local: LocalBackend
+class LearnerCrash(Display):
+    """Crashes a learner after step 2."""
+
+    def __init__(self, backend: MonarchBackend) -> None:
+        self.backend = backend
+
+    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
+        if row["step"] == 2:
+            os.kill(self.backend.pids[-1], signal.SIGSEGV)
+
+
+def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
+    backend: MonarchBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last test of this file: it ends the backend."""
-    samples = make_samples(generate(local, make_chunks(1, 7)))
-    os.kill(backend.learners.processes.pids[0], signal.SIGSEGV)
-    with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
-        backend.update(samples)
+    """Ctrl-C and a killed generator at step 2, a crashed learner after it, and a local backend for
+    the rest. The last test of this file: it ends the processes of the backend."""
+    overlapped = ("max_offpolicy_steps=1", "checkpoints.every=1")
+    Trainer(small_config(tmp_path / "local", *overlapped)).train()
+    out = tmp_path / "monarch"
+    results, run = out / "results", small_run(out, *overlapped, "backend=monarch")
+
+    def use_shared_backend(policy: Policy, config: Config, event: EventSink) -> MonarchBackend:
+        for pending in list(backend.queue.pending):
+            backend.queue.discard(pending)
+        backend.policy, backend.event = policy, event
+        backend.restore(LearnerState(0, {}))
+        return backend
+
+    wait_until(lambda: all(supervisor.ready for supervisor in backend.supervisors))
+    pids = backend.pids
+    # as a terminal does: this process and its children, but no process of another host
+    signalled = [*backend.supervisors[0].pids, *backend.learners.processes.pids, os.getpid()]
+    with monkeypatch.context() as patch:
+        submit = backend.submit
+
+        def press_ctrl_c(*arguments: Any) -> PendingChunks:
+            pending = submit(*arguments)
+            if backend.version == 1:
+                for pid in signalled:
+                    os.kill(pid, signal.SIGINT)
+            return pending
+
+        patch.setattr(build, "make_backend", use_shared_backend)
+        patch.setattr(interruption, "GRACE", 60.0)
+        patch.setattr(backend, "submit", press_ctrl_c)
+        patch.setattr(backend, "close", lambda: None)
+        assert main(["train", *run]) == 130
+    summary = json.loads((results / "summary.json").read_text())
+    assert Path(summary["checkpoint"], "model.safetensors").is_file()
+    assert backend.pids == pids
+    assert "fault" not in (results / "events.jsonl").read_text()
+
+    @contextmanager
+    def kill(pid: int) -> Iterator[None]:
+        os.kill(pid, signal.SIGKILL)
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "make_backend", use_shared_backend)
+        trainer = Trainer(load_config([], run), LearnerCrash(backend))
+        intercept_next_chunk(patch, backend, kill)
+        with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
+            trainer.train()
+    assert "Generator 0: its process ended" in (results / "events.jsonl").read_text()
+    assert wait_for_exit([*pids, *backend.pids])
+    Trainer(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
+    assert_equal_runs(out, tmp_path / "local", steps=3)
