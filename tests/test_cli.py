@@ -109,7 +109,7 @@ def test_help_lists_every_command_in_groups_and_every_command_has_an_example() -
     for title in GROUPS:
         assert f"\n{title}:\n" in description
     (commands,) = [a.choices for a in parser._actions if a.dest == "command"]
-    assert len(commands) == 17
+    assert len(commands) == 18
     for name, command in commands.items():
         assert f"\n  {name} " in description
         assert f"  glasshouse {name}" in command.format_help().partition("examples:")[2]
@@ -222,7 +222,7 @@ def test_verbose_prints_one_completion_per_step(
     overrides = [*SMALL, "steps=2", "evaluate.problems=0", f"out={tmp_path / 'run'}"]
     assert main(["train", "--verbose", *overrides]) == 0
     output = capsys.readouterr().out
-    assert re.findall(r"(?m)^step (\d)", output) == ["1", "2"]
+    assert re.findall(r"(?m)^[0-9:]{8}  step +(\d)  reward", output) == ["1", "2"]
     assert output.count("(rule ") == 2
 
 
