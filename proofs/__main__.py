@@ -26,6 +26,7 @@ PROOFS = {
     "demo": ("demo-seeds", 10),
     "image": ("image-proof", 10),
     "resume": ("resume-proof", 15),
+    "damage": ("bit-flip-proof", 45),
     "control": ("control", 15),
     "learning": ("learn-all", 30),
 }

@@ -16,6 +16,7 @@ from glasshouse.errors import RunError
 from glasshouse.evaluation.setup import describe_shortage
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.store import RunDirectory
+from glasshouse.store.verify import verify_run
 from glasshouse.train import resume
 from glasshouse.train.build import build_training
 from glasshouse.train.checkpointing import CheckpointManager, Progress
@@ -49,6 +50,8 @@ class Trainer:
             if resume.is_run_directory(path):
                 resume.check_same_config(path, self.config)
                 if summary := resume.finished_summary(path, self.config):
+                    for damage in verify_run(path).damage:
+                        self.display.warn(str(damage))
                     self.display.finished_before(summary)
                     return summary
             with RunDirectory.open(path, self.config) as self.directory:

@@ -1,0 +1,289 @@
+"""No command gives a wrong result in silence after a bit has flipped or a file was cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from proofs.bit_flips import call, cut_short, flip_bit, list_files
+from proofs.resume import Result, list_differences
+from safetensors.torch import load_file, save_file
+from tests.train.short_runs import SharedRuns, resume
+
+from glasshouse.checksums import add_check, compute_checksum, format_checksums, parse_checked
+from glasshouse.cli import main
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.models import load_policy
+from glasshouse.store import RolloutReader, checkpoints
+from glasshouse.store.manifest import read_manifest
+from glasshouse.store.run_directory import load_metrics, load_summary
+from glasshouse.store.verify import verify_run
+
+
+@pytest.fixture
+def finished(shared_runs: SharedRuns, tmp_path: Path) -> Path:
+    return shutil.copytree(shared_runs.finished, tmp_path / "finished")
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def reseal(checkpoint: Path) -> None:
+    """Recompute the checksums of a forged checkpoint."""
+    names = json.loads((checkpoint / "checksums.json").read_text())
+    checksums = {name: compute_checksum(checkpoint / name) for name in names}
+    (checkpoint / "checksums.json").write_text(format_checksums(checksums))
+
+
+# --- check ---------------------------------------------------------------------------------------
+
+
+def test_intact_runs_are_sound(
+    finished: Path, killed_at_5: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(finished)]) == 0
+    assert "sound" in capsys.readouterr().out
+    assert main(["check", str(killed_at_5), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sound"] is True
+    assert main(["check", str(tmp_path)]) == 2
+    moved = finished.rename(tmp_path / "moved")
+    assert main(["check", str(moved)]) == 0
+
+
+def test_any_flipped_bit_or_cut_file_is_reported_or_harmless(
+    finished: Path, tmp_path: Path
+) -> None:
+    """A tiny version of proofs/bit_flips.py: the commands that only read."""
+    rng = random.Random(7)
+    files = [file.relative_to(finished) for file in list_files(finished)]
+    intact = call("rollouts", str(finished), "--json")[:2]
+    metrics, summary = load_metrics(finished), load_summary(finished)
+    config = (finished / "config.yaml").read_bytes()
+    for number in range(30):
+        name = rng.choice(files)
+        saved = (finished / name).read_bytes()
+        damage = (flip_bit if number < 20 else cut_short)(finished / name, rng)
+        code, output, _ = call("check", str(finished))
+        named = code == 1 and name.name.split(".")[0] in output.replace("/", " ")
+        assert code in (0, 1), (name, damage, output)
+        assert named or code == 0 or name.parts[0] == "checkpoints" or "rollouts" in name.parts
+        if code == 0:  # not a change of anything that is read
+            readable = call("rollouts", str(finished), "--json")[:2]
+            assert (readable, load_metrics(finished)) == (intact, metrics), (name, damage)
+            assert load_summary(finished) == summary
+            assert "checkpoints" not in name.parts
+        (finished / name).write_bytes(saved)
+    assert (finished / "config.yaml").read_bytes() == config
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("seed: 0", "seed: 1", "seed"),
+        ("learning_rate: 0.001", "learning_rate: 0.003", "learning_rate"),
+    ],
+)
+def test_resume_refuses_a_changed_configuration_by_key(
+    killed_at_5: Path, old: str, new: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace(killed_at_5 / "config.yaml", old, new)
+    assert main(["resume", str(killed_at_5), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert key in message
+    assert "config.yaml" in message
+    assert main(["check", str(killed_at_5)]) == 1
+    assert main(["checkpoints", str(killed_at_5)]) == 0  # still readable
+    replace(killed_at_5 / "config.yaml", new, old)
+    assert main(["check", str(killed_at_5)]) == 0
+
+
+def test_empty_or_cut_configuration_is_refused_and_the_copy_in_a_checkpoint_restores_it(
+    killed_at_5: Path, expected: Result
+) -> None:
+    file = killed_at_5 / "config.yaml"
+    os.truncate(file, 0)
+    assert main(["resume", str(killed_at_5), "--quiet"]) == 2
+    state = json.loads((killed_at_5 / "checkpoints" / "step-000004" / "state.json").read_text())
+    file.write_text(json.dumps(state["config"]))
+    resume(killed_at_5)
+    assert not list_differences(killed_at_5, expected)
+
+
+def test_changed_configuration_without_a_checkpoint_is_refused(shared_runs, tmp_path: Path) -> None:
+    run = shutil.copytree(shared_runs.killed[1], tmp_path / "run")
+    replace(run / "config.yaml", "seed: 0", "seed: 2")
+    assert main(["resume", str(run), "--quiet"]) == 2
+
+
+def test_changed_free_key_is_kept_after_a_resume(killed_at_5: Path) -> None:
+    """The checksum, not the checkpoint, decides: the run wrote the new value itself."""
+    assert main(["resume", str(killed_at_5), "--quiet", "checkpoints.every=3"]) == 0
+    assert yaml.safe_load((killed_at_5 / "config.yaml").read_text())["checkpoints"]["every"] == 3
+    assert verify_run(killed_at_5).is_sound
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "chat_template.jinja", "tokenizer.json"])
+def test_eval_refuses_a_damaged_checkpoint_by_file(
+    finished: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = finished / "checkpoints" / "step-000005"
+    flip_bit(checkpoint / file, random.Random(0))
+    assert main(["eval", str(checkpoint), "evaluate.problems=2"]) == 2
+    assert file in capsys.readouterr().err
+
+
+def test_checkpoint_without_checksums_is_refused_and_a_plain_model_is_not(
+    finished: Path, tmp_path: Path
+) -> None:
+    checkpoint = finished / "checkpoints" / "step-000005"
+    (checkpoint / "checksums.json").unlink()
+    with pytest.raises(OSError, match=r"checksums\.json"):
+        load_policy(str(checkpoint))
+    for name in ("state.json", "learner.safetensors"):
+        (checkpoint / name).unlink()
+    load_policy(str(checkpoint))
+
+
+def forge_scalar_embedding(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors["model.embed_tokens.weight"] = torch.ones(1)
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+
+
+def forge_half_precision(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    save_file(halves, checkpoint / "model.safetensors", {"format": "pt"})
+
+
+def forge_empty_optimizer(checkpoint: Path) -> None:
+    save_file({}, checkpoint / "learner.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("forge", "name"),
+    [
+        (forge_scalar_embedding, "embed_tokens"),
+        (forge_half_precision, "float16"),
+        (forge_empty_optimizer, "exp_avg"),
+    ],
+)
+def test_forged_checkpoint_with_correct_checksums_is_refused(
+    killed_at_5: Path, forge, name: str
+) -> None:
+    checkpoint = killed_at_5 / "checkpoints" / "step-000004"
+    forge(checkpoint)
+    reseal(checkpoint)
+    assert not checkpoints.verify_checkpoint(checkpoint)
+    with pytest.raises(RunError, match=name):
+        resume(killed_at_5)
+
+
+def test_fifo_and_odd_folder_names_are_no_checkpoints(killed_at_5: Path) -> None:
+    folder = killed_at_5 / "checkpoints"
+    (folder / "step-²").mkdir()
+    (folder / "step-000004" / "state.json").unlink()
+    os.mkfifo(folder / "step-000004" / "state.json")
+    assert [(c.step, bool(c.problems)) for c in checkpoints.list_checkpoints(folder)] == [
+        (2, False), (4, True)]  # fmt: skip
+    assert main(["check", str(killed_at_5)]) == 1
+
+
+# --- derived files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["summary.json", "metrics.jsonl", "events.jsonl"])
+def test_bad_byte_in_a_derived_file_is_named_and_read_around(
+    finished: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = finished / "results" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] = 0xFF
+    path.write_bytes(data)
+    assert main(["report", str(finished), "--out", str(finished / "page.html")]) == 0
+    assert file in capsys.readouterr().err
+    assert file in (finished / "page.html").read_text()
+
+
+def test_damaged_summary_is_written_again_by_resume(finished: Path) -> None:
+    summary = load_summary(finished)
+    replace(finished / "results" / "summary.json", '"steps_done": 5', '"steps_done": 4')
+    assert load_summary(finished) is None
+    assert any("summary.json" in message for message in resume(finished))
+    again = load_summary(finished)
+    assert again is not None
+    assert summary is not None
+    assert again["after"] == summary["after"]
+    assert verify_run(finished).is_sound
+
+
+def test_resume_continues_with_damaged_metrics(killed_at_5: Path, expected: Result) -> None:
+    file = killed_at_5 / "results" / "metrics.jsonl"
+    replace(file, '"step": 2', '"step": 3')
+    assert any("metrics.jsonl" in message for message in resume(killed_at_5))
+    assert list_differences(killed_at_5, expected) == ["metrics"]
+    assert [row["step"] for row in load_metrics(killed_at_5)] == [1, 3, 4, 5]
+
+
+def test_changed_digit_or_checksum_key_is_detected() -> None:
+    line = json.dumps(add_check({"step": 1, "levels": {10: 0.5, 9: 0.25}}))
+    assert parse_checked(line) == {"step": 1, "levels": {"10": 0.5, "9": 0.25}}
+    assert parse_checked('{"step": 1}') == {"step": 1}  # written without a checksum
+    for old, new in (("0.25", "0.35"), ("check", "chfck"), ("step", "stfp")):
+        with pytest.raises(RunDataError):
+            parse_checked(line.replace(old, new))
+
+
+# --- rollout log ---------------------------------------------------------------------------------
+
+
+def test_damaged_old_frame_is_named_at_resume_and_training_ends_with_a_summary(
+    killed_at_5: Path, expected: Result
+) -> None:
+    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
+    data = bytearray(log.read_bytes())
+    data[40] ^= 1
+    log.write_bytes(data)
+    messages = resume(killed_at_5)
+    assert any("train, step 1" in message for message in messages), messages
+    assert load_summary(killed_at_5)["steps_done"] == 5
+    weights = killed_at_5 / "checkpoints" / "step-000005" / "model.safetensors"
+    assert weights.read_bytes() == expected["weights"]
+    assert main(["check", str(killed_at_5)]) == 1
+
+
+def test_saved_frame_that_was_cut_off_is_lost_but_the_others_stay(killed_at_5: Path) -> None:
+    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
+    entries = [line.entry for line in read_manifest(log.parent) if line.entry.kind == "train"]
+    os.truncate(log, entries[3].offset + 10)  # inside step 4, which the checkpoint of step 4 holds
+    messages = resume(killed_at_5)
+    assert any("train, step 4" in message for message in messages), messages
+    reader = RolloutReader(killed_at_5)
+    assert {row["step"] for row in reader.iter_rows() if row["kind"] == "train"} == {1, 2, 3, 5}
+    assert [damage.step for damage in reader.damage] == [4]
+
+
+def test_reader_takes_a_run_directory_or_its_log_as_path_or_text(finished: Path) -> None:
+    log = finished / "results" / "rollouts"
+    counts = {len(list(RolloutReader(path).iter_rows())) for path in (finished, str(finished), log)}
+    assert len(counts) == 1
+    assert counts.pop() > 0
+    with pytest.raises(RunError, match=r"manifest\.jsonl"):
+        RolloutReader(finished / "checkpoints")
+    with pytest.raises(RunError, match="does not exist"):
+        RolloutReader(finished / "nowhere")
