@@ -14,6 +14,7 @@ from glasshouse.cli.parser import (
     add_json,
     add_run_directory,
 )
+from glasshouse.text import count_noun, terminal_safe, terminal_safe_json
 
 PRINTED_LEAKS = 20
 
@@ -107,7 +108,7 @@ def _generate(args: argparse.Namespace) -> None:
     provenance = create_problem_file(
         args.task, options, Split(args.split), args.count, args.oversize, args.seed, out
     )
-    print(summarize_provenance(provenance, out))
+    print(terminal_safe(summarize_provenance(provenance, out)))
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -118,10 +119,11 @@ def _audit(args: argparse.Namespace) -> int:
 
     report = audit_run(Path(args.run_directory), Path(args.file) if args.file else None)
     if args.json:
-        print(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        print(terminal_safe_json(json.dumps(asdict(report), indent=2, ensure_ascii=False)))
         return 1 if report.leaks else 0
-    evaluated = f"{report.checked:,} problems of {args.file or 'its evaluations'}"
-    trained = f"{report.trained:,} problems that {args.run_directory} was trained on"
+    checked, count = (count_noun(n, "problem") for n in (report.checked, report.trained))
+    evaluated = terminal_safe(f"{checked} of {args.file or 'its evaluations'}")
+    trained = terminal_safe(f"{count} that {args.run_directory} was trained on")
     if not report.leaks:
         print(f"No leak: none of the {evaluated} is among the {trained}.")
         return 0
@@ -157,4 +159,4 @@ def _scaling(args: argparse.Namespace) -> None:
         out=out,
     )
     draw_scaling_figure(report, out / "results" / "scaling.png")
-    print(f"files   {out / 'results'}  (scaling.json, scaling.png)")
+    print(terminal_safe(f"files   {out / 'results'}  (scaling.json, scaling.png)"))

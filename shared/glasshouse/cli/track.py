@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.cli.parser import add_command, add_run_directory
+from glasshouse.text import terminal_safe
 
 
 def add_commands(commands: Any) -> None:
@@ -51,4 +52,4 @@ def _track(args: argparse.Namespace) -> None:
     if failures:
         raise TrackError("\n".join(failures))
     for name, url in urls.items():
-        print(f"{path} is uploaded to {name}: {url}")
+        print(terminal_safe(f"{path} is uploaded to {name}: {url}"))

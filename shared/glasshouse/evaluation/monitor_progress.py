@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glasshouse.evaluation.monitor_run import MonitorProgress
+from glasshouse.text import terminal_safe
 
 
 class MonitorProgressBar(MonitorProgress):
@@ -56,4 +57,4 @@ class MonitorProgressBar(MonitorProgress):
             self.console.print(f"[dim]{escape(name):<14}{status}[/]")
 
     def warn(self, message: str) -> None:
-        self.console.print(f"[yellow]{escape(message)}[/]")
+        self.console.print(f"[yellow]{escape(terminal_safe(message))}[/]", soft_wrap=True)

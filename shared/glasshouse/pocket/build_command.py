@@ -13,6 +13,7 @@ from glasshouse.models import save_policy
 from glasshouse.pocket.build import build_base_model
 from glasshouse.pocket.measure import measure_component, write_card
 from glasshouse.pocket.recipes import RECIPES
+from glasshouse.text import terminal_safe
 
 
 def build_pocket_model(name: str, folder: Path, steps: int | None = None) -> None:
@@ -55,4 +56,4 @@ def build_pocket_model(name: str, folder: Path, steps: int | None = None) -> Non
             )
     policy.card["measured"] = measured  # type: ignore[index]
     write_card(policy, folder)
-    console.print(f"written to {folder}")
+    print(terminal_safe(f"written to {folder}"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from glasshouse.report.study_figures import plan_figures, save_figures
 from glasshouse.report.study_markdown import render_study_markdown
@@ -15,6 +16,7 @@ from glasshouse.store.atomic_files import write_bytes, write_text
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, analyse_study, write_analysis
 from glasshouse.study.spec import Study
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
+from glasshouse.text import terminal_safe
 
 
 def report_study(
@@ -29,7 +31,7 @@ def report_study(
     save_figures(analysis, results / "figures")
     page = write_study_report(analysis, results, versions)
     print_study(analysis, console)
-    console.print(f"report  {page}", markup=False, soft_wrap=True)
+    console.print(Text(terminal_safe(f"report  {page}")), soft_wrap=True)
     return analysis
 
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from glasshouse.study.runner import StudyProgress, StudyRun
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Row
+from glasshouse.text import terminal_safe
 
 MEASURES_PER_LINE = 3
 
@@ -63,13 +64,13 @@ class TerminalProgress(StudyProgress):
         self.progress.update(self.bar, line=self._count())
         changes = ", ".join(format_first_and_last(name, rows) for name in self.measures)
         self.progress.console.print(
-            f"{self.finished:>3}/{self.total}  [bold]{escape(run.arm)}[/] seed {run.seed} "
-            f"[dim]({escape(run.base)}, {seconds:.0f} s)[/]  {escape(changes)}",
+            f"{self.finished:>3}/{self.total}  [bold]{escape(terminal_safe(run.arm))}[/] seed {run.seed} "
+            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(changes)}",
             soft_wrap=True,
         )
 
     def on_warning(self, message: str) -> None:
-        self.progress.console.print(f"[yellow]{escape(message)}[/]", soft_wrap=True)
+        self.progress.console.print(f"[yellow]{escape(terminal_safe(message))}[/]", soft_wrap=True)
 
     def _count(self) -> str:
         return f"{self.finished}/{self.total} runs"
