@@ -15,7 +15,8 @@ Code that only this experiment needs goes here too, for example a reward term:
     def brief(inputs: RewardInputs) -> float:
         return 1 - min(len(inputs.text) / 200, 2)
 
-with `reward.terms: {exact: 1, brief: 0.1}` in config.yaml.
+with `reward.terms: {exact: 1, brief: 0.1}` in config.yaml. The run's configuration lists this file under
+`imports`, so that `glasshouse resume`, `eval` and `monitor` know the term too.
 """
 
 from glasshouse.cli import run_experiment

@@ -1,7 +1,7 @@
 """Reward terms: pure functions from a graded completion to a number in [-1, 1].
 
-To add one, define it under `@reward("name")` here or in any module that is imported before the run;
-the config key `reward.terms` then knows it by that name. Every built-in term except `last_digit`
+To add one, define it under `@reward("name")` here, in an experiment's train.py or in a module that the
+config key `imports` names; `reward.terms` then knows it by that name. Every built-in term except `last_digit`
 keeps three guarantees:
 
     correct answer          earns 1 (`format` excepted: it checks only the form)
