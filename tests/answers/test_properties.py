@@ -22,6 +22,7 @@ from glasshouse.answers import (
     parsing,
     sections,
     split_completion,
+    wording,
 )
 from glasshouse.answers.numbers import MAX_DIGITS, canonical_number, exact_value, scan_numbers
 from glasshouse.rewards import explain_grade, grade
@@ -179,6 +180,22 @@ def test_every_canonical_number_has_an_exact_value(text: str) -> None:
         assert exact == Fraction(text.replace(",", "").replace(" ", ""))
 
 
+@given(st.text("0123456789.-+,eE", max_size=60).filter(lambda text: "0" not in text[:1]))
+@example("." + "1" * 39)
+@example("-." + "1" * 40)
+@example("1." + "1" * 39)
+@example("1e39")
+@example("1e-39")
+def test_every_extracted_number_can_be_rewarded(text: str) -> None:
+    problem = Problem(task="t", key="k", question="q", answer="28")
+    for kind in (AnswerKind.NUMBER, AnswerKind.SEQUENCE):
+        value = extract_answer(f"[ANSWER] {text}", kind).value
+        assert value is None or kind is AnswerKind.SEQUENCE or canonical_number(value) == value
+    for strict in (False, True):
+        terms = {"closeness": 1, "alignment": 1}
+        assert -1 <= grade(problem, f"[ANSWER] {text}", terms=terms, strict=strict).reward <= 1
+
+
 @given(TEXTS, st.booleans())
 def test_any_text_can_be_graded_and_explained(text: str, strict: bool) -> None:
     problem = Problem(task="t", key="k", question="q", answer="28")
@@ -219,7 +236,7 @@ def test_backtracking_repeats_are_detected() -> None:
 def test_no_pattern_of_the_parser_can_backtrack_without_bound() -> None:
     patterns = {
         f"{module.__name__}.{name}": value
-        for module in (extraction, numbers, parsing, sections)
+        for module in (extraction, numbers, parsing, sections, wording)
         for name, value in vars(module).items()
         if isinstance(value, re.Pattern)
     }

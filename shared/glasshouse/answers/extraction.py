@@ -5,13 +5,15 @@ The lenient parser tries four rules in order; the first that finds a candidate w
     [ANSWER] 28  ──►  \boxed{28}  ──►  the answer is 28, or = 28  ──►  the last number
 
 The strict parser accepts `[ANSWER] 28` and nothing else: one tag outside think blocks, the answer
-directly after it and alone on the last line of the text. Anything it rejects has the value None, so
-that hedging, quoting or listing numbers earns nothing.
+directly after it and alone on the last line of the text, but for markup, brackets that match and one
+unit of a closed list. Anything it rejects has the value None, so that hedging, quoting or listing
+numbers earns nothing. docs/answers.md decides every class of text for both parsers.
 
     lenient                   value   why
     [ANSWER] 27 [ANSWER] 28   28      the last tag, ambiguous
     [ANSWER] 11 or 12         11      the first number after the tag, ambiguous
-    [ANSWER] 1e5              None    a tag that cannot be parsed does not fall back to another rule
+    [ANSWER] 3/4              None    a tag that cannot be parsed does not fall back to another rule
+    The answer is not 28      None    a negated, bounded, struck-out or scaled number has no value
     The answer is 28 (7 * 4 = 28)     "answer is" comes before "="
     so 6 * 7 = 42             42      the last "=" that is followed by one number
     1+2+3                     None    the last number-like token is an expression
@@ -19,21 +21,26 @@ that hedging, quoting or listing numbers earns nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from glasshouse.answers import sections
-from glasshouse.answers.numbers import EXPRESSION, scan_numbers_reversed
+from glasshouse.answers.numbers import scan_numbers_reversed
 from glasshouse.answers.parsing import ParsedAnswer, are_alternatives, parse_answer
 from glasshouse.answers.sections import AnswerLocation, Markers
+from glasshouse.answers.wording import (
+    CONTEXT_CHARS,
+    EXPRESSION,
+    NEGATED,
+    has_negation,
+    is_plain_trail,
+    parse_plain_lead,
+)
 from glasshouse.types import AnswerKind, Extracted, ExtractionRule
 
-_WORD = re.compile(r"\w++")
 _QUOTES = tuple("\"'`“‘«")
-_DOUBTS = frozenset({"or", "nor", "not", "and", "to", "either", "maybe", "perhaps", "vs", "no"})
-_MAX_UNIT_WORDS = 2
-"""The strict parser allows at most this many words after the answer: `28 square meters`."""
+_CLOSING_MARKS = " \t\r\n*_`$\\)]}-"
+"""What may follow the answer line under the strict parser."""
 _EQUALS_WINDOW = 128
 """How many characters after an equals sign may hold its answer."""
 
@@ -158,6 +165,8 @@ def _match_last(
         answer = parse_answer(text, location, kind)
         if answer is None or (direct_only and not answer.direct):
             continue
+        if rule is ExtractionRule.PHRASE and _is_negated(text, location.anchor):
+            answer = replace(answer, value=None, reason=NEGATED)
         if last is None:
             last = _Match(rule, location.anchor, answer)
         elif answer.value != last.answer.value or count == sections.MAX_LOCATIONS:
@@ -224,23 +233,31 @@ def _strict_objection(text: str, tag: int, answer: ParsedAnswer, kind: AnswerKin
     """Why a tag with a parsed answer is not one unambiguous answer; empty if it is."""
     if text[:tag].rstrip(" *").endswith(_QUOTES):
         return "the [ANSWER] tag is quoted"
+    if _is_negated(text, tag):
+        return "the [ANSWER] tag is negated"
     if not answer.direct:
         return "the answer does not directly follow the [ANSWER] tag"
     if answer.ambiguous or not answer.only:
         return answer.reason or "more than one answer follows the [ANSWER] tag"
     line_end = text.find("\n", answer.end)
     line_end = len(text) if line_end < 0 else line_end
-    if _WORD.search(text, line_end):
+    if text[line_end:].strip(_CLOSING_MARKS):
         return "the text continues after the line with the [ANSWER] tag"
     if kind is AnswerKind.TEXT:
         return ""
-    rest = text[answer.end : line_end].replace("[/ANSWER]", "")
-    words = _WORD.findall(rest[: sections.ANSWER_WINDOW])
-    if len(words) > _MAX_UNIT_WORDS or len(rest) > sections.ANSWER_WINDOW or "?" in rest:
+    closers = parse_plain_lead(text[tag + len("[ANSWER]") : answer.start])
+    if closers is None:
+        return "more than markup comes before the answer"
+    trail = text[answer.end : line_end]
+    units = kind is AnswerKind.NUMBER
+    if len(trail) > sections.ANSWER_WINDOW or not is_plain_trail(trail, closers, units=units):
         return "the answer is followed by more than a unit"
-    if any(word.lower() in _DOUBTS for word in words):
-        return "the answer is followed by a doubt"
     return ""
+
+
+def _is_negated(text: str, anchor: int) -> bool:
+    """Whether the clause before a tag or phrase negates it: `I do not think the answer is 28`."""
+    return has_negation(text[max(0, anchor - CONTEXT_CHARS) : anchor])
 
 
 def _no_answer(rule: ExtractionRule, ambiguous: bool, reason: str) -> Extracted:

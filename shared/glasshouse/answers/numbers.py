@@ -1,12 +1,13 @@
 """What counts as a number in running text, and what only looks like one.
 
 RL will exploit whatever the parser misreads. So a number here is what a person reads as one plain
-number in ASCII digits. Everything else that looks numeric (`1e5`, `1_000`, `12,34`, `10-3`, `3/4`,
-`٣`, `1k`, 5,000 digits) is *opaque*: it yields a token without a value, so that it can invalidate an
-answer, and it is never read as one of its parts.
+number in ASCII or full-width digits. Everything else that looks numeric (`1_000`, `12,34`, `10-3`,
+`3/4`, `٣`, `1k`, `< 28`, `not 28`, 5,000 digits) is *opaque*: it yields a token without a value, so
+that it can invalidate an answer, and it is never read as one of its parts. docs/answers.md decides
+every class of these.
 
-    "28kg"   28           "1,234"  1234         "-$5"    -5
-    "[1, 2]" 1 and 2      "12,34"  opaque       "x2"     a word, skipped
+    "28kg"   28           "1,234"  1234         "-$5"    -5        "2.8e1"    28
+    "[1, 2]" 1 and 2      "12,34"  opaque       "x2"     a word    "minus 5"  -5
 
 The cost is linear in the text: a token is one possessive match, and tokens longer than
 `MAX_TOKEN_CHARS` are not parsed.
@@ -21,6 +22,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
+from glasshouse.answers.wording import (
+    EXPRESSION,
+    SCALE_WORDS,
+    find_objection_after,
+    find_objection_before,
+    is_label,
+    parse_minus_word,
+)
+
 MAX_DIGITS = 40
 """A number with more digits than this is opaque, which bounds the cost of arithmetic."""
 MAX_TOKEN_CHARS = 96
@@ -30,26 +40,42 @@ MINUS_SIGNS = "-−‐‑‒–﹣－"
 """Hyphen-minus, U+2212, hyphens, figure and en dash, and two wide forms. The em dash is prose."""
 CURRENCY = "$€£¥₹"
 _NARROW_SPACES = "\u00a0\u202f\u2009\u2007"
-"""Spaces that group digits: `1 234` with one of these is opaque."""
+"""Spaces that group digits in thousands; an ordinary space does not, since it also separates."""
 _OPERATORS = "+/⁄∕^×·⋅÷:" + MINUS_SIGNS
 _NO_SIGN_AFTER = ")]}%.+^/" + MINUS_SIGNS
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
-_MAGNITUDES = frozenset({"hundred", "thousand", "million", "billion", "trillion", "dozen"})
-_SCALES = _MAGNITUDES | {*"eEkKMBTGxyznijπ", "bn", "mn", "pi"}
+_SCALES = SCALE_WORDS | {*"eEkKMBTGxyznijπ", "pi"}
 """Suffixes that change the value: `1k` is not 1, `3x` is not 3. `28kg` is 28."""
+_FULL_WIDTH = {ord("０") + digit: str(digit) for digit in range(10)} | {
+    ord("．"): ".",
+    ord("，"): ",",
+}
 
-_JOINERS = re.escape(_OPERATORS) + ".,'’"
-_TOKEN = re.compile(rf"∞|\w++(?:(?<=[0-9])(?:[{_JOINERS}]|\*\*?)(?=[0-9])\w++)*+")
-_ELEMENT = re.compile(_TOKEN.pattern.replace(".,'’", ".'’"))
-"""The same without the comma, which always separates the elements of a sequence."""
-_SHAPE = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})++|[0-9]++)(\.[0-9]++)?+([^\W0-9_]*+)")
+_JOINERS = re.escape(_OPERATORS) + ".'’．"
+_COMMAS = ",，" + _NARROW_SPACES
+"""Group digits in a number; in a sequence they separate elements."""
+_EXPONENT = r"|(?<=[0-9][eE])[+\-−](?=[0-9])\w++"
+
+
+def _token_pattern(joiners: str) -> re.Pattern[str]:
+    digit = "[0-9０-９]"
+    join = rf"(?<={digit})(?:[{joiners}]|\*\*?)(?={digit})\w++"
+    return re.compile(rf"∞|\w++(?:{join}{_EXPONENT})*+")
+
+
+_TOKEN = _token_pattern(_JOINERS + _COMMAS)
+_ELEMENT = _token_pattern(_JOINERS)
+_SHAPE = re.compile(
+    rf"([0-9]{{1,3}}(?:,[0-9]{{3}})++|[0-9]{{1,3}}([{_NARROW_SPACES}])[0-9]{{3}}(?:\2[0-9]{{3}})*+|"
+    r"[0-9]++)(\.[0-9]++)?+(?:[eE]([+\-−]?[0-9]{1,2})|([^\W0-9_]*+))"
+)
+_UNIT_EXPONENT = re.compile(r"[A-Za-zµμ]++[²³]")
 _CANONICAL = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?")
 _LATEX_BEFORE = re.compile(
     r"(?:\}|\^|\\[dt]?frac|\\sqrt|\\binom)\{$|\{,\}$|[0-9]\\[,;!: ]$|[0-9)]\*$"
 )
 _AFTER = re.compile(rf"\^|\((?=[0-9])|\{{,\}}|\\[,;!: ](?=[0-9])|[{_NARROW_SPACES}](?=[0-9])")
 _PRODUCT_BEFORE = re.compile(r"[0-9)]\*\*?.$")
-_NEXT_WORD = re.compile(r"[ \t]{1,4}([A-Za-z]{3,8})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +93,6 @@ class NumberToken:
         return self.reason == EXPRESSION
 
 
-EXPRESSION = "an expression, not one number"
-
-
 def scan_numbers(
     text: str, low: int = 0, high: int | None = None, *, sequence: bool = False
 ) -> Iterator[NumberToken]:
@@ -83,14 +106,14 @@ def scan_numbers(
     high = len(text) if high is None else high
     pattern = _ELEMENT if sequence else _TOKEN
     for match in pattern.finditer(text, low, high):
-        if (token := _classify_token(text, low, high, match)) is not None:
+        if (token := _classify_token(text, low, high, match, sequence)) is not None:
             yield token
 
 
 def scan_numbers_reversed(text: str, low: int, high: int) -> Iterator[NumberToken]:
     """Like `scan_numbers`, from the end: finding the last number classifies only one token."""
     for match in reversed(list(_TOKEN.finditer(text, low, high))):
-        if (token := _classify_token(text, low, high, match)) is not None:
+        if (token := _classify_token(text, low, high, match, False)) is not None:
             yield token
 
 
@@ -110,7 +133,9 @@ def exact_value(number: str) -> Fraction | None:
     return Fraction(number) if _CANONICAL.fullmatch(number) else None
 
 
-def _classify_token(text: str, low: int, high: int, match: re.Match[str]) -> NumberToken | None:
+def _classify_token(
+    text: str, low: int, high: int, match: re.Match[str], sequence: bool
+) -> NumberToken | None:
     start, end = match.span()
     token = (
         match.group() if end - start <= MAX_TOKEN_CHARS else text[start : start + MAX_TOKEN_CHARS]
@@ -120,6 +145,8 @@ def _classify_token(text: str, low: int, high: int, match: re.Match[str]) -> Num
         if end - start > MAX_TOKEN_CHARS or token[len(token.rstrip("_")) :] != "_" * bars:
             return None
         start, end, token = start + bars, end - bars, token.strip("_")
+    if not token.isascii():
+        token = token.translate(_FULL_WIDTH)
     if not token or not _looks_numeric(token):
         return None
     if end - start > MAX_TOKEN_CHARS:
@@ -127,27 +154,55 @@ def _classify_token(text: str, low: int, high: int, match: re.Match[str]) -> Num
     shape = _SHAPE.fullmatch(token)
     if shape is None:
         return NumberToken(None, start, end, _malformed_reason(token))
-    whole, decimals, suffix = shape[1], shape[2] or "", shape[3]
+    whole, decimals, suffix = shape[1], (shape[3] or "")[1:], shape[5] or ""
+    exponent = int((shape[4] or "0").replace("−", "-"))
     if suffix in _ORDINALS:
         return None
-    if reason := _suffix_reason(whole, suffix) or _following_reason(text, end, high):
+    reason = (
+        _suffix_reason(whole, suffix)
+        or _following_reason(text, end)
+        or find_objection_after(text, end, high, sequence=sequence)
+    )
+    if reason:
         return NumberToken(None, start, end, reason)
     end -= len(suffix)
-    begin, sign, reason = _parse_prefix(text, low, start, bare=not decimals and "," not in whole)
+    bare = not decimals and whole.isdigit()
+    begin, sign, reason = _parse_prefix(text, low, start, bare=bare)
     if reason == "word":
         return None
-    if not reason and len(whole) + len(decimals) - whole.count(",") > MAX_DIGITS:
-        reason = "too long to be a number"
-    if not reason and "," in whole and whole.startswith("0"):
+    reason = reason or find_objection_before(text, low, begin, end, sequence=sequence)
+    if not reason and is_label(text, low, begin):
+        return None
+    word_begin, word_sign = parse_minus_word(text, low, begin)
+    if word_sign:
+        reason = reason or (EXPRESSION if sign or word_sign == "?" else "")
+        begin, sign = word_begin, "-"
+    digits = re.sub(r"\D", "", whole)
+    if not reason and len(digits) != len(whole) and whole.startswith("0"):
         reason = "not grouped in thousands"
-    if reason:
+    too_long = len(digits) + len(decimals) > MAX_DIGITS
+    if begin < start and text[start - 1] == ".":
+        digits, decimals = "0", digits
+    value = _shift_point(digits, decimals, exponent)
+    if not reason and (value is None or too_long):
+        reason = "too long to be a number"
+    if reason or value is None:
         return NumberToken(None, begin, end, reason)
-    digits = whole.replace(",", "")
-    if text[start - 1 : start] == "." and begin < start and "." in text[begin:start]:
-        digits, decimals = "0", "." + digits
+    return NumberToken(("-" if sign == "-" and value.strip("0.") else "") + value, begin, end)
+
+
+def _shift_point(digits: str, decimals: str, exponent: int) -> str | None:
+    """The plain decimal of `digits.decimals` times ten to the exponent; None beyond `MAX_DIGITS`."""
+    if exponent > 0:
+        moved = decimals[:exponent].ljust(exponent, "0")
+        digits, decimals = digits + moved, decimals[exponent:]
+    elif exponent < 0:
+        padded = digits.rjust(1 - exponent, "0")
+        digits, decimals = padded[:exponent], padded[exponent:] + decimals
     digits = digits.lstrip("0") or "0"
-    zero = digits == "0" and not decimals.strip(".0")
-    return NumberToken(("-" if sign == "-" and not zero else "") + digits + decimals, begin, end)
+    if len(digits) + len(decimals) > MAX_DIGITS:
+        return None
+    return f"{digits}.{decimals}" if decimals else digits
 
 
 def _looks_numeric(token: str) -> bool:
@@ -174,13 +229,16 @@ def _suffix_reason(whole: str, suffix: str) -> str:
     if not suffix:
         return ""
     based = whole == "0" and suffix[0] in "xXoObB"
-    if based or suffix in _SCALES or suffix.lower() in _MAGNITUDES:
+    word = suffix.lower()
+    if based or suffix in _SCALES or word in _SCALES or word.removesuffix("s") in SCALE_WORDS:
         return "not a plain number"
-    return "" if suffix.isalpha() else "digits that are not 0 to 9"
+    if suffix.isalpha() or _UNIT_EXPONENT.fullmatch(suffix):
+        return ""
+    return "digits that are not 0 to 9"
 
 
-def _following_reason(text: str, end: int, high: int) -> str:
-    """Why the text after a number changes its value: `10^{5}`, `1{,}234`, `2\\u200b8`, `3 million`."""
+def _following_reason(text: str, end: int) -> str:
+    """Why the characters after a number change it: `10^{5}`, `1{,}234`, `2\\u200b8`."""
     following = text[end : end + 16]
     if not following:
         return ""
@@ -190,9 +248,6 @@ def _following_reason(text: str, end: int, high: int) -> str:
         return EXPRESSION if suffix.group() in "^(" else "not a plain number"
     if following[0] in ".,'" and len(following) > 1 and _is_non_ascii_digit(following[1]):
         return "digits that are not 0 to 9"
-    word = _NEXT_WORD.match(following) if following[0] in " \t" else None
-    if word and word[1].lower() in _MAGNITUDES and end + word.end() <= high:
-        return "a magnitude in words"
     return ""
 
 
@@ -235,4 +290,4 @@ def _is_invisible(char: str) -> bool:
 
 
 def _is_non_ascii_digit(char: str) -> bool:
-    return not char.isascii() and char.isnumeric()
+    return not char.isascii() and char.isnumeric() and ord(char) not in _FULL_WIDTH

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from glasshouse.answers.numbers import EXPRESSION, MINUS_SIGNS, NumberToken, scan_numbers
+from glasshouse.answers.numbers import MINUS_SIGNS, NumberToken, scan_numbers
 from glasshouse.answers.sections import ANSWER_WINDOW, AnswerLocation
+from glasshouse.answers.wording import EXPRESSION
 from glasshouse.types import AnswerKind
 
 MAX_NUMBERS = 16
@@ -23,6 +24,8 @@ MAX_ELEMENTS = 128
 
 _LEAD = r"(?:[\s:=*_`$€£¥₹(~≈]|\\boxed\{|\\text\{|\\\(|\\\[|<)*+"
 _NUMBER_LEAD = re.compile(_LEAD)
+_SINGLE_NUMBER_LEAD = re.compile(_LEAD.replace("(~", r"(~\[{\"'“‘«"))
+"""One number may also be in quotes or brackets; before several, a bracket opens a list."""
 _SPACED_SIGN = re.compile(rf"{_LEAD}([{MINUS_SIGNS}])[ \t]++")
 _SEQUENCE_LEAD = re.compile(_LEAD.replace("(~", r"(~\[{"))
 _OPERATION = re.compile(rf"[ \t]{{0,4}}(?:[+=×÷·⋅^]|[*/x{MINUS_SIGNS}][ \t]{{0,4}}[0-9(])")
@@ -78,7 +81,8 @@ def _parse_number(text: str, low: int, high: int) -> ParsedAnswer | None:
         return None
     first = tokens[0]
     lead = text[low : first.start]
-    direct = _NUMBER_LEAD.fullmatch(lead) is not None
+    lead_pattern = _SINGLE_NUMBER_LEAD if len(tokens) == 1 else _NUMBER_LEAD
+    direct = lead_pattern.fullmatch(lead) is not None
     if not direct and first.value and (sign := _SPACED_SIGN.fullmatch(lead)):
         start = low + sign.start(1)
         value = first.value if first.value.strip("0.") == "" else "-" + first.value

@@ -115,13 +115,13 @@ def locate_after_phrases(text: str, body_start: int) -> list[AnswerLocation]:
 
 
 def locate_after_equals(text: str, body_start: int) -> Iterator[AnswerLocation]:
-    """Locations after the last equals signs, last first; `!=`, `<=` and `>=` do not count."""
+    """Locations after the last equals signs, last first; `!=`, `=/=`, `<=` and `>=` do not count."""
     sign = len(text)
     for _ in range(MAX_EQUALS_SIGNS):
         sign = text.rfind("=", body_start, sign)
         if sign < 0:
             return
-        if text[sign - 1 : sign] not in ("<", ">", "!", "≠") or sign == body_start:
+        if text[sign - 1 : sign] not in ("<", ">", "!", "≠", "/") or sign == body_start:
             yield _first_line(text, sign, sign + 1, len(text))
 
 
