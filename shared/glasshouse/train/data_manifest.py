@@ -14,21 +14,15 @@ from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.data import FixedProblems, Split
-from glasshouse.store.atomic_files import write_json
 from glasshouse.train.build import TrainingParts
 
 TEST_PROBLEMS = 1000
 
 
-def write_data_manifest(folder: Path, parts: TrainingParts, drawn: int) -> None:
-    """Write the manifest; `drawn` counts the training problems drawn so far."""
-    write_json(folder / "manifest.json", describe_data(parts, drawn))
-
-
-def describe_data(parts: TrainingParts, drawn: int) -> dict[str, Any]:
-    """Return the manifest: one entry per split."""
+def describe_data(parts: TrainingParts) -> dict[str, Any]:
+    """Return the manifest: one entry per split. The trainer adds the number of problems drawn."""
     config, data = parts.config, parts.config.data
-    train: dict[str, Any] = {"source": data.source, "seed": config.seed, "drawn": drawn}
+    train: dict[str, Any] = {"source": data.source, "seed": config.seed}
     if isinstance(parts.problems, FixedProblems):
         train["problems"] = len(parts.problems.problems)
     if data.source == "fixed" and data.file:

@@ -16,11 +16,12 @@ from glasshouse.errors import RunError
 from glasshouse.evaluation.setup import describe_shortage
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.store import RunDirectory
+from glasshouse.store.atomic_files import write_json
 from glasshouse.store.verify import verify_run
 from glasshouse.train import resume
 from glasshouse.train.build import build_training
 from glasshouse.train.checkpointing import CheckpointManager, Progress
-from glasshouse.train.data_manifest import write_data_manifest
+from glasshouse.train.data_manifest import describe_data
 from glasshouse.train.diagnostics import Diagnostics
 from glasshouse.train.display import Display, QuietDisplay
 from glasshouse.train.interruption import ForcedStop, Interrupted, Interruption
@@ -39,6 +40,7 @@ class Trainer:
         self.directory: RunDirectory | None = None
         self.parts = build_training(config, self._log_event)
         self.config, self.backend = self.parts.config, self.parts.backend
+        self.data_manifest = describe_data(self.parts)  # now: problem files may change later
         self.progress = Progress(data=self.parts.problems.state())
 
     def train(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class Trainer:
         diagnostics = Diagnostics(config)
         restored = resume.restore_checkpoint(directory, parts, facts, self.display, diagnostics)
         self.progress = restored or self.progress
+        self._write_data_manifest(directory.path / "data")
         if text := describe_shortage(config, len(parts.held_out)):
             self._log_event("warning", text=text)
         self.display.ready(config, directory.path, parts.policy, self.progress.step)
@@ -138,7 +141,7 @@ class Trainer:
         }
         if session.exhausted_at is not None:
             summary["exhausted_at"] = session.exhausted_at
-        write_data_manifest(directory.path / "data", self.parts, progress.data["drawn"])
+        self._write_data_manifest(directory.path / "data")
         directory.write_summary(summary)
         directory.log_event("end", step=progress.step)
         self.display.end(summary)
@@ -151,7 +154,11 @@ class Trainer:
             write_problem_file(folder / ".writing.jsonl", self.parts.held_out)
             os.replace(folder / ".writing.jsonl", folder / "evaluation.jsonl")
         self.parts.problems.set_state_dir(folder)
-        write_data_manifest(folder, self.parts, 0)
+
+    def _write_data_manifest(self, folder: Path) -> None:
+        """Write where the problems come from, with the number of training problems drawn so far."""
+        self.data_manifest["train"]["drawn"] = self.progress.data["drawn"]
+        write_json(folder / "manifest.json", self.data_manifest)
 
     def _log_event(self, kind: str, **details: Any) -> None:
         """Log an event of the backend or of a tracker, and show its `text`."""
