@@ -122,8 +122,9 @@ track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, kille
 	@$(TRACK)/bin/python -m pytest tests/track $(ARGS)
 
 .PHONY: parser-proof
-parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, and every property test with 2,000 examples (10 min)
+parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a million generated texts, every property test with 2,000 examples (15 min)
 	@$(BIN)/python -m proofs.parser_speed
+	@$(BIN)/python -m proofs.parser_fuzz
 	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/answers tests/rewards tests/learn tests/generate $(ARGS)
 
 .PHONY: compare-trl

@@ -22,7 +22,7 @@ PROOFS = {
     "trackers": ("track-proof", 5),
     "hosts": ("hosts-proof", 5),
     "data": ("data-million", 10),
-    "parser": ("parser-proof", 10),
+    "parser": ("parser-proof", 15),
     "demo": ("demo-seeds", 10),
     "image": ("image-proof", 10),
     "resume": ("resume-proof", 15),
