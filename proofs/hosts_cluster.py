@@ -91,9 +91,17 @@ class Cluster(Generic[AnyNetwork]):
 
     def session_leader(self, machine: int) -> int:
         """Return the child of the worker that runs Monarch's loop; it leads its own session."""
-        pid = self.workers[machine].pid
-        wait_until(lambda: child_pids(pid))
-        return child_pids(pid)[0]
+        from glasshouse.backends.hosts.worker import session_processes
+
+        leaders: list[int] = []
+
+        def find_leader() -> bool:  # a child that the worker is replacing may be a zombie
+            children = child_pids(self.workers[machine].pid)
+            leaders[:] = [pid for pid in children if session_processes(pid)]
+            return bool(leaders)
+
+        wait_until(find_leader)
+        return leaders[0]
 
     @contextmanager
     def call(

@@ -30,7 +30,7 @@ from glasshouse.backends.base import Backend, Chunk, ChunkCompletions, EventSink
 from glasshouse.backends.local import LocalBackend
 from glasshouse.backends.monarch import Host, MonarchBackend
 from glasshouse.backends.monarch.chunk_queue import ChunkTask, PendingChunks
-from glasshouse.backends.monarch.runtime import ActorProcesses, local_host
+from glasshouse.backends.monarch.runtime import ActorProcesses, ProcessDied, local_host
 from glasshouse.backends.monarch.shared_weights import trainable_tensors
 from glasshouse.cli import main
 from glasshouse.config import Config, load_config
@@ -328,9 +328,14 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
         os.kill(pid, signal.SIGKILL)
         yield
 
+    def wait_for_end(number: int) -> Host:  # a new process would only cost CPU
+        wait_until(lambda: backend.queue.closed)
+        raise ProcessDied("the run ended")
+
     with monkeypatch.context() as patch:
         patch.setattr(build, "make_backend", use_shared_backend)
         trainer = Trainer(load_config([], run), LearnerCrash(backend))
+        patch.setattr(backend, "assign_host", wait_for_end)
         intercept_next_chunk(patch, backend, kill)
         with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
             trainer.train()
