@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glasshouse.checksums import add_check
 from glasshouse.cli import main
+from glasshouse.config import resolve_layers
 from glasshouse.errors import RunError
 from glasshouse.plan.forecast import measure_run
 from glasshouse.plan.pipeline import (
@@ -19,6 +22,7 @@ from glasshouse.plan.pipeline import (
     forecast_pipeline,
     seconds_per_step,
 )
+from glasshouse.store.run_directory import config_text
 
 ALL_PHASES = PhaseTimes(
     chunk=2.0, learn=3.0, sync=0.5, send=0.25, load=0.125, sample=0.1, reward=0.2, log=0.3
@@ -144,13 +148,15 @@ def write_run(path: Path, steps: int = 3, config: str = "", **timing: float) -> 
     """A run directory of 32 groups in chunks of 4; its first step is nine times slower."""
     (path / "results").mkdir(parents=True)
     base = "data: {groups_per_step: 32}\ngenerate: {group_size: 8, chunk_size: 4}\n"
-    (path / "config.yaml").write_text(base + config)
+    resolved = resolve_layers([("a test", yaml.safe_load(base + config))])
+    (path / "config.yaml").write_text(config_text(resolved))
     phases = {"generate": 8.0, "learn": 1.0, "sample": 0.0, "reward": 0.0, "log": 0.0, **timing}
     rows = [
         {"step": step, "timing": {**phases, "generate": 8.0 * (9 if step == 1 else 1)}}
         for step in range(1, steps + 1)
     ]
-    (path / "results" / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    lines = (json.dumps(add_check(row)) + "\n" for row in rows)
+    (path / "results" / "metrics.jsonl").write_text("".join(lines))
     return path
 
 
