@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from glasshouse.config import Config, load_config, to_yaml
-from glasshouse.errors import ConfigError
+from glasshouse.errors import ConfigError, TaskError
+from glasshouse.tasks import make_task
 
 ALIAS_BOMB = "task:\n  options:\n    a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"    a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
@@ -85,3 +86,11 @@ def test_repeated_values_are_written_without_aliases():
     assert yaml.safe_load(to_yaml(config))["task"]["options"] == {"a": [1, 2], "b": [1, 2]}
     assert "*" not in to_yaml(config)
     assert "&" not in to_yaml(config)
+
+
+@pytest.mark.parametrize(
+    ("task", "option"), [("sum_digits", "count"), ("arithmetic", "steps"), ("interleave", "length")]
+)
+def test_a_problem_with_millions_of_parts_is_refused_with_the_option(task, option):
+    with pytest.raises(TaskError, match=option):
+        make_task(task, {option: [1, 10**9]})

@@ -19,6 +19,8 @@ from glasshouse.errors import TaskError, did_you_mean
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
+MAX_COUNT = 100
+"""Upper bound of numbers, operations or moves per problem: their combinations are counted at the start."""
 NO_STEPS = "Answer only, no steps."
 
 
@@ -31,6 +33,8 @@ class TaskOptions(BaseModel):
 def _validate_range(pair: tuple[int, int]) -> tuple[int, int]:
     if not 1 <= pair[0] <= pair[1]:
         raise ValueError("give [minimum, maximum] with 1 <= minimum <= maximum, as in [2, 4]")
+    if pair[1] > MAX_COUNT:
+        raise ValueError(f"the maximum is {pair[1]:,}; it must not exceed {MAX_COUNT:,}")
     return pair
 
 
