@@ -41,6 +41,17 @@ def test_signal_saves_the_last_complete_step(tmp_path: Path, expected: Result, n
     assert not list_differences(run, expected)
 
 
+def test_one_signal_interrupts_once_so_that_saving_can_wait_for_completions() -> None:
+    handler = interruption.Interruption()
+    with handler:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(interruption.Interrupted):
+            handler.check()
+        handler.check()  # saving the last step waits for the next step's completions and checks too
+        with pytest.raises(interruption.ForcedStop):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_signal_during_generation_stops_it(
     tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ class Interruption:
 
     def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
         self.notify, self.is_requested, self.is_interruptible = notify, False, False
+        self.has_raised = False
         self.previous_handlers: dict[int, object] = {}
 
     def __enter__(self) -> Interruption:
@@ -69,9 +70,10 @@ class Interruption:
             self.is_interruptible = False
 
     def check(self) -> None:
-        """Raise `Interrupted` if a signal has arrived."""
-        if self.is_requested:
-            self.is_interruptible = False
+        """Raise `Interrupted` if a signal has arrived. It is raised once: saving the last step may wait
+        for completions, and that must not be interrupted by the same signal."""
+        if self.is_requested and not self.has_raised:
+            self.has_raised, self.is_interruptible = True, False
             raise Interrupted
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
