@@ -232,8 +232,8 @@ def test_user_defined_reward_term_is_weighted_like_any_other() -> None:
 
 
 def test_gold_answer_that_cannot_be_parsed_raises() -> None:
-    with pytest.raises(RewardError, match=r"'the-key'.*'1e5'"):
-        grade(make_problem("1e5"), "[ANSWER] 5")
+    with pytest.raises(RewardError, match=r"'the-key'.*'3/4'"):
+        grade(make_problem("3/4"), "[ANSWER] 5")
 
 
 def test_grade_reports_both_parsers_and_uses_the_configured_one() -> None:
