@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import os
 import shutil
 import subprocess
 import sys
@@ -234,7 +235,7 @@ def test_an_invalid_experiment_name_exits_with_2(script: str) -> None:
 
 
 def test_a_new_experiment_passes_its_own_tests() -> None:
-    name = "scratch_for_a_test.rl"
+    name = f"scratch_{os.getpid()}.rl"
     experiment = ROOT / "training" / name
     try:
         assert run_process("tools/new_experiment.py", name).returncode == 0
