@@ -113,11 +113,12 @@ def find_objection_before(
     before = text[max(low, begin - CONTEXT_CHARS) : begin]
     if _ONLY_NUMBERS.match(before) or before.rstrip(" ")[-1:] in (",", ";"):
         return ""  # the fast path of long sequences
-    if _COMPARISON_BEFORE.search(before) or _is_open_angle(text, before, end, sequence):
+    near = max(0, len(before) - 24)  # longer than any of the words
+    if _COMPARISON_BEFORE.search(before, near) or _is_open_angle(text, before, end, sequence):
         return COMPARED
     if _is_struck(text, begin, before):
         return STRUCK
-    if _FUNCTION_BEFORE.search(before):
+    if _FUNCTION_BEFORE.search(before, near):
         return EXPRESSION
     return NEGATED if has_negation(before) else ""
 
