@@ -36,11 +36,11 @@ def main(argv: list[str]) -> int:
         return 2
     os.chdir(ROOT)
     for name in selected:
-        test_experiment(TRAINING / name, brief)
+        check_experiment(TRAINING / name, brief)
     return 0
 
 
-def test_experiment(experiment: Path, brief: bool) -> None:
+def check_experiment(experiment: Path, brief: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="glasshouse-test-") as folder:
         runs = [Path(folder) / name for name in ("first", "second")]
         for run in runs:
