@@ -24,6 +24,9 @@ from glasshouse.store import monitor_results, read_rollouts
 from glasshouse.train import Trainer
 
 __all__ = ["server"]  # the fixture
+pytestmark = pytest.mark.xdist_group(
+    "monitor command"
+)  # one worker makes the expensive fixtures once
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
     f"model={MOCK}", "steps=4", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=32",

@@ -26,6 +26,7 @@ from glasshouse.store import monitor_results
 from glasshouse.tasks import make_task
 from glasshouse.train import Trainer
 
+pytestmark = pytest.mark.xdist_group("planted")  # one worker makes the expensive fixtures once
 SMALL = [
     "data.groups_per_step=4", "generate.group_size=4", "generate.max_tokens=40", "evaluate.problems=4",
     "evaluate.samples=0", "checkpoints.save_best=false", "checkpoints.save_above_reward=null",

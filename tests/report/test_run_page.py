@@ -28,6 +28,7 @@ from glasshouse.store import RolloutLog, read_rollouts
 from glasshouse.store.rollout_rows import rollout_from_row
 from glasshouse.train import Trainer
 
+pytestmark = pytest.mark.xdist_group("run page")  # one worker makes the expensive fixtures once
 MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
     f"model={MOCK_MODEL}", "steps=4", "data.groups_per_step=4", "generate.group_size=2",

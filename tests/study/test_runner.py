@@ -24,6 +24,7 @@ from glasshouse.study.runner import run_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
 
+pytestmark = pytest.mark.xdist_group("study runner")  # one worker makes the expensive fixtures once
 STUDY = f"""
 title: Tiny
 bases: [{ROOT / "models" / "mock"}, pocket]

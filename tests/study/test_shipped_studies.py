@@ -24,6 +24,9 @@ from glasshouse.study.verdict import Verdict
 from glasshouse.tasks import make_task
 from glasshouse.train.build import validate_config
 
+pytestmark = pytest.mark.xdist_group(
+    "shipped studies"
+)  # one worker makes the expensive fixtures once
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
 EXPERIMENTS = sorted((ROOT / "training").glob("*/study.yaml"))

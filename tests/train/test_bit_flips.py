@@ -25,6 +25,8 @@ from glasshouse.store.manifest import read_manifest
 from glasshouse.store.run_directory import load_metrics, load_summary
 from glasshouse.store.verify import verify_run
 
+pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
+
 
 @pytest.fixture
 def finished(shared_runs: SharedRuns, tmp_path: Path) -> Path:

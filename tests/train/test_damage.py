@@ -19,6 +19,8 @@ from glasshouse.models import load_policy
 from glasshouse.store import checkpoints
 from glasshouse.train.display import Display
 
+pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
+
 
 def flip_bit(file: Path) -> None:
     data = bytearray(file.read_bytes())

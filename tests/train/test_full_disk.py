@@ -19,6 +19,7 @@ from glasshouse.models import load_policy, save_policy
 from glasshouse.store import checkpoints
 from glasshouse.train.display import Display
 
+pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 PAGE = 4096
 
 

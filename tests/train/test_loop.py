@@ -21,6 +21,9 @@ from glasshouse.store import read_rollouts
 from glasshouse.store.run_directory import load_metrics
 from glasshouse.train import Trainer
 
+pytestmark = pytest.mark.xdist_group(
+    "training loop"
+)  # one worker makes the expensive fixtures once
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     f"model={ROOT / 'models' / 'mock'}",

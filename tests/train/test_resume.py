@@ -32,6 +32,7 @@ from glasshouse.train import Trainer
 needs_fork = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"
 )
+pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 
 
 @needs_fork

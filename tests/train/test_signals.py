@@ -18,6 +18,8 @@ from glasshouse.store import checkpoints
 from glasshouse.train import interruption
 from glasshouse.train.display import Display
 
+pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
+
 
 class SignalAtStep3(Display):
     """Sends signals to its own process while step 3 is being logged."""
