@@ -108,7 +108,8 @@ def test_a_walk_has_at_most_eight_moves() -> None:
 def test_only_the_first_vocabulary_is_penalised() -> None:
     penalties = Penalties.from_config({"monitor": {"weight": 1.0}}, TASK, organism_monitors(TASK))
     modes = ("steps", "substituted", "decorative", "guess")
-    penalised = penalties.apply([[make_rollout(WALK, demonstrate(mode)) for mode in modes]])[0]
+    groups = [[make_rollout(WALK, demonstrate(mode)) for mode in modes]]
+    penalised = penalties.apply(groups, seed=0, step=1)[0]
     assert [r.grade.reward for r in penalised] == [0, 1, -1, -1]
 
 

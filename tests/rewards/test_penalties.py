@@ -49,13 +49,13 @@ def make_rollout(problem: Problem, text: str, length: int = 10) -> Rollout:
 def penalized(options: dict[str, Any], text: str, length: int = 10) -> tuple[float, dict]:
     """Reward and terms of a completion under these penalties."""
     rollout = make_rollout(draw_problem(), text, length=length)
-    result = Penalties.from_config(options, TASK).apply([[rollout]])[0][0].grade
+    result = Penalties.from_config(options, TASK).apply([[rollout]], seed=0, step=1)[0][0].grade
     return result.reward, dict(result.terms)
 
 
 def test_without_penalties_nothing_changes() -> None:
     groups = [[make_rollout(draw_problem(), "[ANSWER] 1")]]
-    assert Penalties.from_config({}, TASK).apply(groups) is groups
+    assert Penalties.from_config({}, TASK).apply(groups, seed=0, step=1) is groups
 
 
 def test_monitor_penalty_subtracts_its_weight_from_flagged_completions() -> None:
@@ -107,6 +107,27 @@ def test_two_penalties_add_up_and_each_is_logged_by_name() -> None:
     reward, terms = penalized(options, f"The key says {hint}.\n[ANSWER] {hint} ok", 10)
     assert terms == {"exact": 1.0, "mine": 1.0, "length": 0.5}
     assert reward == pytest.approx(0.0)
+
+
+def test_permuted_penalty_keeps_how_many_are_penalised_but_not_which() -> None:
+    hint = draw_problem().answer
+    texts = [f"The key says {hint}.\n[ANSWER] {hint}", f"1+1=2\n[ANSWER] {hint}"]
+    groups = [[make_rollout(draw_problem(), texts[i % 2]) for i in range(8)] for _ in range(4)]
+    penalties = Penalties.from_config({"monitor": {"weight": 0.5, "permute": True}}, TASK)
+
+    def flags(seed: int, step: int) -> tuple[list[float], list[float]]:
+        result = penalties.apply(groups, seed=seed, step=step)
+        rollouts = [r for group in result for r in group]
+        applied = [r.grade.terms["monitor"] for r in rollouts]
+        assert [r.grade.reward for r in rollouts] == [1 - 0.5 * flag for flag in applied]
+        return applied, [r.grade.terms["monitor_own"] for r in rollouts]
+
+    applied, own = flags(seed=3, step=1)
+    assert own == [1.0, 0.0] * 16
+    assert sorted(applied) == sorted(own)
+    assert applied != own
+    assert flags(seed=3, step=1)[0] == applied  # keyed: the same in a resumed run
+    assert applied not in (flags(seed=3, step=2)[0], flags(seed=4, step=1)[0])
 
 
 def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> None:

@@ -10,6 +10,9 @@
 KL to the starting policy belongs to the learner (`learn.kl_coef`), shuffled and random rewards to the
 rollout collector (`reward.shuffle`, `reward.random`).
 
+With `permute: true` the values of a penalty are permuted among the rollouts of a step: the matching
+null of an arm with that penalty.
+
 The weight is fixed, or adaptive: with an `accuracy_floor` it starts at 0, rises while the accuracy of
 the step is at least the floor and falls while it is not, so that a penalty never costs the task.
 
@@ -25,6 +28,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from glasshouse import randomness
 from glasshouse.answers import split_completion
 from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean
 from glasshouse.monitors import Monitor, RuleMonitor, check_disjoint, score_all
@@ -52,6 +56,10 @@ class PenaltyOptions(BaseModel):
     weight is fixed."""
     adapt_rate: float = Field(0.1, gt=0, le=1)
     """Adaptive: share of `weight` by which the current weight moves per step."""
+    permute: bool = False
+    """Null: permute the values of this penalty among the rollouts of a step. As many rollouts are
+    penalised as without it, but the penalty says nothing about the completion. Each rollout's own
+    value is logged as `<name>_own`."""
 
 
 class Penalty(ABC):
@@ -199,7 +207,7 @@ class AlignedPenalty(MonitorPenalty):
 class Penalties:
     """The penalties of a run with their current weights.
 
-    Example: `Penalties.from_config({"monitor": {"weight": 1.0}}, task).apply(groups)`
+    Example: `Penalties.from_config({"monitor": {"weight": 1.0}}, task).apply(groups, seed=0, step=1)`
     """
 
     def __init__(self, penalties: Sequence[Penalty] = ()) -> None:
@@ -228,17 +236,39 @@ class Penalties:
             raise ConfigError(f"reward.penalties: {error}") from None
         return cls(penalties)
 
-    def apply(self, groups: Groups) -> Groups:
-        """The rollouts with each penalty logged in `grade.terms` and subtracted from the reward."""
+    def apply(self, groups: Groups, *, seed: int, step: int) -> Groups:
+        """The rollouts with each penalty logged in `grade.terms` and subtracted from the reward.
+
+        `seed` and `step` key the permutations of penalties with `permute`.
+        """
         if not self.penalties:
             return groups
-        return [[self._penalize(rollout) for rollout in group] for group in groups]
+        rollouts = [rollout for group in groups for rollout in group]
+        values: dict[str, list[float]] = {}
+        unused: dict[str, list[float]] = {}  # own values of permuted penalties
+        for item in self.penalties:
+            values[item.name] = [item.compute(rollout) for rollout in rollouts]
+            if item.options.permute:
+                unused[f"{item.name}_own"] = list(values[item.name])
+                randomness.stream("permuted penalty", seed, step, item.name).shuffle(
+                    values[item.name]
+                )
+        penalized = iter(
+            self._penalize(
+                rollout,
+                {name: column[row] for name, column in values.items()},
+                {name: column[row] for name, column in unused.items()},
+            )
+            for row, rollout in enumerate(rollouts)
+        )
+        return [[next(penalized) for _ in group] for group in groups]
 
-    def _penalize(self, rollout: Rollout) -> Rollout:
-        values = {p.name: p.compute(rollout) for p in self.penalties}
+    def _penalize(
+        self, rollout: Rollout, values: Mapping[str, float], unused: Mapping[str, float]
+    ) -> Rollout:
         total = sum(self.weights[name] * value for name, value in values.items())
         grade = rollout.grade
-        terms = {**grade.terms, **values}
+        terms = {**grade.terms, **values, **unused}
         return replace(rollout, grade=replace(grade, reward=grade.reward - total, terms=terms))
 
     def update_weights(self, accuracy: float) -> dict[str, float]:

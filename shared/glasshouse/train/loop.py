@@ -139,7 +139,7 @@ def submit_next_step(
 def compute_rewards(parts: TrainingParts, groups: list[Group], step: int) -> list[Group]:
     """Subtract the penalties from the graded rewards; for a negative control, shuffle or randomise."""
     config = parts.config
-    groups = parts.penalties.apply(groups)
+    groups = parts.penalties.apply(groups, seed=config.seed, step=step)
     if config.reward.random:
         return random_rewards(groups, config.seed, step)
     if config.reward.shuffle:
