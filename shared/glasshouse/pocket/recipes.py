@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from glasshouse.pocket.organism_recipes import ORGANISM_RECIPES
+from glasshouse.pocket.population_recipes import POPULATION_RECIPES
 from glasshouse.pocket.positive_control import POSITIVE_CONTROL
 from glasshouse.pocket.recipe import MixtureComponent, Phase, Recipe
 from glasshouse.pocket.substitution_recipes import SUBSTITUTION_RECIPES
@@ -99,5 +100,13 @@ MOCK = Recipe(
 """A minimal model for tests: it knows the answer format and little else."""
 
 RECIPES: Mapping[str, Recipe] = {
-    r.name: r for r in (POCKET, MOCK, POSITIVE_CONTROL, *ORGANISM_RECIPES, *SUBSTITUTION_RECIPES)
+    r.name: r
+    for r in (
+        POCKET,
+        MOCK,
+        POSITIVE_CONTROL,
+        *ORGANISM_RECIPES,
+        *POPULATION_RECIPES,
+        *SUBSTITUTION_RECIPES,
+    )
 }
