@@ -73,7 +73,7 @@ def test_a_subset_keeps_the_questions_that_it_can_answer(file: Path) -> None:
     assert list(subset.arms) == ["outcome", "kl"]
     assert len(subset.questions) == 2
     assert subset.null_arm is None
-    assert subset.seeds == 2
+    assert subset.seeds == (0, 1)
     assert study.subset(["kl"]).questions == ()
     assert subset.run_config("kl", 1) == study.run_config("kl", 1)
     with pytest.raises(ConfigError, match=r'"kll".*"kl"'):
@@ -105,7 +105,7 @@ def test_a_study_from_a_configuration_starts_from_its_model() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("seeds: 3", "seeds: 0", r'"seeds" is 0'),
+        ("seeds: 3", "seeds: 0", r"seeds: give a number"),
         ("title:", "titel:", r'"titel".*"title"'),
         ("expect: falls", "expct: falls", r'"questions.1.expct".*"expect"'),
         ("null_arm: random", "null_arm: randum", r'null_arm is "randum".*"random"'),

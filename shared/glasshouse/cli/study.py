@@ -28,8 +28,17 @@ def add_commands(commands: Any) -> None:
         [
             "glasshouse study training/digits.reinforce/study.yaml --dry-run",
             "glasshouse study training/digits.reinforce/study.yaml --seeds 3 --jobs 4",
+            "glasshouse study freeze my-study.yaml",
             "glasshouse study my-study.yaml --publish results",
         ],
+    )
+    parser.add_argument(
+        "action",
+        nargs="?",
+        metavar="freeze",
+        choices=("freeze",),
+        help="register the study before its runs: write the date, a hash and a copy of its bases, seeds, "
+        "config, arms and questions into the file. Later changes are reported as amendments",
     )
     parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
     parser.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
@@ -68,16 +77,23 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study import spec
     from glasshouse.study.display import TerminalProgress
     from glasshouse.study.runner import run_study
+    from glasshouse.study.seed_reuse import check_seeds_are_fresh
     from glasshouse.study.table import Table
     from glasshouse.study.table_check import compare_tables, read_table_lines
 
     file = Path(args.study)
+    if args.action == "freeze":
+        return _freeze(file)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = spec.load_study(file, args.overrides).subset(arms, args.seeds)
     out = Path(args.out) if args.out else Path("runs") / "studies" / spec.study_name(file)
     console = Console(highlight=False, emoji=False)
     # read it first: it may be the file that this study overwrites
     committed = read_table_lines(Path(args.check)) if args.check else None
+    if arms is None and args.seeds is None:
+        spec.check_seeds_per_base(study)
+    if study.frozen is not None and not args.table:
+        check_seeds_are_fresh(study, file)
     if args.dry_run:
         _list_runs(study, out, console)
         return 0
@@ -120,8 +136,23 @@ def _study(args: argparse.Namespace) -> int:
     return 0
 
 
+def _freeze(file: Path) -> int:
+    """Check that the study can be registered, and write the section `frozen` into its file."""
+    from glasshouse.study import spec
+    from glasshouse.study.freeze import describe_registration, freeze_study
+    from glasshouse.study.seed_reuse import check_seeds_are_fresh
+
+    study = spec.load_study(file)
+    spec.check_seeds_per_base(study)
+    check_seeds_are_fresh(study, file)
+    freeze_study(file)
+    print(terminal_safe(f"{file}: {describe_registration(spec.load_study(file))}"))
+    return 0
+
+
 def _describe_size(study: Study) -> str:
-    arms, seeds, bases = len(study.arms), study.seeds, len(set(study.bases[: study.seeds]))
+    arms, seeds = len(study.arms), len(study.seeds)
+    bases = len({study.base_of(seed) for seed in study.seeds})
     return (
         f"{count_noun(arms, 'arm')} × {count_noun(seeds, 'seed')} = {count_noun(arms * seeds, 'run')}, "
         f"{count_noun(bases, 'base')}"

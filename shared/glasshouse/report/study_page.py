@@ -12,6 +12,7 @@ from glasshouse.report.html import render_page
 from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.store.atomic_files import write_text
 from glasshouse.study.analysis import Analysis, Answer, ArmCurve
+from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.questions import COMPANION_MEASURES, SeedMean
 from glasshouse.study.sentences import format_effect, format_value, summarize_claim
 from glasshouse.study.spec import Study, dump_study
@@ -34,6 +35,8 @@ def render_study_report(analysis: Analysis, versions: Mapping[str, str]) -> str:
         title=study.title,
         about=study.about,
         extent=_describe_extent(analysis),
+        registration=describe_registration(study),
+        amendments=list_amendments(study),
         headline=analysis.headline,
         claims_by_verdict=_claims_by_verdict(analysis),
         question_columns=QUESTION_COLUMNS,

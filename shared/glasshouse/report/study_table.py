@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from glasshouse.study.analysis import Analysis, Answer
+from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.questions import Comparison
 from glasshouse.study.sentences import format_effect, format_p_holm, format_signed
 from glasshouse.study.verdict import Verdict
@@ -32,6 +33,9 @@ WIDE_TERMINAL = 130
 
 
 def print_study(analysis: Analysis, console: Console) -> None:
+    console.print(describe_registration(analysis.study), markup=False, soft_wrap=True)
+    for amendment in list_amendments(analysis.study):
+        console.print(f"  {amendment}", markup=False, soft_wrap=True)
     console.print(question_table(analysis, console.width))
     console.print()
     for number, answer in enumerate(analysis.answers, 1):

@@ -16,6 +16,7 @@ from typing import Any
 
 from glasshouse.store.atomic_files import write_text
 from glasshouse.study.comparison_points import point_at_step
+from glasshouse.study.freeze import list_amendments
 from glasshouse.study.questions import (
     COMPANION_MEASURES,
     Comparison,
@@ -91,9 +92,12 @@ class Analysis:
         return next((c for c in self.curves if (c.arm, c.measure) == (arm, measure)), None)
 
     def as_dict(self) -> dict[str, Any]:
+        frozen = self.study.frozen
         return {
             "title": self.study.title,
             "about": self.study.about,
+            "frozen": frozen and {"date": str(frozen.date), "sha256": frozen.sha256},
+            "amendments": list_amendments(self.study),
             "headline": self.headline,
             "questions": [answer.as_dict() for answer in self.answers],
             "curves": [asdict(curve) for curve in self.curves],

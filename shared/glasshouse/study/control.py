@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from glasshouse.measures.registry import HEADLINE_ACCURACY
 from glasshouse.statistics import mean_interval
 from glasshouse.store.atomic_files import write_json
 from glasshouse.study.display import TerminalProgress
@@ -23,8 +24,6 @@ from glasshouse.study.spec import study_from_config
 from glasshouse.study.table import Table
 
 ARMS = {"positive": {"reward.shuffle": False}, "negative": {"reward.shuffle": True}}
-MEASURE = "pass_at_1"
-"""Sampled accuracy: a greedy answer can flip although its probability has hardly changed."""
 MIN_GAIN = 0.1
 """The positive control passes if accuracy rises by at least this much in every seed."""
 
@@ -58,7 +57,7 @@ def run_control(
         title="Positive and negative control",
         arms={arm: ARMS[arm] for arm in ([only] if only else ARMS)},
         seeds=seeds,
-        measures={MEASURE: "accuracy of samples", "accuracy": "accuracy of greedy answers"},
+        measures={HEADLINE_ACCURACY: "accuracy of samples", "accuracy": "accuracy of greedy answers"},
     )
     console = Console(highlight=False, emoji=False)
     with TerminalProgress(study, console) as progress:
@@ -80,18 +79,18 @@ def judge_control(positive: Sequence[Gain], negative: Sequence[Gain]) -> tuple[b
         )
         passed &= learns
         sentences.append(
-            f"The pipeline learns: accuracy rose by {_format(positive)}."
+            f"The pipeline learns: sampled accuracy rose by {_format(positive)}."
             if learns
-            else f"It does not learn: accuracy changed by {_format(positive)}. {_likely_reason(positive)}"
+            else f"It does not learn: sampled accuracy changed by {_format(positive)}. {_likely_reason(positive)}"
         )
     if negative:
         leaks = _interval(negative)[1] > 0 or min(gain.change for gain in negative) > MIN_GAIN
         passed &= not leaks
         sentences.append(
-            f"It learns from shuffled rewards, so answers leak: accuracy rose by {_format(negative)}. Look for "
+            f"It learns from shuffled rewards, so answers leak: sampled accuracy rose by {_format(negative)}. Look for "
             "answers in prompts, problems shared by training and evaluation, or a reward that is not shuffled."
             if leaks
-            else f"It does not learn from shuffled rewards: accuracy changed by {_format(negative)}."
+            else f"It does not learn from shuffled rewards: sampled accuracy changed by {_format(negative)}."
         )
     return passed, " ".join(sentences)
 
@@ -99,7 +98,7 @@ def judge_control(positive: Sequence[Gain], negative: Sequence[Gain]) -> tuple[b
 def _gains(table: Table, arm: str) -> list[Gain]:
     gains = []
     for seed in table.seeds(arm):
-        curve = table.curve(arm, seed, MEASURE)
+        curve = table.curve(arm, seed, HEADLINE_ACCURACY)
         before, after = curve[min(curve)], curve[max(curve)]
         assert before is not None  # an accuracy is always defined
         assert after is not None

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from glasshouse import config as configs
 from glasshouse.errors import ConfigError
+from glasshouse.measures.registry import HEADLINE_ACCURACY
 from glasshouse.statistics import mean_interval
 from glasshouse.store import rollout_reader
 from glasshouse.store.atomic_files import write_json
@@ -29,8 +30,8 @@ FRESH = "fresh"
 LAST_STEPS = 10
 """Training accuracy is the mean over this many last steps."""
 COLUMNS = {
-    "held_out": "held out, greedy",
     "held_out_sampled": "held out, sampled",
+    "held_out": "held out, greedy",
     "training": "training",
     "gap": "gap",
     "seconds": "seconds",
@@ -68,7 +69,10 @@ def run_scaling(
         arms=arms,
         seeds=seeds,
         control=FRESH,
-        measures={"accuracy": "held-out accuracy of greedy answers"},
+        measures={
+            HEADLINE_ACCURACY: "held-out accuracy of samples",
+            "accuracy": "held-out accuracy of greedy answers",
+        },
     )
     console = Console(highlight=False, emoji=False)
     with TerminalProgress(study, console) as progress:

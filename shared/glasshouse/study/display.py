@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from glasshouse.console import shows_bars
 from glasshouse.study.runner import StudyProgress, StudyRun
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Row
@@ -35,7 +36,7 @@ class TerminalProgress(StudyProgress):
             TextColumn("[dim]left[/]"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not shows_bars(console),
             transient=True,
             speed_estimate_period=600,  # runs differ in speed: estimate over several of them
         )

@@ -130,7 +130,9 @@ def _train(
             case RunRestarted(message=message):
                 progress.on_warning(message)
             case RunFinished(summary=summary):
-                rows = collect_rows(run.path, run.arm, run.base, run.seed)
+                rows = collect_rows(
+                    run.path, run.arm, run.base, run.seed, _named_measures(study)
+                )
                 _check_measures(study, run.arm, rows)
                 Table(rows).save(run.path / "results" / ROWS_FILE)
                 _prune(run, keep_rollouts)
@@ -174,6 +176,12 @@ def _check_same_config(run: StudyRun) -> None:
             f"{run.path} holds a run with another configuration (these differ: "
             f"{', '.join(differing)}). Choose another --out, or remove it."
         )
+
+
+def _named_measures(study: Study) -> set[str]:
+    """Every measure that the study draws or asks about."""
+    asked = {name for q in study.questions for name in (q.measure, q.against_measure)}
+    return {*study.measures, *asked}
 
 
 def _check_measures(study: Study, arm: str, rows: Sequence[Row]) -> None:

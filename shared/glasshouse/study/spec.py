@@ -17,11 +17,17 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from glasshouse import config as configs
 from glasshouse.config import Config, Section
 from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.study.frozen import Frozen
 
 START = "start"
 """The reference of a question that is not an arm: the same run before its first step."""
 RESERVED_KEYS = {"seed": "seeds (or --seeds)", "model": "bases", "out": "--out"}
 """Config keys that the study sets for each run, and where their values come from."""
+SEEDS_HELP = (
+    "give a number of seeds of at least 1 (`8`), a range (`{first: 100, count: 12}`) or a list"
+)
+MIN_RANDOM_BASES = 4
+"""With at least this many bases they are a random effect: results hold for other bases as well."""
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -72,8 +78,10 @@ class Study(Section):
     """What it is about, in a sentence or two."""
     bases: tuple[str, ...] = Field(min_length=1)
     """Starting models; seed s starts from bases[s % len(bases)] in every arm."""
-    seeds: int = Field(8, ge=1)
-    """Runs per arm."""
+    seeds: tuple[int, ...] = tuple(range(8))
+    """Runs per arm: a number n (seeds 0 to n − 1), {first: 100, count: 12}, or a list."""
+    reuse_seeds: tuple[str, ...] = ()
+    """Names of studies whose seeds this one may use again, with the same bases."""
     config: dict[str, Any] = Field({})
     """What all runs share, with the keys of any configuration file."""
     arms: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -85,6 +93,31 @@ class Study(Section):
     measures: dict[str, str] = Field({})
     """The curves to draw, in this order, with a description of each."""
     questions: tuple[Question, ...] = ()
+    frozen: Frozen | None = None
+    """Written by `glasshouse study freeze`, never by hand."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _list_seeds(cls, seeds: Any) -> Any:
+        """A number or {first, count} as a list."""
+        match seeds:
+            case bool():
+                raise ValueError(SEEDS_HELP)
+            case int() if seeds >= 1:
+                return range(seeds)
+            case {"first": int() as first, "count": int() as count} if count >= 1:
+                if len(seeds) == 2 and not isinstance(first, bool):
+                    return range(first, first + count)
+        if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not seeds:
+            raise ValueError(SEEDS_HELP)
+        return seeds
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise ValueError("seeds must be different numbers of at least 0")
+        return tuple(sorted(seeds))
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -154,10 +187,17 @@ class Study(Section):
     def arm_seed_pairs(self) -> Iterator[tuple[str, int]]:
         """(arm, seed) in training order: all arms of a seed, then the next seed, so that an
         unfinished study contains complete pairs."""
-        return ((arm, seed) for seed in range(self.seeds) for arm in self.arms)
+        return ((arm, seed) for seed in self.seeds for arm in self.arms)
+
+    def first_seeds(self, count: int) -> list[int]:
+        """The first seeds of the study; beyond its last one, the numbers that follow."""
+        if count < 1:
+            raise ConfigError(f'"seeds" is {count}: {SEEDS_HELP}.')
+        following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + count)
+        return [*self.seeds, *following][:count]
 
     def subset(self, arms: Sequence[str] | None = None, seeds: int | None = None) -> Study:
-        """The study with only these arms and seeds, without questions about other arms."""
+        """The study with only these arms and this many seeds, without questions about other arms."""
         for arm in arms or ():
             if arm not in self.arms:
                 raise ConfigError(f'The study has no arm "{arm}".{did_you_mean(arm, self.arms)}')
@@ -174,7 +214,7 @@ class Study(Section):
             "control": self.control if self.control in chosen else "",
             "null_arm": self.null_arm if self.null_arm in chosen else None,
             "questions": questions,
-            "seeds": self.seeds if seeds is None else seeds,
+            "seeds": self.seeds if seeds is None else self.first_seeds(seeds),
         }
         return parse_study(tree, "the study")
 
@@ -193,6 +233,28 @@ class Study(Section):
                     if key != "model"
                 ]
         return differences
+
+
+def check_seeds_per_base(study: Study) -> None:
+    """Raise if bases are a random effect and one of them has fewer than two seeds: the base × arm
+    interaction could not be tested."""
+    counts = dict.fromkeys(study.bases, 0)
+    for seed in study.seeds:
+        counts[study.base_of(seed)] += 1
+    if len(counts) >= MIN_RANDOM_BASES and min(counts.values()) < 2:
+        few = ", ".join(f"{base} {n}" for base, n in counts.items() if n < 2)
+        raise ConfigError(
+            f"seeds: with {len(counts)} bases every base needs at least two seeds (seed s starts from "
+            f"bases[s % {len(study.bases)}]); too few: {few}. Use {2 * len(study.bases)} consecutive seeds "
+            "or more."
+        )
+
+
+def format_seeds(seeds: Sequence[int]) -> str:
+    """`0–7`, or `3, 5` if they are not consecutive."""
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}–{seeds[-1]}"
+    return ", ".join(map(str, seeds))
 
 
 def study_name(file: Path) -> str:

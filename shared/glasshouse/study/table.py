@@ -24,6 +24,12 @@ EVALUATION_MEASURES = (
     "accuracy", "format", "length", "pass_at_1", "sampled_format", "sampled_length", "truncated",
 )  # fmt: skip
 """Taken from each evaluation, in addition to all measures of its organism."""
+PARTIAL_CREDIT_MEASURES = (
+    "alignment", "closeness", "median_relative_error",
+    "sampled_alignment", "sampled_closeness", "sampled_median_relative_error",
+)  # fmt: skip
+"""Taken from each evaluation if the study names them. Tables that were published before these measures
+existed do not have them, and a study that is run again must give the same bytes."""
 TRAINING_MEASURES = ("kl", "reward", "rule_none")
 """Taken from the training step at which the model was evaluated."""
 COUNTS = {"rollouts"}
@@ -84,9 +90,9 @@ class Table:
         else:
             write_text(file, self.text())
 
-    def subset(self, arms: Container[str], seeds: int) -> Table:
-        """The rows of these arms with a seed below `seeds`."""
-        return Table(row for row in self.rows if row.arm in arms and row.seed < seeds)
+    def subset(self, arms: Container[str], seeds: Container[int]) -> Table:
+        """The rows of these arms and seeds."""
+        return Table(row for row in self.rows if row.arm in arms and row.seed in seeds)
 
     def text(self) -> str:
         return "".join(f"{row.to_json()}\n" for row in self.rows)
@@ -117,13 +123,17 @@ def read_table_text(file: Path) -> str:
     return data.decode()
 
 
-def collect_rows(run: Path, arm: str, base: str, seed: int) -> list[Row]:
-    """Everything that one run measured: its evaluations, their training steps and its monitoring."""
+def collect_rows(
+    run: Path, arm: str, base: str, seed: int, named: Container[str] = ()
+) -> list[Row]:
+    """Everything that one run measured: its evaluations, their training steps and its monitoring. Of the
+    partial-credit measures only those `named`."""
+    taken = (*EVALUATION_MEASURES, *(name for name in PARTIAL_CREDIT_MEASURES if name in named))
     metrics = {row["step"]: row for row in load_metrics(run)}
     values: dict[tuple[int, str], float | None] = {}
     for evaluation in load_evaluations(run):
         step = evaluation["step"]
-        measured = {name: evaluation[name] for name in EVALUATION_MEASURES if name in evaluation}
+        measured = {name: evaluation[name] for name in taken if name in evaluation}
         measured |= dict(_flatten(evaluation.get("organism", {})))
         measured |= {"kl": 0.0} if step == 0 else {}
         measured |= {k: v for k, v in metrics.get(step, {}).items() if k in TRAINING_MEASURES}

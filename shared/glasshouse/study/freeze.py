@@ -1,0 +1,158 @@
+"""Freeze a study file before its runs, and list what was changed afterwards.
+
+`freeze_study` appends a copy of what the study registers (bases, seeds, config with the horizon
+`steps`, arms, questions) with its hash and the date. The file can still be changed; every difference
+from the copy is then an amendment, which all reports list.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from glasshouse import config as configs
+from glasshouse.config.yaml_parser import parse_yaml
+from glasshouse.errors import ConfigError
+from glasshouse.store.atomic_files import write_text
+from glasshouse.study.frozen import Frozen, hash_content
+from glasshouse.study.spec import Study, load_study, parse_study
+
+COMMENT = (
+    "# Written by `glasshouse study freeze`. Later changes of this file are reported as amendments."
+)
+NOT_FROZEN = (
+    "The study file was not frozen: questions, seeds and horizon may have been chosen after a look at "
+    "results."
+)
+
+
+def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
+    """Append the section `frozen` to a study file; the rest of the file stays as it is.
+
+    Example: `freeze_study(Path("studies/mine.yaml")).sha256`
+    """
+    study = load_study(file)
+    if study.frozen is not None:
+        raise ConfigError(
+            f"{file} was frozen on {study.frozen.date}. It is frozen once: later changes are reported "
+            "as amendments. For a new study, copy the file without its section `frozen`."
+        )
+    content = registered_content(study)
+    frozen = Frozen(
+        date=today or datetime.datetime.now(datetime.UTC).date(),
+        sha256=hash_content(content),
+        content=content,
+    )
+    section = yaml.safe_dump(
+        {"frozen": frozen.model_dump(mode="json")}, sort_keys=False, allow_unicode=True, width=100
+    )
+    text = f"{file.read_text().rstrip()}\n\n{COMMENT}\n{section}"
+    parsed = parse_study(parse_yaml(text), str(file))
+    if parsed.frozen != frozen or list_amendments(parsed):
+        raise ConfigError(f"{file} cannot be frozen: a section at its end would not be read back.")
+    write_text(file, text)
+    return frozen
+
+
+def registered_content(study: Study) -> dict[str, Any]:
+    """What a study registers, in one canonical form: settings as dotted keys, of an arm only those
+    that differ from `config`, references and null arms filled in, defaults left out."""
+    shared = dict(_flatten(configs.merge_layers([study.config])))
+    content = {
+        "bases": study.bases,
+        "seeds": study.seeds,
+        "config": shared,
+        "arms": {
+            arm: _differing(
+                shared, dict(_flatten(configs.merge_layers([study.config, study.arms[arm]])))
+            )
+            for arm in study.arms
+        },
+        "questions": [
+            {
+                **question.model_dump(exclude_defaults=True),
+                "against": study.reference_of(question),
+                "null_arm": study.null_arm_of(question),
+            }
+            for question in study.questions
+        ],
+        "reuse_seeds": study.reuse_seeds,
+    }
+    copy: dict[str, Any] = json.loads(json.dumps(content))  # tuples become lists
+    return copy
+
+
+def list_amendments(study: Study) -> list[str]:
+    """What differs from the frozen content, one line each; empty if nothing does or if it is not frozen.
+
+    Example: `["config.steps: 30 → 50", "arms.kl: added"]`
+    """
+    if study.frozen is None:
+        return []
+    before, after = study.frozen.content, registered_content(study)
+    old, new = dict(_list_entries(before)), dict(_list_entries(after))
+    changes = []
+    for key in dict.fromkeys([*old, *new]):
+        if key not in new:
+            changes.append(f"{key}: removed (was {_show(old[key])})")
+        elif key not in old:
+            changes.append(f"{key}: added ({_show(new[key])})")
+        elif old[key] != new[key]:
+            changes.append(f"{key}: {_show(old[key])} → {_show(new[key])}")
+    return changes
+
+
+def describe_registration(study: Study) -> str:
+    """Whether the file was frozen, when, and how many amendments there are."""
+    if study.frozen is None:
+        return NOT_FROZEN
+    amendments = list_amendments(study)
+    stamp = f"Frozen on {study.frozen.date} (sha256 {study.frozen.sha256[:12]})"
+    if not amendments:
+        return f"{stamp}; no amendments."
+    return f"{stamp}; {len(amendments)} amendment{'s' * (len(amendments) != 1)} since then:"
+
+
+def _list_entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(key, value) of everything that is compared; a question is identified by its text."""
+    for key in ("bases", "seeds", "reuse_seeds"):
+        yield key, content.get(key, [])
+    for key, value in content.get("config", {}).items():
+        yield f"config.{key}", value
+    for arm, settings in content.get("arms", {}).items():
+        yield f"arms.{arm}", True
+        for key, value in settings.items():
+            yield f"arms.{arm}.{key}", value
+    for question in content.get("questions", []):
+        name = f'question "{question["ask"]}"'
+        yield name, True
+        for key, value in question.items():
+            if key != "ask":
+                yield f"{name}, {key}", value
+
+
+def _differing(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an arm that `config` does not have; None for those that the arm removes."""
+    changed = {k: v for k, v in settings.items() if k not in shared or shared[k] != v}
+    return changed | {k: None for k in shared if k not in settings}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _show(value: Any) -> str:
+    if value is True:
+        return "yes"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)

@@ -1,0 +1,175 @@
+"""Frozen study files: what is registered, amendments, and seeds that another study has used."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from tests.study.synthetic_study import TREE, make_table
+
+from glasshouse.cli import main
+from glasshouse.errors import ConfigError
+from glasshouse.report.study_output import publish_study, report_study
+from glasshouse.study.freeze import describe_registration, freeze_study, list_amendments
+from glasshouse.study.seed_reuse import check_seeds_are_fresh
+from glasshouse.study.spec import check_seeds_per_base, load_study, parse_study
+
+STUDY = """\
+title: Outcome RL on a leaked hint
+bases: [leaked-hint-0, leaked-hint-1]
+seeds: {first: 100, count: 4}  # fresh seeds
+config: {task: {name: leaked_hint}, steps: 40, reward: {penalties: {length: {weight: 0.1, budget: 9}}}}
+arms:
+  outcome:
+  kl: {learn.kl_coef: 0.3, reward.penalties.length.weight: 0.2}
+questions:
+  - {ask: "Does it rise?", measure: reliance, arm: outcome, against: start, expect: rises}
+  - {ask: "Does KL help?", measure: reliance, arm: kl, expect: falls}
+"""
+DAY = datetime.date(2026, 11, 16)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "studies" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(STUDY)
+    return path
+
+
+def test_freezing_appends_date_hash_and_a_copy_and_keeps_the_rest(file: Path) -> None:
+    frozen = freeze_study(file, DAY)
+    text = file.read_text()
+    assert text.startswith(STUDY)  # comments included
+    study = load_study(file)
+    assert study.frozen == frozen
+    assert study.frozen.date == DAY
+    assert study.frozen.content["config"]["steps"] == 40  # the horizon
+    assert study.frozen.content["seeds"] == [100, 101, 102, 103]
+    assert list_amendments(study) == []
+    assert "2026-11-16" in describe_registration(study)
+
+
+def test_comments_layout_and_words_are_no_amendments_but_settings_are(file: Path) -> None:
+    freeze_study(file, DAY)
+    frozen = file.read_text()
+    same = (
+        frozen.replace("# fresh seeds", "")
+        .replace("title: Outcome RL on a leaked hint", "title: Other\nabout: words")
+        .replace("learn.kl_coef: 0.3", "learn: {kl_coef: 0.3}", 1)
+        .replace("{first: 100, count: 4}", "[100, 101, 102, 103]", 1)
+    )
+    assert same != frozen
+    file.write_text(same)
+    assert list_amendments(load_study(file)) == []
+    for old, new, amendment in [
+        ("steps: 40", "steps: 50", "config.steps: 40 → 50"),
+        ("count: 4", "count: 5", "seeds: 100, 101, 102, 103 → 100, 101, 102, 103, 104"),
+        ("[leaked-hint-0, leaked-hint-1]", "[leaked-hint-0]", "bases: "),
+        ("weight: 0.2", "weight: 0.5", "arms.kl.reward.penalties.length.weight: 0.2 → 0.5"),
+        ("  outcome:\n", "  outcome:\n  more: {learn.kl_coef: 1}\n", "arms.more: added"),
+        ("expect: falls", "expect: rises", 'question "Does KL help?", expect: falls → rises'),
+        ("Does KL help?", "Does KL hurt?", 'question "Does KL help?": removed'),
+    ]:
+        assert old in frozen
+        file.write_text(frozen.replace(old, new, 1))
+        amendments = list_amendments(load_study(file))
+        assert amendments, new
+        assert any(line.startswith(amendment) for line in amendments), amendments
+    file.write_text(frozen)
+    assert list_amendments(load_study(file, ["steps=4"])) == ["config.steps: 40 → 4"]
+    assert list_amendments(load_study(file).subset(None, None)) == []
+    assert list_amendments(load_study(file).subset(None, 2))[0].startswith("seeds: ")
+
+
+def test_a_frozen_file_is_frozen_once_and_its_copy_cannot_be_edited(file: Path) -> None:
+    assert main(["study", "freeze", str(file)]) == 0
+    frozen = file.read_text()
+    assert main(["study", "freeze", str(file)]) == 2
+    assert file.read_text() == frozen
+    file.write_text(frozen.replace("steps: 40\n", "steps: 50\n"))
+    with pytest.raises(ConfigError, match=r"frozen.*sha256"):
+        load_study(file)
+
+
+def test_seeds_of_another_study_are_refused_unless_it_is_named(file: Path) -> None:
+    experiment = file.parents[1] / "training" / "other.grpo" / "study.yaml"
+    experiment.parent.mkdir(parents=True)
+    for other in (file.with_name("other.yaml"), experiment):
+        other.write_text(STUDY.replace("first: 100", "first: 103"))
+        with pytest.raises(ConfigError, match=r"seeds: 103 .*other.*first: 200.*reuse_seeds"):
+            check_seeds_are_fresh(load_study(file), file)
+        assert main(["study", "freeze", str(file)]) == 2
+        assert file.read_text() == STUDY
+        name = "other" if other.parent == file.parent else "other.grpo"
+        file.write_text(f"{STUDY}reuse_seeds: [{name}]\n")
+        check_seeds_are_fresh(load_study(file), file)
+        check_seeds_are_fresh(load_study(other), other)  # one of the two names the other
+        file.write_text(STUDY)
+        other.write_text(STUDY.replace("first: 100", "first: 104"))
+        check_seeds_are_fresh(load_study(file), file)
+        other.write_text(STUDY.replace("[leaked-hint-0, leaked-hint-1]", "[pocket]"))
+        check_seeds_are_fresh(load_study(file), file)
+
+
+def test_a_frozen_study_is_not_run_with_seeds_that_another_study_has_used_since(file: Path) -> None:
+    freeze_study(file, DAY)
+    assert main(["study", str(file), "--dry-run"]) == 0
+    file.with_name("later.yaml").write_text(STUDY)
+    assert main(["study", str(file), "--dry-run"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [
+        (3, (0, 1, 2)),
+        ({"first": 100, "count": 2}, (100, 101)),
+        ([7, 5], (5, 7)),
+        (0, None),
+        (True, None),
+        ([], None),
+        ([1, 1], None),
+        ([-1], None),
+        ("3", None),
+        ({"first": 1}, None),
+        ({"first": 1, "count": 2, "step": 3}, None),
+    ],
+)
+def test_seeds_are_a_number_a_range_or_a_list(seeds: object, expected: object) -> None:
+    tree = {**yaml.safe_load(STUDY), "seeds": seeds}
+    if expected is None:
+        with pytest.raises(ConfigError, match="seeds"):
+            parse_study(tree, "s")
+    else:
+        assert parse_study(tree, "s").seeds == expected
+
+
+def test_each_of_four_bases_needs_two_seeds() -> None:
+    tree = {**yaml.safe_load(STUDY), "bases": ["a", "b", "c", "d"]}
+    check_seeds_per_base(parse_study({**tree, "seeds": {"first": 101, "count": 8}}, "s"))
+    with pytest.raises(ConfigError, match=r"two seeds.*a 1"):
+        check_seeds_per_base(parse_study({**tree, "seeds": [0, 1, 2, 3, 5, 6, 7]}, "s"))
+
+
+def test_amendments_are_in_the_report_the_readme_and_the_printed_table(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump({**TREE, "config": {**TREE["config"], "steps": 30}}))
+    freeze_study(file, DAY)
+    study = load_study(file, ["steps=40"])
+    console = Console(record=True, width=150)
+    results = tmp_path / "results"
+    analysis = report_study(study, make_table(), results, {}, console)
+    publish_study(
+        analysis, make_table(), results, tmp_path / "published", "glasshouse study s.yaml"
+    )
+    for text in (
+        console.export_text(),
+        (results / "report.html").read_text(),
+        (results / "study.json").read_text(),
+        (tmp_path / "published" / "README.md").read_text(),
+    ):
+        assert "2026-11-16" in text
+        assert "config.steps: 30 → 40" in text
