@@ -106,7 +106,7 @@ def closeness(inputs: RewardInputs) -> float:
 
     Example: for the gold answer 30, 31 earns 0.35, 33 earns -0.1 and 130 earns -0.95.
     """
-    return _with_partial_credit(inputs, _closeness_credit)
+    return _with_partial_credit(inputs, closeness_credit)
 
 
 @reward("alignment", max_if_wrong=MAX_PARTIAL_REWARD)
@@ -120,7 +120,7 @@ def alignment(inputs: RewardInputs) -> float:
 
     Example: for the gold answer 4140, 4150 and 5140 earn 0.35 and 41400 earns -0.91.
     """
-    return _with_partial_credit(inputs, _alignment_credit)
+    return _with_partial_credit(inputs, alignment_credit)
 
 
 @reward("format")
@@ -213,8 +213,8 @@ def _with_partial_credit(inputs: RewardInputs, credit: Callable[[str, Problem], 
     return min(MAX_PARTIAL_REWARD, -1 + 2 * PARTIAL_SHARE * share)
 
 
-def _closeness_credit(value: str, problem: Problem) -> float:
-    """In [0, 1]: 1 for the gold answer itself."""
+def closeness_credit(value: str, problem: Problem) -> float:
+    """The credit of `closeness`, in [0, 1]: 1 for the gold answer itself."""
     if problem.kind is AnswerKind.TEXT:
         return float(normalize_text(value) == normalize_text(problem.answer))
     gold, numbers = _parse_numbers(problem.answer, problem), _parse_numbers(value, problem)
@@ -234,8 +234,8 @@ def _parse_numbers(text: str, problem: Problem) -> list[Any]:
     return numbers
 
 
-def _alignment_credit(value: str, problem: Problem) -> float:
-    """In [0, 1]: 1 for the gold answer itself."""
+def alignment_credit(value: str, problem: Problem) -> float:
+    """The credit of `alignment`, in [0, 1]: 1 for the gold answer itself."""
     if problem.kind is AnswerKind.TEXT:
         return _matching_share(
             normalize_text(value).split(), normalize_text(problem.answer).split()
