@@ -37,7 +37,7 @@ def join_process_group(rendezvous_file: str, rank: int, world_size: int) -> None
 class ParallelLearner(Learner):
     """One of several learners that hold the same weights and take the same updates."""
 
-    def _outcomes(
+    def _compute_gradients(
         self, samples: list[TrainingSample], rows: int, tokens: int
     ) -> Iterator[BlockGradients]:
         units, rank, world_size = self._plan_blocks(samples), dist.get_rank(), dist.get_world_size()
