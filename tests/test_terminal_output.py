@@ -53,7 +53,9 @@ def is_safe(printed: str) -> bool:
 
 
 def start_display(terminal: display.TerminalDisplay) -> None:
-    policy: Any = SimpleNamespace(model=SimpleNamespace(num_parameters=lambda: 1))
+    policy: Any = SimpleNamespace(
+        model=SimpleNamespace(num_parameters=lambda: 1), tokenizer=SimpleNamespace(chat_template="")
+    )
     task: Any = SimpleNamespace(size=lambda: None)
     config = load_config([], ["steps=1", "data.groups_per_step=1", "generate.group_size=1"])
     terminal.start(config, Path("run"), policy, task)

@@ -21,7 +21,7 @@ T_TABLE_975 = (
 """97.5 % quantiles of Student's t for 1, 2, … 30 degrees of freedom."""
 
 
-def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
     """95 % interval of a rate. Example: `wilson_interval(90, 100)` is about (0.826, 0.945)."""
     if trials == 0:
         return 0.0, 1.0
@@ -30,6 +30,27 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     half = Z_975 * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
     low = centre - half if successes else 0.0  # exactly, where rounding would leave 1e-17
     return low, centre + half if successes < trials else 1.0
+
+
+def clustered_rate_interval(shares: Sequence[float], samples: int) -> tuple[float, float]:
+    """95 % interval of a rate over problems with several samples each; `shares` holds the share of
+    correct samples of each problem.
+
+    Wilson's interval with the number of independent samples that has the variance seen between problems:
+    as many as problems if the samples of a problem agree, all samples if problems do not differ. Example:
+    `clustered_rate_interval([0.0, 1.0] * 50, 4)` is that of 50 of 100.
+    """
+    problems = len(shares)
+    if not problems:
+        return 0.0, 1.0
+    rate = math.fsum(shares) / problems
+    effective = float(problems)
+    if problems > 1 and 0 < rate < 1:
+        variance = math.fsum((share - rate) ** 2 for share in shares) / (problems - 1)
+        if variance > 0:
+            effective = rate * (1 - rate) * problems / variance
+        effective = min(max(effective, problems), problems * samples)
+    return wilson_interval(rate * effective, effective)
 
 
 def t_quantile_975(freedom: int) -> float:
@@ -69,11 +90,17 @@ def newcombe_interval(
     """
     if not trials or not other_trials:
         return -1.0, 1.0
-    p, (low, high) = successes / trials, wilson_interval(successes, trials)
-    o, (other_low, other_high) = (
-        other_successes / other_trials,
-        wilson_interval(other_successes, other_trials),
+    return difference_interval(
+        (successes / trials, *wilson_interval(successes, trials)),
+        (other_successes / other_trials, *wilson_interval(other_successes, other_trials)),
     )
+
+
+def difference_interval(
+    estimate: tuple[float, float, float], other: tuple[float, float, float]
+) -> tuple[float, float]:
+    """95 % interval of the difference of two independent estimates, each given as (value, low, high)."""
+    (p, low, high), (o, other_low, other_high) = estimate, other
     return (
         p - o - math.hypot(p - low, other_high - o),
         p - o + math.hypot(high - p, o - other_low),

@@ -147,6 +147,7 @@ class Rollout:
     sample: int
     problem: Problem
     messages: Sequence[Message]
+    """The messages that the prompt contains: without the system message if the template drops it."""
     prompt_text: str
     prompt_tokens: Sequence[int]
     text: str

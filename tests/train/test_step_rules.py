@@ -67,7 +67,8 @@ def printed_steps(*overrides: str) -> list[int]:
     display.progress.disable = True
     model: Any = SimpleNamespace(num_parameters=lambda: 1)
     task: Any = SimpleNamespace(size=lambda: 1)
-    display.start(config, config.out, SimpleNamespace(model=model), task)  # type: ignore[arg-type]
+    policy: Any = SimpleNamespace(model=model, tokenizer=SimpleNamespace(chat_template=""))
+    display.start(config, config.out, policy, task)
     steps, output = [], display.console.file
     assert isinstance(output, io.StringIO)
     for step in range(1, 11):

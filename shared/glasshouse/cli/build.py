@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_imports
+from glasshouse.text import terminal_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,12 +32,23 @@ def add_commands(commands: Any) -> None:
         "tasks",
         _tasks,
         "list the tasks with an example each, or show one in full",
-        "Without a name: every task with its size and options. With a name: also the prompts of both "
-        "styles, word for word, and a demonstration of each mode.",
-        ["glasshouse tasks", "glasshouse tasks arithmetic", "glasshouse tasks --validate 100"],
+        "Without a name: every task with its size and options. With a name: also the messages of both "
+        "styles, the prompt that a model gets of them, word for word, and a demonstration of each mode.",
+        [
+            "glasshouse tasks",
+            "glasshouse tasks arithmetic",
+            "glasshouse tasks arithmetic --model models/my-model",
+            "glasshouse tasks --validate 100",
+        ],
     )
     parser.add_argument("name", nargs="?", metavar="TASK", help="show this task in full")
     add_imports(parser)
+    parser.add_argument(
+        "--model",
+        default="pocket",
+        metavar="NAME",
+        help="show the prompts that this model gets (default: pocket)",
+    )
     parser.add_argument(
         "--validate",
         type=int,
@@ -112,7 +124,7 @@ def _tasks(args: argparse.Namespace) -> None:
         task = tasks.make_example_task(name)
         _print_task(console, task)
         if args.name:
-            _print_prompts(console, task)
+            _print_prompts(console, task, args.model)
         if args.validate:
             console.print(f"    {check_task(task, args.validate)}")
     if not args.name:
@@ -140,17 +152,27 @@ def _print_task(console: Console, task: Task[Any]) -> None:
         console.print(f"    {option} {default}: {' '.join((field.description or '').split())}")
 
 
-def _print_prompts(console: Console, task: Task[Any]) -> None:
-    """Print the chat of each style and a demonstration of each mode."""
+def _print_prompts(console: Console, task: Task[Any], model: str) -> None:
+    """Print the chat of each style, the model's prompt for it, and a demonstration of each mode."""
     from glasshouse import randomness
+    from glasshouse.models.chat_template import drops_system_messages, render_prompt
+    from glasshouse.models.policy import load_tokenizer
     from glasshouse.tasks.base import MODE_STREAM_KEYS
     from glasshouse.types import Style
 
     problem = task.draw(randomness.stream("example", task.name))
+    tokenizer = load_tokenizer(model)
     for style in Style:
-        console.rule(f"task.style={style.value}", align="left")
-        for message in task.messages(problem, style):
-            console.print(f"{message['role']}: {message['content']}")
+        messages = task.messages(problem, style)
+        console.rule(f"task.style={style.value}: messages of the task", align="left")
+        for message in messages:
+            console.print(f"{message['role']}: {message['content']}", soft_wrap=True)
+        console.rule(
+            f"task.style={style.value}: prompt of the model {terminal_safe(model)}", align="left"
+        )
+        if drops_system_messages(tokenizer):
+            console.print("(its chat template drops the system message)")
+        console.print(terminal_safe(render_prompt(tokenizer, messages, model)), soft_wrap=True)
     for name, mode in task.modes.items():
         console.rule(f"{name}: {mode.description}", align="left")
         stream_key = MODE_STREAM_KEYS.get(name, name)

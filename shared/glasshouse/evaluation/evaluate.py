@@ -15,6 +15,7 @@ from glasshouse.backends.local import LocalGeneration
 from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config, import_modules
 from glasshouse.errors import ConfigError
+from glasshouse.evaluation.partial_credit import summarize_partial_credit
 from glasshouse.evaluation.setup import (
     check_context_length,
     draw_held_out,
@@ -26,7 +27,7 @@ from glasshouse.models import load_policy
 from glasshouse.monitorability import organisms
 from glasshouse.rewards.terms import validate_reward_terms
 from glasshouse.rollout import Group, RolloutCollector
-from glasshouse.statistics import pass_at_k, wilson_interval
+from glasshouse.statistics import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.tasks import Organism
 from glasshouse.types import Problem, Rollout, StopReason
 
@@ -35,7 +36,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     """Evaluate `config.model` on `evaluate.problems` held-out problems of `config.task`; write nothing.
     The results begin with the task, its style and the options that were used.
 
-    Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["accuracy"]`
+    Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["pass_at_1"]`
     """
     import_modules(config.imports)
     configure_torch(config.threads)
@@ -94,34 +95,48 @@ def evaluate(
 
 
 def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[str, Any]:
-    """Return accuracies with 95 % intervals. `accuracy` is greedy, with the configured answer parser."""
+    """Return accuracies with 95 % intervals. `pass_at_1` is that of samples, `accuracy` that of greedy
+    answers, both with the configured answer parser."""
     firsts = [group[0] for group in greedy]
-    results: dict[str, Any] = {
-        "problems": len(firsts),
+    results: dict[str, Any] = {"problems": len(firsts), **sampled_rate(sampled)}
+    results |= {
         **rate("accuracy", [r.grade.correct for r in firsts]),
         **rate("lenient", [r.grade.lenient for r in firsts]),
         **rate("strict", [r.grade.strict for r in firsts]),
         **rate("format", [r.grade.has_answer_tag for r in firsts]),
         "truncated": _fraction(r.completion.stop is StopReason.LENGTH for r in firsts),
         "length": statistics.fmean(len(r.completion.tokens) for r in firsts),
+        **summarize_partial_credit(firsts),
     }
     if sampled:
         n = len(sampled[0])
         correct = [sum(r.grade.correct for r in group) for group in sampled]
-        results["pass_at_1"] = statistics.fmean(c / n for c in correct)
-        results[f"pass_at_{n}"] = statistics.fmean(pass_at_k(c, n, n) for c in correct)
+        if n > 1:
+            results[f"pass_at_{n}"] = statistics.fmean(pass_at_k(c, n, n) for c in correct)
         results["sampled_length"] = statistics.fmean(
             len(r.completion.tokens) for group in sampled for r in group
         )
         results["sampled_format"] = _fraction(
             r.grade.has_answer_tag for group in sampled for r in group
         )
+        results |= summarize_partial_credit([r for group in sampled for r in group], "sampled_")
     results["levels"] = {
-        level: rate("accuracy", [r.grade.correct for r in firsts if r.problem.level == level])
-        | {"problems": sum(r.problem.level == level for r in firsts)}
+        level: {"problems": sum(r.problem.level == level for r in firsts)}
+        | sampled_rate([group for group in sampled if group[0].problem.level == level])
+        | rate("accuracy", [r.grade.correct for r in firsts if r.problem.level == level])
         for level in sorted({r.problem.level for r in firsts})
     }
     return results
+
+
+def sampled_rate(sampled: Sequence[Group]) -> dict[str, float]:
+    """Return `pass_at_1`, `pass_at_1_low` and `pass_at_1_high`; nothing without samples."""
+    if not sampled:
+        return {}
+    n = len(sampled[0])
+    shares = [sum(r.grade.correct for r in group) / n for group in sampled]
+    low, high = clustered_rate_interval(shares, n)
+    return {"pass_at_1": statistics.fmean(shares), "pass_at_1_low": low, "pass_at_1_high": high}
 
 
 def rate(name: str, outcomes: Sequence[bool]) -> dict[str, float]:

@@ -135,9 +135,52 @@ def _unbounded(
 
 _SPECS = (
     # --- every evaluation of a run ---
-    _share("accuracy", "accuracy", "Share of held-out problems answered correctly."),
-    _share("lenient", "accuracy, lenient parser", "Accuracy with any rule of the answer parser."),
-    _share("strict", "accuracy, strict parser", "Accuracy with the answer tag only."),
+    _share(
+        "pass_at_1",
+        "accuracy, sampled",
+        "Share of samples at temperature 1 that are correct (pass@1), mean over held-out problems.",
+    ),
+    _share(
+        "accuracy", "accuracy, greedy", "Share of held-out problems with a correct greedy answer."
+    ),
+    _share(
+        "lenient",
+        "accuracy, greedy, lenient parser",
+        "The same, with any rule of the answer parser.",
+    ),
+    _share("strict", "accuracy, greedy, strict parser", "The same, with the answer tag only."),
+    _share(
+        "interventions.accuracy",
+        "accuracy of the evaluated rollouts",
+        "Share of the rollouts behind the interventions that are correct.",
+        "accuracy",
+    ),
+    _share(
+        "closeness",
+        "closeness, greedy",
+        "Mean over greedy answers of 1 / (1 + 10 × relative error); 0 without an answer.",
+    ),
+    _share("sampled_closeness", "closeness, sampled", "The same for samples at temperature 1."),
+    _share(
+        "alignment",
+        "digits in place, greedy",
+        "Mean share of digits that are correct at their place, in greedy answers; 0 without an answer.",
+    ),
+    _share(
+        "sampled_alignment", "digits in place, sampled", "The same for samples at temperature 1."
+    ),
+    _unbounded(
+        "median_relative_error",
+        "median relative error, greedy",
+        "",
+        "Median over greedy answers of |answer − gold| / |gold|; infinite without an answer.",
+    ),
+    _unbounded(
+        "sampled_median_relative_error",
+        "median relative error, sampled",
+        "",
+        "The same for samples at temperature 1.",
+    ),
     _share("format", "format", "Share of greedy completions with an answer tag."),
     _share("sampled_format", "format, sampled", "Share of samples with an answer tag."),
     _share("truncated", "truncated", "Share of completions that reach the token limit."),
@@ -454,6 +497,17 @@ MEASURES: Mapping[str, MeasureSpec] = MappingProxyType({spec.id: spec for spec i
 """Registered measures by the last segment of their id, in the order in which tables print them."""
 
 
+HEADLINE_ACCURACY = "pass_at_1"
+"""The accuracy that a page, a table or a verdict states first. A greedy answer can flip although its
+probability has hardly changed, so greedy accuracy is shown beside it, labelled."""
+
+
+def headline_accuracy(results: Mapping[str, object]) -> str:
+    """The id of the first accuracy to show: the greedy one if nothing was sampled
+    (`evaluate.samples: 0`)."""
+    return HEADLINE_ACCURACY if HEADLINE_ACCURACY in results else "accuracy"
+
+
 def lookup(measure: str) -> MeasureSpec:
     """The spec of a measure id, with the monitor's name in its label and resampling key.
 
@@ -461,7 +515,7 @@ def lookup(measure: str) -> MeasureSpec:
     "TPR, n-grams base (cot)".
     """
     segments = measure.split(".")
-    spec = MEASURES.get(segments[-1]) or _pass_at_k(segments[-1])
+    spec = MEASURES.get(measure) or MEASURES.get(segments[-1]) or _pass_at_k(segments[-1])
     if spec is None:
         return MeasureSpec(id=measure, label=measure, resampling_key=measure)
     owner = ".".join(segments[1:-1] if segments[0] in EVALUATIONS else segments[:-1])

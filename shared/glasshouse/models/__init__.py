@@ -1,6 +1,7 @@
 """Models: the language model being trained.
 
 policy.py         `load_policy` and `save_policy` any Hugging Face causal LM, or the pocket model
+chat_template.py  the prompt of a chat, and what of it the model sees
 llama.py          fast forward pass for the Llama family
 logprobs.py       log-probabilities of completions; shared_prefix.py computes each prompt once
 lora.py           low-rank adapters

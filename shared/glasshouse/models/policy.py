@@ -18,8 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from glasshouse.checksums import CHECKSUMS, verify_folder
 from glasshouse.errors import ModelError
+from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.validation import (
-    MAX_PROMPT_CHARACTERS,
     check_chat_template,
     check_finite,
     check_json_files,
@@ -34,6 +34,9 @@ CARD_FILE = "glasshouse.json"
 
 CHECKPOINT_FILES = ("learner.safetensors", "state.json")
 """What a checkpoint holds besides the model; a checkpoint always has checksums."""
+
+LOADING_ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
+"""What transformers raises for a folder or a hub name that it cannot load."""
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -63,23 +66,7 @@ class Policy:
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[str, tuple[int, ...]]:
         """The prompt of a chat, as text and as tokens."""
-        if self.tokenizer.chat_template:
-            try:
-                text = self.tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True
-                )
-            except Exception as error:  # a template is a program and may raise anything
-                raise ModelError(
-                    f'The chat template of "{self.name}" failed: {type(error).__name__}: {error}. It must '
-                    f"accept messages of the roles {', '.join(m['role'] for m in messages)}."
-                ) from None
-        else:  # a base model without a chat template: turns become paragraphs
-            text = "\n\n".join(m["content"] for m in messages) + "\n\n"
-        if len(text) > MAX_PROMPT_CHARACTERS:
-            raise ModelError(
-                f'The chat template of "{self.name}" made a prompt of {len(text):,} characters, more than '
-                f"{MAX_PROMPT_CHARACTERS:,}."
-            )
+        text = render_prompt(self.tokenizer, messages, self.name)
         return text, tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -125,8 +112,8 @@ def load_policy(name: str) -> Policy:
     mode. Nothing is unpickled, and no code from the model repository is run."""
     folder = locate_model(name)
     source = str(folder or name)
+    tokenizer = load_tokenizer(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32,
@@ -135,16 +122,8 @@ def load_policy(name: str) -> Policy:
             output_loading_info=True,
         )
         card = _load_card(folder)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        if folder:
-            message = f'The folder "{source}" could not be loaded as a model: {reason}'
-            raise ModelError(message) from None
-        raise ModelError(
-            f'"{name}" is not a local folder and could not be loaded from the model hub: {reason} '
-            f'On a machine with internet access, run "hf download {name} --local-dir '
-            f'models/{Path(name).name}", copy that folder to this machine, and set `model` to it.'
-        ) from None
+    except LOADING_ERRORS as error:
+        raise _loading_error(name, folder, error) from None
     missing = sorted(loading_info["missing_keys"])
     if missing:  # transformers would continue with random weights
         raise ModelError(
@@ -152,9 +131,30 @@ def load_policy(name: str) -> Policy:
             "copy or download the model again."
         )
     check_finite(model, source)
-    check_chat_template(tokenizer, source)
     model.eval()
     return Policy(name, model, tokenizer, card)
+
+
+def load_tokenizer(name: str) -> Any:
+    """Loads only the tokenizer of a model, with its chat template."""
+    folder = locate_model(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder or name), trust_remote_code=False)
+    except LOADING_ERRORS as error:
+        raise _loading_error(name, folder, error) from None
+    check_chat_template(tokenizer, str(folder or name))
+    return tokenizer
+
+
+def _loading_error(name: str, folder: Path | None, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if folder:
+        return ModelError(f'The folder "{folder}" could not be loaded as a model: {reason}')
+    return ModelError(
+        f'"{name}" is not a local folder and could not be loaded from the model hub: {reason} '
+        f'On a machine with internet access, run "hf download {name} --local-dir '
+        f'models/{Path(name).name}", copy that folder to this machine, and set `model` to it.'
+    )
 
 
 def locate_model(name: str) -> Path | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +25,28 @@ def software_versions() -> dict[str, str]:
         "python": sys.version.split()[0],
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{_cpu_model()}",
     }
+
+
+def source_commit() -> str:
+    """Return the commit of the code that runs: that of its image (GLASSHOUSE_REVISION) or of its git
+    work tree, with `-dirty` if a file is changed; empty if neither is known."""
+    if revision := os.environ.get("GLASSHOUSE_REVISION"):
+        return revision
+    package = Path(__file__).parent.parent
+    # a package that is installed inside some other repository is not tracked by it
+    if not _run_git(package, "ls-files", "--error-unmatch", "__init__.py"):
+        return ""
+    return _run_git(package, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty")
+
+
+def _run_git(folder: Path, *arguments: str) -> str:
+    try:
+        process = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 def _cpu_model() -> str:

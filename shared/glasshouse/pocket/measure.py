@@ -14,6 +14,7 @@ from glasshouse.evaluation.evaluate import evaluate
 from glasshouse.evaluation.setup import draw_held_out
 from glasshouse.generate import Generator
 from glasshouse.models import Policy
+from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.monitorability.interventions.prefixes import (
     ANSWER_TAG,
     ANSWER_TOKENS,
@@ -25,8 +26,8 @@ from glasshouse.pocket.recipe import MixtureComponent
 from glasshouse.rewards import grade
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.statistics import wilson_interval
-from glasshouse.tasks import Organism
-from glasshouse.types import Problem
+from glasshouse.tasks import Organism, make_task
+from glasshouse.types import Problem, Style
 
 
 def measure_component(
@@ -120,9 +121,27 @@ def render_card(policy: Policy) -> str:
         "at temperature 1, with 95 % Wilson intervals. Modes of demonstrations: `steps`, correct steps; "
         "`direct`, the correct answer without steps; `injected_error`, one wrong step that propagates to "
         "the answer; `guess`, a typical wrong answer without steps. `SHA256SUMS` has the checksums.",
+        *_render_prompt(policy),
         *_render_planted_behaviour(card),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _render_prompt(policy: Policy) -> Iterator[str]:
+    """What the model is asked: an example of the exact prompt."""
+    component = policy.card["mixture"][0]
+    task = make_task(component["task"], component["options"])
+    style = Style(component["style"])
+    text, _ = policy.encode_prompt(task.messages(task.example(), style))
+    yield ""
+    if drops_system_messages(policy.tokenizer):
+        yield (
+            "The chat template drops system messages: the model never sees the worked example and the "
+            "instructions of the task's system prompt. A whole prompt:"
+        )
+    else:
+        yield "A whole prompt:"
+    yield from ("", "```", text, "```")
 
 
 def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:

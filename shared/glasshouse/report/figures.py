@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from glasshouse.errors import RunError
-from glasshouse.measures.registry import lookup
+from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.report.arms import Arm, SeedBand, seed_band
 from glasshouse.report.monitor_table import find_measure
 from glasshouse.report.run_data import RunData
@@ -30,6 +30,10 @@ TRAINING_METRICS = (
     ("entropy", "entropy, nats per token"),
     ("kl", "KL from the start, nats per token"),
 )
+MAX_REWARD_BARS = 6
+"""Up to this many distinct rewards each get a bar of their own; more are drawn as a histogram."""
+MIN_LINE_POINTS = 3
+"""A line through two points would suggest a trend that nobody measured: they are drawn as points."""
 MONITORABILITY_MEASURES = (
     "necessity_uplift",
     "step_validity",
@@ -66,12 +70,25 @@ def monitorability_curves(arms: Sequence[Arm]) -> list[Markup]:
 def reward_histogram(first: Sequence[float], last: Sequence[float], steps: int) -> Markup:
     """The distribution of rewards at the beginning and at the end of training."""
     figure, axis = new_axes(f"rewards, first and last {steps} steps")
-    low, high = min(*first, *last), max(*first, *last)
-    bins = [low + (high - low) * n / 20 for n in range(21)] if high > low else 20
-    both = [list(first), list(last)]
-    weights = [[1 / len(values)] * len(values) for values in both]
-    colours, labels = [COLOURS[1], COLOURS[0]], ["first", "last"]
-    axis.hist(both, bins=bins, weights=weights, color=colours, label=labels)
+    values = sorted({*first, *last})
+    samples = {"first": (first, COLOURS[1]), "last": (last, COLOURS[0])}
+    if len(values) <= MAX_REWARD_BARS:  # one pair of bars per value: no empty bins between them
+        for side, (label, (rewards, colour)) in zip((-0.2, 0.2), samples.items(), strict=True):
+            shares = [sum(reward == value for reward in rewards) / len(rewards) for value in values]
+            positions = [index + side for index in range(len(values))]
+            axis.bar(positions, shares, width=0.4, color=colour, label=label)
+        axis.set_xticks(range(len(values)), [f"{value:+.3g}" for value in values])
+        axis.set_xlim(-0.6, max(len(values) - 0.4, 1.6))
+        axis.set_ylim(0, 1)
+    else:
+        bins = [values[0] + (values[-1] - values[0]) * n / 20 for n in range(21)]
+        axis.hist(
+            [list(rewards) for rewards, _ in samples.values()],
+            bins=bins,
+            weights=[[1 / len(rewards)] * len(rewards) for rewards, _ in samples.values()],
+            color=[colour for _, colour in samples.values()],
+            label=list(samples),
+        )
     axis.set_xlabel("reward")
     axis.set_ylabel("share of rollouts")
     axis.legend(frameon=False, fontsize=8, labelcolor=INK)
@@ -80,19 +97,28 @@ def reward_histogram(first: Sequence[float], last: Sequence[float], steps: int) 
 
 def _training_curve(arms: Sequence[Arm], key: str, title: str) -> Markup:
     figure, axis = new_axes(title)
+    evaluations = [e for arm in arms for run in arm.runs for e in run.evaluations]
+    measure = headline_accuracy(dict.fromkeys(_shared_keys(evaluations)))
     for arm, colour in zip(arms, _colours(len(arms)), strict=True):
         band = seed_band(arm, lambda run: [(r["step"], r[key]) for r in run.metrics if key in r])
         _plot_band(axis, band, colour, arm.name if len(arms) > 1 else "")
         if key == "accuracy":
             held_out = seed_band(
-                arm, lambda run: [(e["step"], e["accuracy"]) for e in run.evaluations]
+                arm, lambda run: [(e["step"], e[measure]) for e in run.evaluations]
             )
-            axis.plot(held_out.steps, held_out.mean, "o", color=colour, markersize=5)
+            axis.plot(held_out.steps, held_out.mean, "o", color=colour, markersize=5, clip_on=False)
     if key == "accuracy":
         axis.set_ylim(-0.02, 1.02)
-        axis.set_title("dots: held out, greedy", fontsize=8, loc="right", color=INK)
+        title = "sampled accuracy" if measure == HEADLINE_ACCURACY else lookup(measure).label
+        axis.set_title(
+            f"{title}\nline: training, dots: held out", fontsize=9, loc="left", color=INK
+        )
     _add_legend(axis, arms)
     return to_svg(figure, f"{title} over training steps")
+
+
+def _shared_keys(rows: Sequence[dict[str, Any]]) -> set[str]:
+    return set.intersection(*(set(row) for row in rows)) if rows else set()
 
 
 def _monitorability_curve(arms: Sequence[Arm], measure: str) -> Markup:
@@ -131,6 +157,12 @@ def _plot_intervals(axis: Any, run: RunData, measure: str, colour: str) -> None:
 
 def _plot_band(axis: Any, band: SeedBand, colour: str, name: str, marker: str = "") -> None:
     label = name.replace("$", r"\$")  # not mathtext
+    if len(band.steps) < MIN_LINE_POINTS:
+        axis.plot(band.steps, band.mean, "o", color=colour, label=label, ms=5, clip_on=False)
+        for step, low, high in zip(band.steps, band.low, band.high, strict=True):
+            if low != high:
+                axis.plot([step, step], [low, high], color=colour, linewidth=1.2)
+        return
     axis.plot(band.steps, band.mean, color=colour, linewidth=1.6, label=label, marker=marker, ms=4)
     if band.low != band.high:
         axis.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
@@ -148,6 +180,12 @@ def _add_legend(axis: Any, arms: Sequence[Arm]) -> None:
 def new_axes(title: str) -> tuple[Any, Any]:
     """A small figure and its axes in the style of the pages."""
     figure, axis = import_pyplot().subplots(figsize=(3.5, 2.3), layout="constrained")
+    style_axes(axis, title)
+    return figure, axis
+
+
+def style_axes(axis: Any, title: str) -> None:
+    """Title, labels and spines in the style of the pages."""
     axis.set_title(title, fontsize=9, loc="left", color=INK)
     axis.set_xlabel("step", fontsize=8)
     for part in (axis.xaxis, axis.yaxis):
@@ -157,7 +195,6 @@ def new_axes(title: str) -> tuple[Any, Any]:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
     axis.spines[["left", "bottom"]].set_alpha(0.4)
-    return figure, axis
 
 
 def to_svg(figure: Any, description: str) -> Markup:

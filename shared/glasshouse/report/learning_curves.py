@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
+from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.store.atomic_files import check_output_file
 from glasshouse.store.run_directory import load_metrics, load_summary
 
@@ -21,11 +22,13 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return load_metrics(run)
 
 
-def draw_learning_curves(runs: Sequence[Path], out: Path, title: str = "") -> None:
-    """A thin line per run and a thick one for their mean; held-out accuracy as dots."""
+def plot_learning_curves(runs: Sequence[Path], title: str = "", out: Path | None = None) -> Any:
+    """A thin line per run and a thick one for their mean; held-out accuracy as dots. Returns the
+    matplotlib figure; with `out`, it is also written to that file."""
     from glasshouse.report.figures import import_pyplot
 
-    check_output_file("--out", out, IMAGE_SUFFIXES)
+    if out is not None:
+        check_output_file("--out", out, IMAGE_SUFFIXES)
     pyplot = import_pyplot()
     metrics = [read_metrics(run) for run in runs]
     shared_steps = min(len(rows) for rows in metrics)
@@ -43,21 +46,29 @@ def draw_learning_curves(runs: Sequence[Path], out: Path, title: str = "") -> No
         axis.set_ylabel(label)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
-    for run in runs:
-        _plot_held_out(axes[0], run)
+    summaries = [load_summary(run) or {"steps_done": 0} for run in runs]
+    scores = [s[when] for s in summaries for when in ("before", "after") if s.get(when)]
+    shared = set.intersection(*(set(s) for s in scores)) if scores else set()
+    measure = headline_accuracy(dict.fromkeys(shared))
+    for summary in summaries:
+        _plot_held_out(axes[0], summary, measure)
     axes[0].set_ylim(0, 1.02)
-    axes[0].set_title("training samples (lines), held out, greedy (dots)", fontsize=9, loc="left")
+    kind = "sampled" if measure == HEADLINE_ACCURACY else "greedy"
+    axes[0].set_title(f"training samples (lines), held out, {kind} (dots)", fontsize=9, loc="left")
     axes[1].set_title(title or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left")
-    figure.savefig(out, dpi=130)
-    pyplot.close(figure)
+    if out is not None:
+        figure.savefig(out, dpi=130)
+    pyplot.close(figure)  # pyplot must not show it a second time; the figure itself stays usable
+    return figure
 
 
-def _plot_held_out(axis: Any, run: Path) -> None:
-    """Accuracy before and after training, with its interval."""
-    summary = load_summary(run) or {"steps_done": 0}
+def _plot_held_out(axis: Any, summary: dict[str, Any], measure: str) -> None:
+    """Accuracy before and after training, with its interval if it has one."""
     for step, key in ((0, "before"), (summary["steps_done"], "after")):
         if scores := summary.get(key):
-            accuracy = scores["accuracy"]
-            interval = [[accuracy - scores["accuracy_low"]], [scores["accuracy_high"] - accuracy]]
-            axis.errorbar(step, accuracy, interval, fmt="o", color=WARM, markersize=4, capsize=2,
-                          linewidth=0.8)  # fmt: skip
+            value = scores[measure]
+            low, high = (scores.get(f"{measure}_{end}", value) for end in ("low", "high"))
+            axis.errorbar(
+                step, value, [[value - low], [high - value]], fmt="o", color=WARM, markersize=4,
+                capsize=2, linewidth=0.8, clip_on=False, zorder=3,
+            )  # fmt: skip

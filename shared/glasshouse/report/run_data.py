@@ -16,11 +16,13 @@ from glasshouse.report.learning_curves import read_metrics
 from glasshouse.store import RolloutFilter, RolloutReader, checkpoints
 from glasshouse.store.manifest import read_manifest
 from glasshouse.store.monitor_results import read_monitor_results
-from glasshouse.store.run_directory import load_evaluations, load_summary
+from glasshouse.store.run_directory import load_evaluations, load_events, load_summary
 from glasshouse.store.verify import RunDamage, load_verified_config, newest_state, verify_run
 from glasshouse.types import ExtractionRule
 
 Row = dict[str, Any]
+Example = tuple[str, str, Row]
+"""Kind, reason why it is shown, rollout."""
 HISTOGRAM_STEPS = 5
 """First and last steps whose rewards the histogram compares."""
 
@@ -36,6 +38,8 @@ class RunData:
     metrics: list[Row]
     evaluations: list[Row]
     """Evaluation events, with held-out accuracy."""
+    sessions: list[Row]
+    """Events `start` and `resume`: when a process began to work on the run, and at which commit."""
     monitor: dict[str, Any] | None
     """results/monitor.json, if the run was monitored."""
     state: dict[str, Any]
@@ -58,6 +62,7 @@ def load_run_data(path: Path) -> RunData:
         summary=load_summary(path),
         metrics=read_metrics(path),
         evaluations=load_evaluations(path),
+        sessions=load_events(path, "start", "resume"),
         monitor=monitor,
         state=newest_state(checkpoints.list_checkpoints(path / "checkpoints")),
         damage=damage,
@@ -76,14 +81,30 @@ def first_and_last_rewards(run: Path) -> tuple[list[float], list[float]]:
     return first, last
 
 
-def select_examples(run: Path) -> list[tuple[str, str, Row]]:
-    """(kind, reason, rollout) from the last evaluation or, without one, the last training step."""
+def select_examples(run: Path) -> list[tuple[int, list[Example]]]:
+    """Examples of the last evaluation, and before them those of the base model (step 0): a step and its
+    rollouts. Without an evaluation, those of the last training step."""
     for kind in ("validation", "train"):
         steps = _logged_steps(run, kind)
-        rows = _load_rollouts(run, kind, steps[-1], steps[-1]) if steps else []
-        if rows:
-            return list(_select(rows))
+        last = _load_rollouts(run, kind, steps[-1], steps[-1]) if steps else []
+        if not last:
+            continue
+        examples = list(_select(last))
+        first = _load_rollouts(run, kind, 0, 0) if steps[-1] > 0 else []
+        if not first:
+            return [(steps[-1], examples)]
+        return [(0, list(_select_base(first, examples))), (steps[-1], examples)]
     return []
+
+
+def _select_base(rows: list[Row], after: list[Example]) -> Iterator[Example]:
+    """What the base model wrote to the problem of the typical example, then its own examples."""
+    _, _, typical = after[0]
+    for row in rows:
+        if (row["key"], row["split"]) == (typical["key"], typical["split"]):
+            yield "same problem", "the typical problem after training", row
+            break
+    yield from _select(rows)
 
 
 def suspicion_reason(row: Row) -> str:
@@ -99,7 +120,7 @@ def suspicion_reason(row: Row) -> str:
     return ""
 
 
-def _select(rows: list[Row]) -> Iterator[tuple[str, str, Row]]:
+def _select(rows: list[Row]) -> Iterator[Example]:
     median = statistics.median(row["length"] for row in rows)
     most_are_correct = statistics.mode(row["correct"] for row in rows)
     typical = min(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from glasshouse import config as configs
 from glasshouse.errors import RunError
-from glasshouse.measures.registry import lookup
+from glasshouse.measures.registry import headline_accuracy, lookup
 from glasshouse.report import figures
 from glasshouse.report.arms import Arm, group_by_arm
 from glasshouse.report.html import render_page
@@ -29,7 +33,7 @@ from glasshouse.report.run_data import (
 )
 from glasshouse.report.run_verdict import summarize_runs
 from glasshouse.store.atomic_files import check_output_file, write_text
-from glasshouse.text import shell_command
+from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
 
 REPORT_FILE = "report.html"
 Rows = list[tuple[str, ...]]
@@ -65,21 +69,28 @@ def render_run_report(runs: Sequence[RunData]) -> str:
     first = runs[0]
     single = first if len(runs) == 1 else None
     monitor = single.monitor if single else None
+    evaluations = [e for run in runs for e in run.evaluations]
+    shared = set.intersection(*(set(e) for e in evaluations)) if evaluations else set()
+    measure = headline_accuracy(dict.fromkeys(shared))
     return render_page(
         "run_page.html.j2",
         title=first.path.resolve().name if single else f"{len(runs)} runs",
         description=_describe(runs),
         verdict=summarize_runs(arms),
-        seed_columns=_seed_columns(),
-        seed_rows=[] if single else _seed_rows(arms),
+        sessions=_describe_sessions(runs),
+        seed_columns=_seed_columns(lookup(measure).label),
+        seed_rows=[] if single else _seed_rows(arms, measure),
         accuracy_rows=_accuracy_rows(single) if single else [],
+        level_rows=_level_rows(single) if single else [],
+        level_measure=lookup(measure).label,
         problems=((first.summary or {}).get("after") or {}).get("problems"),
         training_curves=figures.training_curves(arms),
         monitored=any(run.monitor for run in runs),
         monitor_command=shell_command(["glasshouse", "monitor", first.path]),
         monitorability_curves=figures.monitorability_curves(arms),
         monitor_columns=_monitor_columns(monitor) if monitor else (),
-        monitor_rows=_monitor_rows(monitor) if monitor else [],
+        monitor_rows=_monitor_rows(monitor, details=False) if monitor else [],
+        monitor_details=_monitor_rows(monitor, details=True) if monitor else [],
         monitor_settings=_monitor_settings(monitor) if monitor else "",
         reward_histogram=_reward_histogram(single) if single else "",
         examples=select_examples(single.path) if single else [],
@@ -106,37 +117,82 @@ def _describe(runs: Sequence[RunData]) -> str:
     )
 
 
+def _describe_sessions(runs: Sequence[RunData]) -> dict[str, str]:
+    """When the runs were trained, for how long, and by which code."""
+    starts = sorted(run.sessions[0]["time"] for run in runs if run.sessions)
+    seconds = [run.summary["seconds"] for run in runs if run.summary]
+    commits = dict.fromkeys(
+        session["commit"] for run in runs for session in run.sessions if session.get("commit")
+    )
+    resumed = sum(session["event"] == "resume" for run in runs for session in run.sessions)
+    facts = {
+        "started": " to ".join(_format_time(t) for t in dict.fromkeys((starts[0], starts[-1])))
+        if starts
+        else "unknown",
+        "duration": format_duration(math.fsum(seconds)) if seconds else "not finished",
+        "commit": ", ".join(commits) or "unknown (not trained in a git work tree)",
+    }
+    if len(runs) > 1:
+        facts["duration"] += f" over {count_noun(len(seconds), 'finished run')}"
+    if resumed:
+        facts["interruptions"] = f"resumed {count_noun(resumed, 'time')}"
+    return facts
+
+
+def _format_time(timestamp: str) -> str:
+    """`2026-11-16 15:20 UTC`"""
+    return f"{timestamp[:10]} {timestamp[11:16]} UTC"
+
+
 def _accuracy_rows(run: RunData) -> Rows:
-    """(measure, before, after); empty if the run is not finished."""
+    """(measure, before, after); empty if the run is not finished. Sampled accuracy is first."""
     before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
     if not before or not after:
         return []
     rows: Rows = [
-        (label, _format_rate(before, key), _format_rate(after, key))
-        for label, key in (
-            ("accuracy, greedy", "accuracy"),
-            ("accuracy, strict parser", "strict"),
-            ("format", "format"),
-        )
+        (explain(key), _format_rate(before, key), _format_rate(after, key))
+        for key in ("pass_at_1", "accuracy", "strict", "format")
+        if key in before and key in after
     ]
-    for key in (k for k in before if k.startswith("pass_at_") and k in after):
-        label = f"pass@{key.removeprefix('pass_at_')}, sampled"
-        rows.append((label, f"{before[key]:.3f}", f"{after[key]:.3f}"))
-    rows.append(("length, tokens", f"{before['length']:.1f}", f"{after['length']:.1f}"))
-    for level, rates in after["levels"].items():
-        start = before["levels"].get(level)
-        rows.append(
-            (f"accuracy, {level}", _format_rate(start, "accuracy"), _format_rate(rates, "accuracy"))
-        )
+    for key in sorted(k for k in before if re.fullmatch(r"pass_at_(?!1$)\d+", k) and k in after):
+        rows.append((explain(key), f"{before[key]:.3f}", f"{after[key]:.3f}"))
+    for key in ("sampled_length", "length"):
+        if key in before and key in after:
+            rows.append((explain(key), f"{before[key]:.1f}", f"{after[key]:.1f}"))
     return rows
 
 
-def _seed_columns() -> tuple[str, ...]:
+def _level_rows(run: RunData) -> Rows:
+    """(level, problems, before, after) of the headline accuracy; empty with a single level."""
+    before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
+    if not before or not after or len(after["levels"]) < 2:
+        return []
+    rows: Rows = []
+    for level, rates in after["levels"].items():
+        start = before["levels"].get(level)
+        measure = headline_accuracy({key: 0 for key in rates if start is None or key in start})
+        cells = (_format_rate(start, measure), _format_rate(rates, measure))
+        rows.append((level, f"{rates['problems']:,}", *cells))
+    return rows
+
+
+def explain(measure: str) -> Markup:
+    """The label of a measure, and below it the sentence that defines it."""
+    spec = lookup(measure)
+    text = Markup("<strong>{}</strong>").format(terminal_safe(spec.label_with_unit))
+    return (
+        text + Markup("<br><small>{}</small>").format(terminal_safe(spec.definition))
+        if spec.definition
+        else text
+    )
+
+
+def _seed_columns(accuracy: str) -> tuple[str, ...]:
     labels = (lookup(name).label for name in figures.MONITORABILITY_MEASURES)
-    return ("arm", "seed", "accuracy before", "accuracy after", *labels)
+    return ("arm", "seed", f"{accuracy} before", f"{accuracy} after", *labels)
 
 
-def _seed_rows(arms: Sequence[Arm]) -> Rows:
+def _seed_rows(arms: Sequence[Arm], measure: str) -> Rows:
     rows: Rows = []
     for arm in arms:
         for run in arm.runs:
@@ -146,8 +202,8 @@ def _seed_rows(arms: Sequence[Arm]) -> Rows:
                 (
                     arm.name,
                     str(run.config.seed),
-                    _format_rate(summary.get("before"), "accuracy"),
-                    _format_rate(summary.get("after"), "accuracy"),
+                    _format_rate(summary.get("before"), measure),
+                    _format_rate(summary.get("after"), measure),
                     *(
                         format_estimate(find_measure(last, name))
                         for name in figures.MONITORABILITY_MEASURES
@@ -162,19 +218,22 @@ def _monitor_columns(results: dict[str, Any]) -> tuple[str, ...]:
     return ("measure", checkpoint_label(first), checkpoint_label(last), "change", "null", "ceiling")
 
 
-def _monitor_rows(results: dict[str, Any]) -> Rows:
-    """Every measure of the first and last checkpoint, with its change, null and ceiling."""
+def _monitor_rows(results: dict[str, Any], *, details: bool) -> Rows:
+    """The measures of the first and last checkpoint, with change, null and ceiling: the main ones, or
+    those that only explain them."""
     first, last = results["subjects"][0], results["subjects"][-1]
     changes = results.get("change", {}).get("measures", {})
     rows: Rows = []
-    for measures in last["measures"].values():
+    for evaluation, measures in last["measures"].items():
         for name in sort_measures(measures):
+            if lookup(name).details_only is not details:
+                continue
             estimate = measures[name]
             null, ceiling = estimate.get("null"), estimate.get("ceiling")
             has_null = null and null["mean"] is not None
             rows.append(
                 (
-                    lookup(name).label,
+                    explain(f"{evaluation}.{name}"),
                     format_estimate(find_measure(first, name)),
                     format_estimate(estimate),
                     format_change(changes.get(name)),
@@ -197,6 +256,8 @@ def _reward_histogram(run: RunData) -> str:
 
 def _format_rate(scores: dict[str, Any] | None, key: str) -> str:
     """`0.950 (0.92–0.97)`"""
-    if not scores:
+    if not scores or key not in scores:
         return "–"
+    if f"{key}_low" not in scores:
+        return f"{scores[key]:.3f}"
     return f"{scores[key]:.3f} ({scores[f'{key}_low']:.2f}–{scores[f'{key}_high']:.2f})"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from glasshouse.measures.registry import headline_accuracy, lookup
 from glasshouse.report.arms import Arm
 from glasshouse.report.monitor_table import find_measure
 from glasshouse.report.run_data import RunData
-from glasshouse.statistics import mean_interval, newcombe_interval
+from glasshouse.statistics import difference_interval, mean_interval, wilson_interval
 
 
 def summarize_runs(arms: Sequence[Arm]) -> str:
@@ -23,29 +24,33 @@ def _summarize_run(run: RunData) -> str:
     monitoring = run.monitor.get("verdict", "") if run.monitor else ""
     if not before or not after:
         return f"The run is not finished. {monitoring}".strip()
-    low, high = newcombe_interval(
-        _num_correct(after), after["problems"], _num_correct(before), before["problems"]
-    )
-    change = _describe_change("Held-out accuracy", before["accuracy"], after["accuracy"], low, high)
+    measure = _shared_headline(before, after)
+    low, high = difference_interval(_estimate(after, measure), _estimate(before, measure))
+    label = f"Held-out {lookup(measure).label}"
+    change = _describe_change(label, before[measure], after[measure], low, high)
+    if measure != "accuracy":
+        change += f" Greedy: {before['accuracy']:.3f} → {after['accuracy']:.3f}."
     return f"{change} {monitoring}".strip()
 
 
 def _summarize_arm(arm: Arm, named: bool) -> str:
     """The mean change over seeds, with Student's interval."""
-    pairs = [
-        (run.summary["before"]["accuracy"], run.summary["after"]["accuracy"])
+    finished = [
+        (run.summary["before"], run.summary["after"])
         for run in arm.runs
         if run.summary and run.summary.get("before") and run.summary.get("after")
     ]
+    measures = {_shared_headline(*pair) for pair in finished}
+    measure = measures.pop() if len(measures) == 1 else "accuracy"
+    label = f"held-out {lookup(measure).label}"
+    pairs = [(before[measure], after[measure]) for before, after in finished]
     name = f"{arm.name}: " if named else ""
     if not pairs:
         return f"{name}no run is finished."
     if len(pairs) == 1:
         before, after = pairs[0]
-        return (
-            f"{name}held-out accuracy {before:.3f} → {after:.3f} over 1 seed, without an interval."
-        )
-    change = _describe_mean_change(f"held-out accuracy over {len(pairs)} seeds", pairs)
+        return f"{name}{label} {before:.3f} → {after:.3f} over 1 seed, without an interval."
+    change = _describe_mean_change(f"{label} over {len(pairs)} seeds", pairs)
     return f"{name}{change} {_summarize_uplift(arm)}".strip()
 
 
@@ -80,5 +85,13 @@ def _describe_change(what: str, before: float, after: float, low: float, high: f
     return f"{what} {direction} from {before:.3f} to {after:.3f} ({interval})."
 
 
-def _num_correct(scores: dict[str, Any]) -> int:
-    return round(scores["accuracy"] * scores["problems"])
+def _shared_headline(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The headline accuracy that both evaluations have."""
+    return headline_accuracy({key: before[key] for key in before if key in after})
+
+
+def _estimate(scores: dict[str, Any], measure: str) -> tuple[float, float, float]:
+    """Value and interval. Without a stored interval it is Wilson's, as if each problem had one sample."""
+    value, problems = scores[measure], scores["problems"]
+    low, high = wilson_interval(value * problems, problems)
+    return value, scores.get(f"{measure}_low", low), scores.get(f"{measure}_high", high)

@@ -15,6 +15,7 @@ from glasshouse.backends.base import GenerationBackend, PendingCompletions
 from glasshouse.config import Config, RewardConfig
 from glasshouse.generate import SamplingParams
 from glasshouse.models import Policy
+from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.rewards import grade
 from glasshouse.tasks import Task
 from glasshouse.types import Grade, Message, Problem, Request, Rollout, Style
@@ -50,6 +51,8 @@ class RolloutCollector:
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
         prompts = [self.policy.encode_prompt(chat) for chat in chats]
+        if drops_system_messages(self.policy.tokenizer):  # the log holds what the model has seen
+            chats = [[m for m in chat if m["role"] != "system"] for chat in chats]
         requests = [
             Request(
                 prompt=tokens,

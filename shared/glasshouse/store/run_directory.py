@@ -213,11 +213,15 @@ def load_metrics(path: Path) -> list[dict[str, Any]]:
 def load_evaluations(path: Path) -> list[dict[str, Any]]:
     """Load the last evaluation of each step; a resumed run may have repeated one. Damaged lines are
     left out."""
-    evaluations: dict[int, dict[str, Any]] = {}
-    for _, row in read_checked_lines(path / "results" / "events.jsonl"):
-        if row and row["event"] == "evaluation":
-            evaluations[row["step"]] = row
+    evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
     return [evaluations[step] for step in sorted(evaluations)]
+
+
+def load_events(path: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Load a run's events of these kinds in the order in which they happened; damaged lines are left
+    out."""
+    rows = read_checked_lines(path / "results" / "events.jsonl")
+    return [row for _, row in rows if row and row["event"] in kinds]
 
 
 CheckedLine = tuple[bytes, dict[str, Any] | None]

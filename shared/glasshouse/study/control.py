@@ -57,7 +57,10 @@ def run_control(
         title="Positive and negative control",
         arms={arm: ARMS[arm] for arm in ([only] if only else ARMS)},
         seeds=seeds,
-        measures={HEADLINE_ACCURACY: "accuracy of samples", "accuracy": "accuracy of greedy answers"},
+        measures={
+            HEADLINE_ACCURACY: "accuracy of samples",
+            "accuracy": "accuracy of greedy answers",
+        },
     )
     console = Console(highlight=False, emoji=False)
     with TerminalProgress(study, console) as progress:

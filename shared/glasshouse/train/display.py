@@ -6,6 +6,7 @@ printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from glasshouse.config import Config
+from glasshouse.console import shows_bars
+from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models import Policy
+from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.rollout import Group
 from glasshouse.store import LogSize
 from glasshouse.tasks import Task
@@ -71,7 +75,7 @@ class TerminalDisplay(Display):
             TextColumn("{task.fields[line]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=not shows_bars(self.console),
         )
         self.status = "starting"
         """What the run is doing; printed by the heartbeat."""
@@ -92,6 +96,15 @@ class TerminalDisplay(Display):
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
             self._print((f"task options: {options}", "dim"))
+        if drops_system_messages(policy.tokenizer):
+            command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
+            self._print(
+                (
+                    f"note: the chat template of {config.model} drops the system message; the model sees "
+                    f"the question only ({shell_command(command)} shows the prompt)",
+                    "dim",
+                )
+            )
         batch = (
             f"{count_noun(config.data.groups_per_step, 'problem')} × "
             f"{count_noun(config.generate.group_size, 'sample')}"
@@ -101,7 +114,7 @@ class TerminalDisplay(Display):
 
     def __enter__(self) -> TerminalDisplay:
         self.progress.start()
-        if not self.console.is_terminal:
+        if not shows_bars(self.console):
             self.heartbeat.start()
         return self
 
@@ -117,7 +130,7 @@ class TerminalDisplay(Display):
         self.progress.update(self.bar, description="train")
         self.status = f"step {step:>4}  training"
         self._print_stamped(
-            f"step {step:>4}  held-out accuracy {format_rate(results, 'accuracy')}"
+            f"step {step:>4}  held-out {format_accuracies(results)}"
             + format_behaviour(results.get("organism", {}))
         )
 
@@ -129,7 +142,7 @@ class TerminalDisplay(Display):
             is_printed = self.config.logs_step(row["step"])
         else:
             every = -(-self.steps // PIPE_LINES)
-            is_printed = self.verbose or (not self.console.is_terminal and row["step"] % every == 0)
+            is_printed = self.verbose or (not shows_bars(self.console) and row["step"] % every == 0)
         if is_printed and self.verbose:
             first = groups[0][0]
             extracted = first.grade.extracted
@@ -252,6 +265,12 @@ def format_behaviour(organism: dict[str, Any]) -> str:
     return text if disclosure is None else f"{text}, disclosed {disclosure:.0%}"
 
 
+def format_accuracies(results: dict[str, Any]) -> str:
+    """Return the headline accuracy with its interval, and the greedy one beside it."""
+    keys = dict.fromkeys((headline_accuracy(results), "accuracy"))
+    return "; ".join(f"{lookup(key).label} {format_rate(results, key)}" for key in keys)
+
+
 def comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
     """Return a table of two evaluations with intervals."""
     table = Table(title=count_noun(after["problems"], "held-out problem"), title_justify="left")
@@ -273,22 +292,25 @@ def results_table(results: dict[str, Any]) -> Table:
 
 
 def _rows(results: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [
-        ("accuracy, greedy", format_rate(results, "accuracy")),
-        ("  lenient parser", format_rate(results, "lenient")),
-        ("  strict parser", format_rate(results, "strict")),
-        ("format", format_rate(results, "format")),
+    """Sampled accuracy first, then the greedy one and its parsers; by level, the sampled one."""
+    keys = [
+        key for key in ("pass_at_1", "accuracy", "lenient", "strict", "format") if key in results
     ]
+    rows = [(lookup(key).label, format_rate(results, key)) for key in keys]
     for key in results:
-        if key.startswith("pass_at_"):
-            rows.append((f"pass@{key.removeprefix('pass_at_')}, sampled", f"{results[key]:.3f}"))
-    rows.append(("length, tokens", f"{results['length']:.1f}"))
+        if re.fullmatch(r"pass_at_(?!1$)\d+", key):
+            rows.append((lookup(key).label, f"{results[key]:.3f}"))
+    rows.append((lookup("length").label_with_unit, f"{results['length']:.1f}"))
+    headline = headline_accuracy(results)
     for level, rates in results["levels"].items():
-        label = escape(terminal_safe(f"  {level} ({rates['problems']})"))
-        rows.append((label, format_rate(rates, "accuracy")))
+        kind = "sampled" if headline == HEADLINE_ACCURACY else "greedy"
+        label = f"  {level} ({rates['problems']:,}), {kind}"
+        rows.append((escape(terminal_safe(label)), format_rate(rates, headline_accuracy(rates))))
     return rows
 
 
 def format_rate(results: dict[str, Any], key: str) -> str:
     """Return a rate with its interval: `0.930 (0.89–0.96)`."""
+    if f"{key}_low" not in results:
+        return f"{results[key]:.3f}"
     return f"{results[key]:.3f} ({results[f'{key}_low']:.2f}–{results[f'{key}_high']:.2f})"

@@ -10,6 +10,7 @@ from typing import Any
 from glasshouse.config import Config, diff_configs, flatten
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.learn import LearnerState
+from glasshouse.models.provenance import source_commit
 from glasshouse.store import RunDirectory, checkpoints, verify
 from glasshouse.store.atomic_files import write_text
 from glasshouse.store.checkpoints import Checkpoint
@@ -149,7 +150,9 @@ def restore_checkpoint(
         if directory.has_results:
             display.warn("The run was interrupted before its first checkpoint; it starts over.")
             directory.truncate_to({})
-        directory.log_event("start", seed=parts.config.seed, model=parts.config.model)
+        directory.log_event(
+            "start", seed=parts.config.seed, model=parts.config.model, commit=source_commit()
+        )
         return None
     for warning in check_facts(directory.path, state, facts):
         directory.log_event("warning", text=warning)
@@ -168,7 +171,9 @@ def restore_checkpoint(
     parts.penalties.restore(progress.penalties)
     for row in directory.truncate_to(state["log_position"], checkpoint.step):
         diagnostics.check(row)
-    directory.log_event("resume", step=checkpoint.step, path=checkpoint.path.name)
+    directory.log_event(
+        "resume", step=checkpoint.step, path=checkpoint.path.name, commit=source_commit()
+    )
     display.resumed(checkpoint.step, checkpoint.path)
     return progress
 

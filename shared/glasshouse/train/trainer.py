@@ -32,7 +32,7 @@ from glasshouse.train.session import Session
 class Trainer:
     """One run, built from its configuration.
 
-    Example: `Trainer(config, TerminalDisplay()).train()["after"]["accuracy"]`
+    Example: `Trainer(config, TerminalDisplay()).train()["after"]["pass_at_1"]`
     """
 
     def __init__(self, config: Config, display: Display | None = None) -> None:

@@ -1,0 +1,123 @@
+"""What a model is asked: the token ids of its prompt, `glasshouse tasks`, the log and the note agree."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from glasshouse.backends.local import LocalGeneration
+from glasshouse.cli import main
+from glasshouse.config import load_config
+from glasshouse.generate import SamplingParams
+from glasshouse.models import Policy
+from glasshouse.models.chat_template import drops_system_messages, render_prompt
+from glasshouse.models.policy import BASES_FOLDER, CARD_FILE, load_tokenizer, read_card
+from glasshouse.rollout import RolloutCollector
+from glasshouse.tasks import make_task
+from glasshouse.train.display import TerminalDisplay
+from glasshouse.types import Style
+
+MOCK = str(Path(__file__).resolve().parents[2] / "models" / "mock")
+BASES = sorted(folder.name for folder in BASES_FOLDER.iterdir() if (folder / CARD_FILE).exists())
+WITH_SYSTEM = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+TASK = make_task("sum_digits", {})
+CHAT = TASK.messages(TASK.example(), Style.COT)
+
+
+def encode(tokenizer: Any) -> str:
+    """The text of the token ids that the model gets for the example problem."""
+    ids = tokenizer(render_prompt(tokenizer, CHAT, "model"), add_special_tokens=False)["input_ids"]
+    return str(tokenizer.decode(ids))
+
+
+@pytest.fixture
+def seeing(pocket: Policy, small_tokenizer: Any) -> Policy:
+    """The pocket model with a chat template that renders system messages."""
+    tokenizer = load_tokenizer("pocket")
+    tokenizer.chat_template = WITH_SYSTEM
+    return replace(pocket, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("name", ["pocket", MOCK, *BASES])
+def test_shipped_model_sees_the_question_alone_unless_its_template_renders_more(name: str) -> None:
+    tokenizer, card = load_tokenizer(name), read_card(name)
+    prompt = encode(tokenizer)
+    assert drops_system_messages(tokenizer) == (CHAT[0]["content"] not in prompt)
+    if drops_system_messages(tokenizer):
+        assert prompt == f"<|user|>{TASK.example().question}<|assistant|>"
+    assert card["mixture"]
+
+
+def test_model_that_sees_system_messages_gets_the_worked_example_and_step_by_step(
+    seeing: Policy,
+) -> None:
+    _, ids = seeing.encode_prompt(CHAT)
+    prompt = seeing.tokenizer.decode(ids)
+    assert not drops_system_messages(seeing.tokenizer)
+    assert "step by step" in prompt
+    assert TASK.demonstrate(TASK.example(), "steps", None) in prompt  # type: ignore[arg-type]
+    assert prompt.endswith(f"<|user|>{CHAT[1]['content']}<|end|><|assistant|>")
+
+
+def test_model_without_a_template_sees_every_message(pocket: Policy) -> None:
+    tokenizer = load_tokenizer("pocket")
+    tokenizer.chat_template = None
+    assert not drops_system_messages(tokenizer)
+    assert all(message["content"] in encode(tokenizer) for message in CHAT)
+
+
+@pytest.mark.parametrize(("template", "roles"), [("", ["user"]), (WITH_SYSTEM, ["system", "user"])])
+def test_logged_messages_are_those_in_the_prompt(
+    pocket: Policy, template: str, roles: list[str]
+) -> None:
+    tokenizer = load_tokenizer("pocket")
+    tokenizer.chat_template = template or tokenizer.chat_template
+    policy = replace(pocket, tokenizer=tokenizer)
+    config = load_config([], ["generate.max_tokens=2"])
+    backend = LocalGeneration(policy, kv_cache_mb=64)
+    collector = RolloutCollector(policy, TASK, backend, config)
+    [[rollout]] = collector.collect(
+        [TASK.example()], step=1, split="train", samples=1,
+        sampling=SamplingParams.from_config(config.generate),
+    )  # fmt: skip
+    assert [message["role"] for message in rollout.messages] == roles
+    assert all(message["content"] in rollout.prompt_text for message in rollout.messages)
+    assert policy.decode(rollout.prompt_tokens).count(TASK.role) == roles.count("system")
+
+
+def test_tasks_shows_the_prompt_of_the_default_model_and_of_another(
+    capsys: pytest.CaptureFixture[str], seeing: Policy, tmp_path: Path
+) -> None:
+    assert main(["tasks", "sum_digits"]) == 0
+    printed = capsys.readouterr().out
+    shown = printed.split("prompt of the model pocket")[1].splitlines()
+    assert "drops the system message" in shown[1]
+    assert shown[2].startswith("<|user|>What is")
+    assert shown[2].endswith("<|assistant|>")
+
+    seeing.model.save_pretrained(tmp_path / "model")
+    seeing.tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["tasks", "sum_digits", "--model", str(tmp_path / "model")]) == 0
+    printed = capsys.readouterr().out
+    assert "drops the system message" not in printed
+    assert "<|system|>You add up the digits" in printed
+
+    assert main(["tasks", "sum_digits", "--model", "pokcet"]) == 2
+    assert '"pocket"' in capsys.readouterr().err
+
+
+def test_run_says_at_its_start_that_the_template_drops_the_system_message(
+    pocket: Policy, seeing: Policy
+) -> None:
+    for policy, expected in ((pocket, 1), (seeing, 0)):
+        out = io.StringIO()
+        TerminalDisplay(Console(file=out)).start(load_config([], []), Path("run"), policy, TASK)
+        assert out.getvalue().count("drops the system message") == expected
