@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from tests.study import synthetic_study
 
 from glasshouse.errors import GlasshouseError
@@ -40,15 +41,16 @@ def make_table(
     arms: Mapping[str, Sequence[Sequence[float | None]]],
     measure: str = "m",
     accuracy: Sequence[float] = (),
+    bases: str = "ab",
 ) -> Table:
-    """Values by arm, seed and step; steps are 0, 10, 20 …; bases alternate."""
+    """Values by arm, seed and step; steps are 0, 10, 20 …; seeds alternate between the bases."""
     rows = []
     for arm, seeds in arms.items():
         for seed, values in enumerate(seeds):
             for i, value in enumerate(values):
                 more = [("accuracy", accuracy[i])] if accuracy else []
                 for name, v in [(measure, value), *more]:
-                    base = "ab"[seed % 2]
+                    base = bases[seed % len(bases)]
                     rows.append(
                         Row(arm=arm, seed=seed, step=10 * i, measure=name, base=base, value=v)
                     )
@@ -248,6 +250,37 @@ def test_bases_with_opposite_effects_are_reported() -> None:
     table = make_table({"outcome": outcome, "random": eight_seeds(0.5, 0.5)})
     answer = single_answer(make_study(RISES), table)
     assert "a -0.10, b +0.40: the direction differs" in answer.explanation
+
+
+def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
+    """Some bases do not respond: the interval over bases is wider than that over seeds."""
+    outcome = [[0.2, (0.9 if seed % 6 else 0.201) + 0.001 * seed] for seed in range(12)]
+    arms = {"outcome": outcome, "random": [[0.2, 0.2 + 0.001 * seed] for seed in range(12)]}
+    few = single_answer(make_study(RISES), make_table(arms))
+    assert few.comparison.effect.paired.num_bases is None
+    assert "these 2 bases only" in few.explanation
+    answer = single_answer(make_study(RISES), make_table(arms, bases="abcdef"))
+    paired = answer.comparison.effect.paired
+    means = [(outcome[b][1] + outcome[b + 6][1]) / 2 - 0.2 for b in range(6)]
+    expected = stats.ttest_1samp(means, 0)
+    assert paired.effect == pytest.approx(np.mean(means))
+    assert paired.p == pytest.approx(expected.pvalue)
+    assert tuple(expected.confidence_interval()) == pytest.approx(
+        (paired.low, paired.high), abs=1e-4
+    )
+    assert paired.num_bases == 6
+    assert "12 paired seeds of 6 bases" in answer.explanation
+    assert "depends on the base (F(5, 6)" in answer.explanation
+    assert answer.comparison.effect.interaction.p < 0.001
+    assert (few.verdict, answer.verdict) == (Verdict.SHOWN, Verdict.SHOWN)
+    for seed in (1, 2, 7, 8):  # now three of six do not respond
+        outcome[seed] = [0.2, 0.201 + 0.001 * seed]
+    arms["random"] = [[0.2, 0.2]] * 12
+    assert single_answer(make_study(RISES), make_table(arms)).verdict is Verdict.SHOWN
+    table = make_table(arms, bases="abcdef")
+    assert single_answer(make_study(RISES), table).verdict is Verdict.NOT_SHOWN
+    three = make_table(arms, bases="abc")
+    assert single_answer(make_study(RISES), three).comparison.effect.paired.num_bases is None
 
 
 def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:

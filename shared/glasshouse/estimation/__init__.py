@@ -7,6 +7,7 @@
     control_null.py         nulls: the same rollouts without the intervention
     weighted_statistics.py  measures as functions of row weights, as resampling needs them
     paired_seeds.py         two arms over paired seeds: effect, interval, exact test, Holm
+    random_bases.py         the same over bases, which are a random effect; base × arm interaction
     matched.py              a run's measure where its accuracy passes a level
 
 The unit of a claim about RL is the seed, the unit within a run the problem. Closed forms (Wilson,
@@ -38,6 +39,11 @@ from glasshouse.estimation.paired_seeds import (
     sign_flip_test,
 )
 from glasshouse.estimation.permutation import NullDistribution, auroc_null, table_nulls
+from glasshouse.estimation.random_bases import (
+    BaseInteraction,
+    compare_over_bases,
+    estimate_interaction,
+)
 from glasshouse.estimation.rate_estimates import estimate_rates
 from glasshouse.estimation.weighted_statistics import (
     auroc_statistic,
@@ -47,6 +53,7 @@ from glasshouse.estimation.weighted_statistics import (
 
 __all__ = [
     "AccuracyCurve",
+    "BaseInteraction",
     "Estimate",
     "GMean2Estimate",
     "Interval",
@@ -57,10 +64,12 @@ __all__ = [
     "bootstrap",
     "bootstrap_all",
     "compare_differences",
+    "compare_over_bases",
     "compare_paired",
     "control_null",
     "estimate_auroc",
     "estimate_gmean2",
+    "estimate_interaction",
     "estimate_mean",
     "estimate_rates",
     "estimate_reliance",

@@ -29,15 +29,18 @@ class PairedComparison:
     """Mean difference."""
     low: float | None
     high: float | None
-    """Student's 95 % interval of the mean difference."""
+    """Student's 95 % interval of the mean difference, over seeds or over bases."""
     p: float | None
-    """Exact two-sided sign-flip test."""
+    """Two-sided: exact sign-flip test over seeds, or Student's t test over bases."""
     smallest_p: float | None
-    """The smallest p that this number of pairs can give: below six pairs it is above 0.05."""
+    """The smallest p that this number of pairs can give: below six pairs it is above 0.05. None over
+    bases: a t test has no smallest p."""
     d: float | None
-    """Mean difference in units of its standard deviation over seeds."""
+    """Mean difference in units of its standard deviation over seeds, or over bases."""
     n: int
     """Pairs compared."""
+    num_bases: int | None = None
+    """The number of bases, if they are the unit of the comparison; None if seeds are."""
     dropped: int = 0
     """Pairs in which an arm's measure is undefined."""
     reason: str = ""

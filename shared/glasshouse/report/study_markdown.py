@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from glasshouse.measures.registry import lookup
 from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.statistics import mean_interval
-from glasshouse.study.analysis import Analysis, ArmCurve
+from glasshouse.study.analysis import Analysis, ArmCurve, describe_test
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.sentences import format_value
 
@@ -29,7 +29,7 @@ def render_study_markdown(analysis: Analysis, figures: Mapping[str, str], comman
         "## Results",
         analysis.headline,
         "\n".join(_question_rows(analysis)),
-        "p: exact sign-flip test over seeds, Holm-corrected over the study's questions; a change from the start must "
+        f"p: {describe_test(analysis)}, Holm-corrected over the study's questions; a change from the start must "
         "also differ from the null arm. How to read this table: docs/studies.md.",
         *(f"![{description}]({name})" for name, description in figures.items()),
         "## Each question",

@@ -11,7 +11,7 @@ from glasshouse.report import study_figures
 from glasshouse.report.html import render_page
 from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.store.atomic_files import write_text
-from glasshouse.study.analysis import Analysis, Answer, ArmCurve
+from glasshouse.study.analysis import Analysis, Answer, ArmCurve, describe_test
 from glasshouse.study.freeze import describe_registration, list_amendments
 from glasshouse.study.questions import COMPANION_MEASURES, SeedMean
 from glasshouse.study.sentences import format_effect, format_value, summarize_claim
@@ -48,6 +48,8 @@ def render_study_report(analysis: Analysis, versions: Mapping[str, str]) -> str:
         before_after_rows=_before_after_rows(analysis),
         arm_rows=[_arm_row(study, arm) for arm in analysis.arms],
         base_rows=_base_rows(analysis),
+        over_bases=analysis.over_bases,
+        test=describe_test(analysis),
         num_tests=analysis.num_tests,
         pairs_needed=pairs_needed(analysis.num_tests),
         versions=dict(versions),

@@ -88,6 +88,11 @@ class Analysis:
     def measures(self) -> list[str]:
         return list(dict.fromkeys(curve.measure for curve in self.curves))
 
+    @property
+    def over_bases(self) -> bool:
+        """Whether bases are the unit of the comparisons, as a random effect."""
+        return any(answer.comparison.effect.paired.num_bases for answer in self.answers)
+
     def curve(self, arm: str, measure: str) -> ArmCurve | None:
         return next((c for c in self.curves if (c.arm, c.measure) == (arm, measure)), None)
 
@@ -132,6 +137,11 @@ def analyse_study(study: Study, table: Table) -> Analysis:
         bases=series.bases,
         num_tests=comparisons[0].num_tests if comparisons else 0,
     )
+
+
+def describe_test(analysis: Analysis) -> str:
+    """The test behind the p-values: over seeds, or over bases if there are enough of them."""
+    return "t test over base means" if analysis.over_bases else "exact sign-flip test over seeds"
 
 
 def mean_curve(series: StudySeries, arm: str, measure: str) -> ArmCurve:

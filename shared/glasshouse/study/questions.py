@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse.estimation import PairedComparison, compare_paired, holm_correct
+from glasshouse.estimation import (
+    BaseInteraction,
+    PairedComparison,
+    compare_differences,
+    compare_over_bases,
+    estimate_interaction,
+    holm_correct,
+)
 from glasshouse.measures.registry import lookup
 from glasshouse.statistics import mean_interval
 from glasshouse.study.bounds import MaxEffect, max_effect
@@ -28,7 +35,7 @@ from glasshouse.study.comparison_points import (
     point_at_step,
 )
 from glasshouse.study.series import StudySeries
-from glasshouse.study.spec import START, Question, Study
+from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question, Study
 
 ACCURACY = "accuracy"
 COMPANION_MEASURES = ("accuracy", "kl", "cot_characters", "sampled_length", "rule_none")
@@ -46,13 +53,27 @@ class Contrast:
     after: float | None
     """Mean of the arm."""
     paired: PairedComparison
+    interaction: BaseInteraction
+    """Base × arm."""
+
+    @property
+    def mean_difference(self) -> float | None:
+        """Defined from one pair on, unlike the effect, which has an interval."""
+        return None if self.before is None or self.after is None else self.after - self.before
 
     def with_p_holm(self, p_holm: float | None) -> Contrast:
         return replace(self, paired=replace(self.paired, p_holm=p_holm))
 
     def as_dict(self) -> dict[str, Any]:
         means = {"before": self.before, "after": self.after}
-        return {"arm": self.arm, "reference": self.reference, **means, **asdict(self.paired)}
+        interaction = asdict(self.interaction)
+        return {
+            "arm": self.arm,
+            "reference": self.reference,
+            **means,
+            **asdict(self.paired),
+            "interaction": interaction,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,18 +241,34 @@ class _Contrasts:
             else point.values_of(reference, self.against_measure or self.measure)
         )
         seeds = [s for s in self.series.seeds if not base or self.series.bases[s] == base]
-        both = [s for s in seeds if after.get(s) is not None and before.get(s) is not None]
-        paired = compare_paired([after.get(s) for s in seeds], [before.get(s) for s in seeds])
+        differences = _differences(after, before, seeds)
+        both, dropped = list(differences), len(seeds) - len(differences)
+        bases = [self.series.bases[seed] for seed in both]
+        if len(set(bases)) >= MIN_RANDOM_BASES:
+            paired = compare_over_bases(list(differences.values()), bases, dropped)
+        else:
+            paired = compare_differences(list(differences.values()), dropped)
         if paired.effect is None:
             reason = self._why_undefined(point, arm, reference)
             paired = replace(paired, reason=reason or paired.reason)
         return Contrast(
             arm=arm,
             reference=self.against_measure or reference,
-            before=_mean(before, both),
-            after=_mean(after, both),
+            before=self._mean(before, both, paired),
+            after=self._mean(after, both, paired),
             paired=paired,
+            interaction=estimate_interaction(list(differences.values()), bases),
         )
+
+    def _mean(
+        self, values: SeedValues, seeds: Sequence[int], paired: PairedComparison
+    ) -> float | None:
+        """The mean over seeds or, if bases are the unit, the mean of the bases' means."""
+        by_unit: dict[Any, list[float | None]] = {}
+        for seed in seeds:
+            unit = seed if paired.num_bases is None else self.series.bases[seed]
+            by_unit.setdefault(unit, []).append(values[seed])
+        return mean_over_seeds([mean_over_seeds(group).mean for group in by_unit.values()]).mean
 
     def _why_undefined(self, point: ComparisonPoint, arm: str, reference: str) -> str:
         label = lookup(self.measure).label
@@ -278,5 +315,7 @@ def _companion_means(point: ComparisonPoint, arm: str, series: StudySeries) -> d
     }
 
 
-def _mean(values: SeedValues, seeds: Sequence[int]) -> float | None:
-    return mean_over_seeds([values[s] for s in seeds]).mean if seeds else None
+def _differences(after: SeedValues, before: SeedValues, seeds: Sequence[int]) -> dict[int, float]:
+    """After − before of the seeds that have both."""
+    pairs = {seed: (after.get(seed), before.get(seed)) for seed in seeds}
+    return {s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None}

@@ -31,7 +31,17 @@ def compose_headline(comparisons: Sequence[Comparison]) -> str:
         claims = [summarize_claim(c, verdict) for c in comparisons if decide_verdict(c) is verdict]
         if claims:
             parts.append(f"{verdict.value}: {'; '.join(claims)}.")
-    return " ".join(parts) or "The study has no questions."
+    if not parts:
+        return "The study has no questions."
+    bases = max(len(comparison.by_base) for comparison in comparisons)
+    over_bases = {c.effect.paired.num_bases for c in comparisons} - {None}
+    if over_bases:
+        parts.append(f"Intervals over {max(n for n in over_bases if n)} bases, a random effect.")
+    else:
+        parts.append(
+            f"All of it holds for {'this base' if bases == 1 else f'these {bases} bases'} only."
+        )
+    return " ".join(parts)
 
 
 def explain_comparison(comparison: Comparison) -> str:
@@ -123,7 +133,8 @@ def _explain_test(comparison: Comparison) -> str:
 def _count_seeds(comparison: Comparison) -> str:
     p = comparison.effect.paired
     dropped = f", {p.dropped} dropped because a value is missing" if p.dropped else ""
-    return f"{p.n} paired seeds{dropped}"
+    of_bases = f" of {p.num_bases} bases" if p.num_bases else ""
+    return f"{p.n} paired seeds{of_bases}{dropped}"
 
 
 def _explain_too_few_pairs(comparison: Comparison) -> str:
@@ -198,16 +209,48 @@ def _explain_matched(comparison: Comparison) -> str:
 
 
 def _explain_bases(comparison: Comparison) -> str:
+    """The effect of each base, their interaction with the arm, and which bases the result holds for."""
+    scope = _explain_scope(comparison)
     if len(comparison.by_base) < 2:
-        return ""
-    effects = {base: contrast.paired.effect for base, contrast in comparison.by_base.items()}
+        return scope
+    effects = {base: contrast.mean_difference for base, contrast in comparison.by_base.items()}
     text = ", ".join(
-        f"{base} {'too few seeds' if effect is None else format_signed(effect)}"
+        f"{base} {'undefined' if effect is None else format_signed(effect)}"
         for base, effect in effects.items()
     )
     if len({effect > 0 for effect in effects.values() if effect is not None}) > 1:
         text += ": the direction differs between bases"
-    return f"By base: {text}."
+    return f"By base: {text}. {_explain_interaction(comparison)} {scope}"
+
+
+def _explain_interaction(comparison: Comparison) -> str:
+    """Whether the effect depends on the base."""
+    interaction = comparison.effect.interaction
+    if interaction.p is None or interaction.f is None:
+        return f"Base × arm interaction: not tested ({interaction.reason})."
+    numbers = (
+        f"F({interaction.df_between}, {interaction.df_within}) = {interaction.f:.3g}, "
+        f"p {format_p(interaction.p)}"
+    )
+    depends = "the effect depends on the base" if interaction.p <= ALPHA else "not shown"
+    deviations = (
+        f"standard deviation {format_value(interaction.sd_between)} between bases, "
+        f"{format_value(interaction.sd_within)} between seeds of a base"
+    )
+    return f"Base × arm interaction: {depends} ({numbers}; {deviations}; not corrected)."
+
+
+def _explain_scope(comparison: Comparison) -> str:
+    """Which bases the interval and the test are about."""
+    num_bases = comparison.effect.paired.num_bases
+    if num_bases:
+        return (
+            f"Bases are a random effect: interval and test are Student's over the means of {num_bases} "
+            "bases, so they are about bases like these, not only about these."
+        )
+    count = len(comparison.by_base)
+    only = "this base" if count == 1 else f"these {count} bases"
+    return f"The interval and the test hold for {only} only."
 
 
 def _explain_small_ceiling(comparison: Comparison) -> str:
