@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
 from glasshouse.measures.detection import MIN_BENIGN
 from glasshouse.measures.result import Floats
-from glasshouse.models import Policy
 from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.fitted import Calibration, LabelledViews
 from glasshouse.monitors.views import Scope, View
+
+if TYPE_CHECKING:  # torch is imported where a model is run: the other monitors do not need it
+    from glasshouse.models import Policy
 
 BATCH_SIZE = 64
 
@@ -49,7 +50,6 @@ def count_cot_tokens(policy: Policy, completion: Sequence[int]) -> int:
     )
 
 
-@torch.inference_mode()
 def compute_cot_states(
     policy: Policy, rollouts: Sequence[tuple[Sequence[int], Sequence[int]]], layer: int
 ) -> Floats:
@@ -74,14 +74,17 @@ def compute_cot_states(
 
 def _last_states(policy: Policy, inputs: list[list[int]], layer: int) -> Floats:
     """(R, D) states after `layer` at the last token of each input."""
+    import torch
+
     lengths = torch.tensor([len(row) for row in inputs])
     tokens = torch.zeros(len(inputs), int(lengths.max()), dtype=torch.long)  # (R, L)
     for i, row in enumerate(inputs):
         tokens[i, : len(row)] = torch.tensor(row)
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
-    output = policy.model(
-        input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False
-    )
+    with torch.inference_mode():
+        output = policy.model(
+            input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False
+        )
     hidden = output.hidden_states[layer]  # (R, L, D)
     return np.asarray(hidden[torch.arange(len(inputs)), lengths - 1].double().numpy())
 

@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 
 MAX_DIGITS = 20
 """Expressions with a longer number are not evaluated."""
 MAX_OPERATIONS = 64
 """Expressions with more operations are not evaluated."""
+MAX_CACHED = 40
+"""Characters of a statement that is parsed once only: rollouts repeat the short ones."""
 
 _SPAN = re.compile(r"(?<![\w.])(?:[0-9(]|-(?=[0-9(]))(?:[0-9+\-*/()= \t]|\.(?<=[0-9].)(?=[0-9]))*+")
 """A span of arithmetic; it includes a point only between digits."""
@@ -93,6 +96,12 @@ def count_present_steps(cot: str, required: Sequence[str]) -> int:
 
 def _parse_statement(left: str, right: str) -> Statement | None:
     """The statement `left = right`, or None without an operation or a readable value."""
+    if len(left) + len(right) > MAX_CACHED:
+        return _parse_sides(left, right)
+    return _parse_short_sides(left, right)
+
+
+def _parse_sides(left: str, right: str) -> Statement | None:
     left, right = left.strip(" \t"), right.strip(" \t")
     computed = _evaluate(left)
     if computed is None or not computed.operations:
@@ -107,6 +116,9 @@ def _parse_statement(left: str, right: str) -> Statement | None:
         claimed.value,
         _is_equal(computed, claimed, right),
     )
+
+
+_parse_short_sides = lru_cache(maxsize=65_536)(_parse_sides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""Several runs: in which keys their configurations differ, which are seeds of one arm, their curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glasshouse.statistics import mean_interval
+from glasshouse.view.run_config import config_value, flatten_config
+from glasshouse.view.run_reader import RunReader, finite
+
+IGNORED_SECTIONS = (
+    "seed", "out", "threads", "backend", "monarch", "hosts", "checkpoints", "rollout_log", "monitor",
+    "trackers", "log_every", "diagnostics",
+)  # fmt: skip
+"""Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
+CURVES = ("reward", "accuracy", "length", "kl", "entropy", "frac_zero_std")
+"""Metrics of training steps that are compared, besides evaluations and measures."""
+MAX_RUNS = 40
+
+
+def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
+    """Everything that the comparison shows."""
+    readers = readers[:MAX_RUNS]
+    flat = [dict(flatten_config(reader.config)) for reader in readers]
+    arms = group_by_arm(readers)
+    return {
+        "runs": [
+            {
+                "id": reader.location.id,
+                "status": reader.status,
+                "seed": config_value(reader.config, "seed", 0),
+                "arm": arms[number],
+            }
+            for number, reader in enumerate(readers)
+        ],
+        "differences": diff_values([r.location.id for r in readers], flat),
+        "curves": compare_curves(readers, arms),
+    }
+
+
+def diff_values(ids: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The keys in which any two configurations differ, with each run's value."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    rows = []
+    for key in keys:
+        values = [config.get(key) for config in configs]
+        if len({json.dumps(value, sort_keys=True, default=str) for value in values}) > 1:
+            rows.append({"key": key, "values": dict(zip(ids, values, strict=True))})
+    # what changes the result first, then seeds and folders
+    return sorted(rows, key=lambda row: row["key"].split(".")[0] in IGNORED_SECTIONS)
+
+
+def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
+    """The name of each run's arm: the keys in which the arms differ."""
+    configs = [
+        {
+            key: value
+            for key, value in flatten_config(reader.config)
+            if key.split(".")[0] not in IGNORED_SECTIONS
+        }
+        for reader in readers
+    ]
+    keys = [
+        row["key"] for row in diff_values([str(n) for n in range(len(configs))], configs)
+    ]  # bases differ between the seeds of one arm
+    named = [key for key in keys if key != "model"] or keys
+    names = []
+    for config, reader in zip(configs, readers, strict=True):
+        parts = [f"{key}={config[key]}" for key in named if key in config]
+        folder = reader.path.parent.name if reader.location.study else ""
+        names.append(folder or ", ".join(parts) or "one configuration")
+    return names
+
+
+def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[str, Any]:
+    """Each measure by arm: the runs' own curves, and their mean with a 95 % interval over seeds."""
+    curves: dict[str, dict[str, Any]] = {}
+    for reader, arm in zip(readers, arms, strict=True):
+        for id, curve in run_curves(reader).items():
+            entry = curves.setdefault(
+                id, {**{k: v for k, v in curve.items() if k != "points"}, "arms": {}}
+            )
+            entry["arms"].setdefault(arm, []).append(
+                {"run": reader.location.id, "points": curve["points"]}
+            )
+    for entry in curves.values():
+        entry["arms"] = {
+            arm: {"runs": runs, "band": seed_band([run["points"] for run in runs])}
+            for arm, runs in entry["arms"].items()
+        }
+    return curves
+
+
+def run_curves(reader: RunReader) -> dict[str, Any]:
+    """The curves of one run: points are (step, value, low, high)."""
+    curves: dict[str, Any] = {
+        "held_out_accuracy": {
+            "label": "held-out accuracy",
+            "unit": "",
+            "bounds": (0, 1),
+            "points": [
+                (
+                    e["step"],
+                    finite(e.get("accuracy")),
+                    finite(e.get("accuracy_low")),
+                    finite(e.get("accuracy_high")),
+                )
+                for e in reader.describe_evaluations()
+            ],
+        }
+    }
+    for id, measure in reader.measures().items():
+        points = [(p["step"], p["value"], p["low"], p["high"]) for p in measure["points"]]
+        curves[id] = {
+            "label": measure["label"],
+            "unit": measure["unit"],
+            "bounds": measure["bounds"],
+            "points": points,
+        }
+    for name in CURVES:
+        points = [
+            (row["step"], finite(row[name]), None, None)
+            for row in reader.metrics.rows
+            if name in row
+        ]
+        if points:
+            label = {"frac_zero_std": "zero-variance groups", "length": "completion length"}.get(
+                name, name
+            )
+            curves[f"train.{name}"] = {
+                "label": f"{label}, training",
+                "unit": {"length": "tokens"}.get(name, ""),
+                "bounds": None,
+                "points": points,
+            }
+    return {id: curve for id, curve in curves.items() if curve["points"]}
+
+
+def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float | None, ...]]:
+    """(step, mean, low, high) at the steps that every curve has; the interval needs two runs."""
+    if len(curves) < 2:
+        return []
+    tables = [{p[0]: p[1] for p in points if p[1] is not None} for points in curves]
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    return [(step, *mean_interval([table[step] for table in tables])) for step in steps]

@@ -1,0 +1,239 @@
+"""All runs that a server shows: their readers and indexes, kept up to date by one thread.
+
+The thread looks at the files every `POLL_SECONDS`, reads what has grown, and indexes new rollouts
+of the runs that somebody looks at. Handlers read what is there and never wait for a whole index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from glasshouse.errors import RunDataError, RunError, did_you_mean
+from glasshouse.view.discovery import Catalog, RunLocation, find_runs
+from glasshouse.view.rollout_details import FrameCache
+from glasshouse.view.rollout_index import Frame, RolloutIndex, cache_folder, list_frames
+from glasshouse.view.run_reader import RunReader, read_overview
+from glasshouse.view.run_status import is_being_written
+from glasshouse.view.text_monitors import make_text_monitors
+
+POLL_SECONDS = 0.4
+SCAN_SECONDS = 3.0
+"""How often the folders are searched for new runs."""
+MAX_OPEN_RUNS = 12
+"""Runs whose metrics or indexes are kept in memory; the others are read again when they are opened."""
+IDLE_SECONDS = 600.0
+"""A run that nobody asked for in this time is closed."""
+
+
+class OpenRun:
+    """A run that somebody looks at: its reader, and its index once rollouts are asked for."""
+
+    def __init__(self, location: RunLocation, cache: Path) -> None:
+        self.location, self.cache = location, cache
+        self.reader = RunReader(location)
+        self.reader.refresh()
+        self.frames: list[Frame] = []
+        self.frame_cache = FrameCache()
+        self.index: RolloutIndex | None = None
+        self.used = time.monotonic()
+        self.lock = threading.Lock()
+        self._manifest_stamp: tuple[Any, ...] | None = None
+
+    def open_index(
+        self, budget: float = 0.25, first: int | None = None, last: int | None = None
+    ) -> RolloutIndex:
+        """The index. For at most `budget` seconds, index the steps that a request asks for; if the
+        thread is indexing already, return what there is."""
+        if self.index is None:
+            with self.lock:
+                if self.index is None:
+                    monitors = make_text_monitors(self.reader.config)
+                    index = RolloutIndex(cache_folder(self.cache, self.location.path), monitors)
+                    self._list_frames()
+                    index.total_frames = len(self.frames)
+                    self.index = index
+        index = self.index
+        if budget and not index.is_complete and self.lock.acquire(timeout=budget):
+            try:
+                low = first if first is not None else 0
+                high = last if last is not None else 1 << 60
+                inside = [frame for frame in self.frames if low <= frame.step <= high]
+                outside = [frame for frame in self.frames if not low <= frame.step <= high]
+                self._update(index, inside + outside, budget)
+            finally:
+                self.lock.release()
+        return index
+
+    def poll(self) -> bool:
+        """Read what has grown, and index for a moment; returns whether anything changed."""
+        changed = self.reader.refresh()
+        if self.index is not None and self.lock.acquire(blocking=False):
+            try:
+                changed |= self._list_frames()
+                if not self.index.is_complete:
+                    changed |= self._update(self.index, self.frames, POLL_SECONDS)
+            finally:
+                self.lock.release()
+        return changed
+
+    @property
+    def needs_indexing(self) -> bool:
+        return self.index is not None and not self.index.is_complete
+
+    def _update(self, index: RolloutIndex, frames: Sequence[Frame], budget: float) -> bool:
+        deadline, count = time.monotonic() + budget, 0
+        for _ in index.update(frames):
+            count += 1
+            if time.monotonic() > deadline:
+                break
+        return count > 0
+
+    def _list_frames(self) -> bool:
+        """Read the manifest again if it has changed."""
+        manifest = self.location.path / "results" / "rollouts" / "manifest.jsonl"
+        try:
+            status = manifest.stat()
+            stamp: tuple[Any, ...] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except OSError:
+            stamp = ()
+        stamp = (*stamp, id(self.reader.monitor))
+        if stamp == self._manifest_stamp:
+            return False
+        self._manifest_stamp = stamp
+        try:
+            self.frames = list_frames(self.location.path, self.reader.monitor)
+        except RunDataError:
+            self.frames = []  # an unreadable manifest: nothing can be found without it
+        if self.index is not None:
+            self.index.total_frames = len(self.frames)
+        return True
+
+    def close(self) -> None:
+        with self.lock:
+            if self.index is not None:
+                self.index.close()
+                self.index = None
+
+
+class Library:
+    """The runs below the served folders.
+
+    Example: `library = Library([Path("runs")], cache); library.open_run("try").reader.describe()`
+    """
+
+    def __init__(self, roots: Sequence[Path], cache: Path) -> None:
+        self.roots, self.cache = list(roots), cache
+        self.catalog: Catalog = find_runs(self.roots)
+        self.open_runs: OrderedDict[str, OpenRun] = OrderedDict()
+        self.version = 0
+        """Increases whenever anything changed."""
+        self.lock = threading.Lock()
+        self._overviews: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._scanned = time.monotonic()
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def find_run(self, id: str) -> RunLocation:
+        location = self.catalog.runs.get(id)
+        if location is None:
+            known = self.catalog.runs
+            raise RunError(
+                f'There is no run "{id[:100]}" in the served folders.{did_you_mean(id, known)}'
+            )
+        return location
+
+    def open_run(self, id: str) -> OpenRun:
+        """The run with this id, opened if it is not."""
+        location = self.find_run(id)
+        with self.lock:
+            run = self.open_runs.get(id)
+            if run is None or run.location != location:
+                run = OpenRun(location, self.cache)
+                self.open_runs[id] = run
+            self.open_runs.move_to_end(id)
+            run.used = time.monotonic()
+            surplus = [key for key in self.open_runs if key != id][
+                : len(self.open_runs) - MAX_OPEN_RUNS
+            ]
+            for key in surplus:
+                self.open_runs.pop(key).close()
+        return run
+
+    def list_overviews(self) -> list[dict[str, Any]]:
+        """One entry per run; a run whose files have not changed is not read again."""
+        return [self._overview(location) for location in self.catalog.runs.values()]
+
+    def _overview(self, location: RunLocation) -> dict[str, Any]:
+        stamp = stamp_run(location.path)
+        known = self._overviews.get(location.id)
+        if known is None or known[0] != stamp:
+            known = (stamp, read_overview(location))
+            self._overviews[location.id] = known
+        return known[1]
+
+    # --- staying up to date ----------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._poll_forever, name="view-poll", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread:
+            self._thread.join(5)
+        with self.lock:
+            for run in self.open_runs.values():
+                run.close()
+            self.open_runs.clear()
+
+    def poll(self) -> None:
+        """Look at every open run and at the files of all others once."""
+        changed = False
+        if time.monotonic() - self._scanned > SCAN_SECONDS:
+            catalog = find_runs(self.roots)
+            changed |= catalog != self.catalog
+            self.catalog, self._scanned = catalog, time.monotonic()
+            self._overviews = {id: o for id, o in self._overviews.items() if id in catalog.runs}
+        with self.lock:
+            runs = list(self.open_runs.items())
+        for id, run in runs:
+            changed |= run.poll()
+            if time.monotonic() - run.used > IDLE_SECONDS:
+                with self.lock:
+                    closed = self.open_runs.pop(id, None)
+                if closed:
+                    closed.close()
+        for id, (stamp, _) in list(self._overviews.items()):
+            location = self.catalog.runs.get(id)
+            changed |= location is not None and stamp_run(location.path) != stamp
+        self.version += changed
+
+    def _poll_forever(self) -> None:
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            with contextlib.suppress(OSError):  # a run was deleted; the next scan drops it
+                self.poll()
+            is_busy = any(run.needs_indexing for run in list(self.open_runs.values()))
+            rest = POLL_SECONDS - (time.monotonic() - started)
+            self._stopping.wait(max(0.02 if is_busy else 0.05, 0.0 if is_busy else rest))
+
+
+def stamp_run(path: Path) -> tuple[Any, ...]:
+    """Changes when a file changes that the list of runs depends on."""
+    stamp: list[Any] = []
+    for name in ("config.yaml", "results/metrics.jsonl", "results/events.jsonl", "results/summary.json",
+                 "results/monitor.json"):  # fmt: skip
+        try:
+            status = (path / name).stat()
+            stamp.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            stamp.append(None)
+    return (*stamp, is_being_written(path))

@@ -1,0 +1,425 @@
+"""Reads one run for the page: configuration, metrics, events, monitor results, status and damage.
+
+`refresh` reads only what has changed. What is damaged is left out and named in `damage`; the rest
+is shown. Weights are never read, so nothing here needs torch; `glasshouse check` verifies them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from glasshouse.checksums import parse_checked, read_regular_file
+from glasshouse.errors import RunDataError
+from glasshouse.measures.registry import lookup
+from glasshouse.store.monitor_results import RESULTS_FILE, read_monitor_results
+from glasshouse.store.run_directory import read_summary
+from glasshouse.text import shell_command
+from glasshouse.view.checked_lines import GrowingFile, Row, read_sample
+from glasshouse.view.discovery import RunLocation
+from glasshouse.view.run_config import (
+    config_value,
+    flatten_config,
+    read_config_text,
+    read_run_config,
+)
+from glasshouse.view.run_status import PHASE_EVENTS, find_status, is_being_written, seconds_left
+
+SPARK_POINTS = 60
+"""Points of a sparkline in the list of runs."""
+STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
+UNMARKED_EVENTS = ("evaluation", "audit", "prune")
+"""Events that are not drawn as a mark; evaluations are points of a curve."""
+HEADLINE_MEASURES = (
+    "disclosure_rule.undetected_use",
+    "organism.disclosure_rule.undetected_use",
+    "step_verifier.undetected_use",
+    "organism.step_verifier.undetected_use",
+    "reliance",
+    "interventions.necessity_uplift",
+)
+"""The measure of monitorability in the list of runs: the first of these that a run has."""
+
+
+@dataclass(slots=True)
+class StampedFile:
+    """A small file that is read again when it changes."""
+
+    path: Path
+    stamp: tuple[int, int, int] | None = None
+
+    def has_changed(self) -> bool:
+        try:
+            status = self.path.stat()
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        except OSError:
+            stamp = (0, 0, 0)
+        changed = stamp != self.stamp
+        self.stamp = stamp
+        return changed
+
+
+@dataclass(slots=True)
+class RunReader:
+    """One run.
+
+    Example:
+        reader = RunReader(RunLocation("try", Path("runs/try")))
+        reader.refresh()
+        reader.describe()["metrics"]["columns"]["reward"]
+    """
+
+    location: RunLocation
+    version: int = 0
+    """Increases whenever `refresh` finds a change."""
+    is_active: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+    config_problem: str = ""
+    summary: dict[str, Any] | None = None
+    summary_problem: str = ""
+    monitor: dict[str, Any] | None = None
+    monitor_problem: str = ""
+    checkpoints: list[int] = field(default_factory=list)
+    metrics: GrowingFile = field(init=False)
+    events: GrowingFile = field(init=False)
+    _files: dict[str, StampedFile] = field(init=False)
+
+    def __post_init__(self) -> None:
+        results = self.path / "results"
+        self.metrics = GrowingFile(results / "metrics.jsonl", "step")
+        self.events = GrowingFile(results / "events.jsonl", "event")
+        self._files = {
+            "config": StampedFile(self.path / "config.yaml"),
+            "summary": StampedFile(results / "summary.json"),
+            "monitor": StampedFile(results / RESULTS_FILE),
+            "checkpoints": StampedFile(self.path / "checkpoints"),
+        }
+
+    @property
+    def path(self) -> Path:
+        return self.location.path
+
+    def refresh(self) -> bool:
+        """Read what has changed; returns whether anything did."""
+        changed = self.metrics.refresh() | self.events.refresh()
+        for name, file in self._files.items():
+            if file.has_changed():
+                getattr(self, f"_load_{name}")()
+                changed = True
+        is_active = is_being_written(self.path)
+        changed |= is_active != self.is_active
+        self.is_active = is_active
+        self.version += changed
+        return changed
+
+    def _load_config(self) -> None:
+        self.config, self.config_problem = read_run_config(self.path)
+
+    def _load_summary(self) -> None:
+        self.summary, self.summary_problem = None, ""
+        try:
+            self.summary = read_summary(self.path / "results" / "summary.json")
+        except RunDataError as error:
+            self.summary_problem = str(error)
+
+    def _load_monitor(self) -> None:
+        self.monitor, self.monitor_problem = None, ""
+        try:
+            self.monitor = read_monitor_results(self.path / "results")
+        except RunDataError as error:
+            self.monitor_problem = str(error)
+
+    def _load_checkpoints(self) -> None:
+        self.checkpoints = list_checkpoint_steps(self.path)
+
+    # --- what the page shows ---------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        return find_status(self.events.rows, self.summary, self.is_active)
+
+    @property
+    def step(self) -> int:
+        return int(self.metrics.rows[-1]["step"]) if self.metrics.rows else 0
+
+    def describe(self, since: int = -1) -> dict[str, Any]:
+        """Everything about the run; metrics only of steps after `since`."""
+        steps = int(config_value(self.config, "steps", 0) or 0)
+        left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
+        return {
+            **describe_run(self.location, self.config),
+            "status": self.status,
+            "step": self.step,
+            "steps": steps,
+            "seconds_left": left,
+            "version": self.version,
+            "generation": self.metrics.generation,
+            "config": dict(flatten_config(self.config)),
+            "config_text": read_config_text(self.path),
+            "metrics": metric_columns(self.metrics.rows, since),
+            "evaluations": load_evaluation_rows(self.events.rows),
+            "measures": self.measures(),
+            "marks": list(self._marks()),
+            "checkpoints": self._describe_checkpoints(),
+            "verdict": (self.monitor or {}).get("verdict", ""),
+            "summary": self.summary,
+            "commands": self._commands(),
+            "damage": self.damage(),
+        }
+
+    def describe_evaluations(self) -> list[Row]:
+        return load_evaluation_rows(self.events.rows)
+
+    def measures(self) -> dict[str, Any]:
+        """The curves of every measure: of the run's evaluations, then of `glasshouse monitor`."""
+        return collect_measures(load_evaluation_rows(self.events.rows), self.monitor)
+
+    def damage(self) -> list[dict[str, str]]:
+        """What cannot be read, and what to do."""
+        check = f"{shell_command(['glasshouse', 'check', self.path])} says what is lost."
+        items = [
+            ("config.yaml", self.config_problem),
+            (
+                "results/summary.json",
+                self.summary_problem and f"is damaged: {self.summary_problem}",
+            ),
+            ("results/monitor.json", self.monitor_problem and "is damaged"),
+            *(
+                (f"results/{file.path.name}", describe_lines(file))
+                for file in (self.metrics, self.events)
+            ),
+        ]
+        return [
+            {"file": file, "problem": problem, "remedy": check}
+            for file, problem in items
+            if problem
+        ]
+
+    def _marks(self) -> Iterator[dict[str, Any]]:
+        for event in self.events.rows:
+            if event["event"] not in UNMARKED_EVENTS:
+                yield {
+                    "step": event.get("step", 0),
+                    "kind": event["event"],
+                    "time": event.get("time", ""),
+                    "text": describe_event(event),
+                }
+
+    def _describe_checkpoints(self) -> list[dict[str, Any]]:
+        saves = {e.get("step"): e for e in self.events.rows if e["event"] == "save"}
+        return [
+            {
+                "step": step,
+                "reason": saves.get(step, {}).get("reason", ""),
+                "reward": saves.get(step, {}).get("reward"),
+                "bytes": saves.get(step, {}).get("bytes"),
+            }
+            for step in self.checkpoints
+        ]
+
+    def _commands(self) -> dict[str, str]:
+        return {
+            name: shell_command(["glasshouse", name, self.path])
+            for name in ("monitor", "report", "resume", "check")
+        }
+
+
+def read_overview(location: RunLocation) -> dict[str, Any]:
+    """One line of the list of runs. Reads a sample of the metrics, so that many runs are quick."""
+    path = location.path
+    config, problem = read_run_config(path)
+    rows, count = read_sample(path / "results" / "metrics.jsonl", "step", SPARK_POINTS)
+    events = read_selected_events(path / "results" / "events.jsonl", (*PHASE_EVENTS, "evaluation"))
+    damage = [problem] if problem else []
+    summary = monitor = None
+    try:
+        summary = read_summary(path / "results" / "summary.json")
+        monitor = read_monitor_results(path / "results")
+    except RunDataError as error:
+        damage.append(str(error))
+    steps = int(config_value(config, "steps", 0) or 0)
+    status = find_status(events, summary, is_being_written(path))
+    evaluations = load_evaluation_rows(events)
+    measures = collect_measures(evaluations, monitor)
+    headline = next((id for id in HEADLINE_MEASURES if id in measures), None)
+    return {
+        **describe_run(location, config),
+        "status": status,
+        "step": int(rows[-1]["step"]) if rows else 0,
+        "steps": steps,
+        "logged_steps": count,
+        "reward": finite(rows[-1].get("reward")) if rows else None,
+        "seconds_left": seconds_left(rows, steps) if status == "running" else None,
+        "updated": max(
+            [str(event.get("time", "")) for event in events]
+            + [str((row.get("timing") or {}).get("time", "")) for row in rows[-1:]],
+            default="",
+        ),
+        "accuracy": [
+            {
+                "step": e["step"],
+                "value": finite(e.get("accuracy")),
+                "low": finite(e.get("accuracy_low")),
+                "high": finite(e.get("accuracy_high")),
+            }
+            for e in evaluations
+        ],
+        "train_accuracy": [[row["step"], finite(row.get("accuracy"))] for row in rows],
+        "monitorability": {"id": headline, **measures[headline]} if headline else None,
+        "damage": damage,
+    }
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": location.id,
+        "study": location.study,
+        "task": str(config_value(config, "task.name", "")),
+        "style": str(config_value(config, "task.style", "")),
+        "algorithm": str(config_value(config, "learn.algorithm", "")),
+        "model": str(config_value(config, "model", "")),
+        "seed": config_value(config, "seed", 0),
+    }
+
+
+def metric_columns(rows: Sequence[Row], since: int) -> dict[str, Any]:
+    """Metrics by column, with the seconds of each phase as `seconds_<phase>`."""
+    kept = [row for row in rows if row["step"] > since]
+    flat = [_flatten_metrics(row) for row in kept]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return {
+        "steps": [row["step"] for row in kept],
+        "columns": {name: [row.get(name) for row in flat] for name in names},
+    }
+
+
+def _flatten_metrics(row: Row) -> dict[str, float | None]:
+    values = {
+        name: finite(value)
+        for name, value in row.items()
+        if name != "step" and isinstance(value, int | float)
+    }
+    timing = row.get("timing")
+    for name, value in timing.items() if isinstance(timing, dict) else ():
+        if isinstance(value, int | float):
+            values[name if "_" in name else f"seconds_{name}"] = finite(value)
+    return values
+
+
+def load_evaluation_rows(events: Sequence[Row]) -> list[Row]:
+    """The last evaluation of each step: a resumed run may have repeated one."""
+    by_step = {row["step"]: row for row in events if row["event"] == "evaluation" and "step" in row}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def collect_measures(
+    evaluations: Sequence[Row], monitor: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Every measure over steps, with its label, unit, bounds and definition."""
+    points: dict[str, list[dict[str, Any]]] = {}
+    for evaluation in evaluations:
+        organism = evaluation.get("organism")
+        flat = flatten_config(organism) if isinstance(organism, dict) else ()
+        for id, value in flat:
+            if id != "rollouts" and (value is None or isinstance(value, int | float)):
+                point = {
+                    "step": evaluation["step"],
+                    "value": finite(value),
+                    "low": None,
+                    "high": None,
+                }
+                points.setdefault(id, []).append(point)
+    for subject in (monitor or {}).get("subjects", []):
+        for evaluation_name, estimates in subject["measures"].items():
+            for name, estimate in estimates.items():
+                interval, null = estimate.get("interval") or {}, estimate.get("null") or {}
+                points.setdefault(f"{evaluation_name}.{name}", []).append(
+                    {
+                        "step": subject["step"],
+                        "value": finite(estimate["measure"]["value"]),
+                        "low": finite(interval.get("low")),
+                        "high": finite(interval.get("high")),
+                        "null": finite(null.get("mean")),
+                        "n": estimate["measure"].get("n"),
+                    }
+                )
+    return {id: {**describe_measure(id), "points": values} for id, values in points.items()}
+
+
+def describe_measure(id: str) -> dict[str, Any]:
+    spec = lookup(id)
+    return {
+        "label": spec.label,
+        "unit": spec.unit,
+        "bounds": spec.bounds,
+        "direction": spec.direction,
+        "definition": spec.definition,
+    }
+
+
+def describe_event(event: Row) -> str:
+    """An event in one line."""
+    if "text" in event:
+        return str(event["text"])
+    hidden = ("event", "time", "step", "path", "bytes")
+    parts = [
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in event.items()
+        if name not in hidden and value is not None
+    ]
+    return ", ".join(parts)
+
+
+def describe_lines(file: GrowingFile) -> str:
+    if file.problem:
+        return f"cannot be read: {file.problem}"
+    if not file.damaged:
+        return ""
+    listed = ", ".join(map(str, file.damaged[:5])) + (", …" if len(file.damaged) > 5 else "")
+    return f"is damaged in line {listed}"
+
+
+def read_selected_events(path: Path, names: Sequence[str]) -> list[Row]:
+    """The verified events of these kinds; other lines are not parsed."""
+    try:
+        data = read_regular_file(path)
+    except OSError:
+        return []
+    prefixes = tuple(f'{{"event": "{name}"'.encode() for name in names)
+    rows = []
+    for text in data.split(b"\n")[:-1]:
+        if text.startswith(prefixes):
+            try:
+                rows.append(parse_checked(text))
+            except RunDataError:
+                continue
+    return rows
+
+
+def list_checkpoint_steps(run: Path) -> list[int]:
+    try:
+        names = [path.name for path in (run / "checkpoints").iterdir()]
+    except OSError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := STEP_FOLDER.fullmatch(name)))
+
+
+def finite(value: Any) -> float | None:
+    """The number, or None if it is missing or not finite: JSON has no NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def to_json(value: Any) -> bytes:
+    """JSON in which nothing ends an inline script or changes the direction of a terminal's text."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")

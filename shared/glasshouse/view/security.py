@@ -1,0 +1,107 @@
+"""What keeps a page of local files local: host check, token, and response headers.
+
+A page in the same browser could reach a server on loopback through a name that resolves to
+127.0.0.1 (DNS rebinding). The server therefore answers only requests whose `Host` names an address
+that it listens on. On any other address than loopback a token is required as well.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from http.cookies import SimpleCookie
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "glasshouse_view_token"
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_host_names(host: str, extra: Collection[str] = ()) -> frozenset[str]:
+    """The names that a request's `Host` may have, without the port, in lower case."""
+    names = {*LOOPBACK_NAMES, *(name.lower() for name in extra)}
+    if host not in ("0.0.0.0", "::"):
+        names.add(f"[{host}]" if ":" in host else host.lower())
+    return frozenset(names)
+
+
+class Guard:
+    """Checks every request before the application sees it, and adds headers to every response.
+
+    Example: `Guard(app, hosts=allowed_host_names("127.0.0.1"), token="")`
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], token: str) -> None:
+        self.app, self.hosts, self.token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self.check(scope)
+        await (refusal or self.app)(scope, receive, send_with_headers)
+
+    def check(self, scope: Scope) -> Response | None:
+        """The answer to a request that may not pass; None if it may."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if name not in self.hosts:
+            return PlainTextResponse(
+                "This server does not answer under that host name. Open the address that "
+                "`glasshouse view` printed, or start it with --allow-host NAME.\n",
+                status_code=421,
+            )
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This server only reads.\n", status_code=405)
+        if not self.token:
+            return None
+        query = QueryParams(scope["query_string"])
+        if self._is_token(query.get("token", "")):
+            response = RedirectResponse(scope["path"] or "/", status_code=303)
+            response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", path="/")
+            return response
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is_token(cookie.value if cookie else "") or self._is_token(bearer):
+            return None
+        return PlainTextResponse(
+            "A token is required: open the address with ?token=… that `glasshouse view` printed.\n",
+            status_code=401,
+        )
+
+    def _is_token(self, value: str) -> bool:
+        return hmac.compare_digest(value.encode(), self.token.encode())
