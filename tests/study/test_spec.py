@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from glasshouse.errors import ConfigError
+from glasshouse.evaluation.setup import draw_held_out
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
+from glasshouse.tasks import make_task
 
 STUDY = """
 title: Outcome RL on a leaked hint
@@ -51,6 +53,24 @@ def test_a_seed_has_the_same_base_in_every_arm(file: Path) -> None:
         assert [c.model for c in configs] == ["leaked-hint-0", "leaked-hint-1", "leaked-hint-0"]
         assert [c.seed for c in configs] == [0, 1, 2]
     assert list(study.arm_seed_pairs())[:3] == [("outcome", 0), ("kl", 0), ("random", 0)]
+
+
+def test_each_seed_can_have_its_own_evaluation_problems_the_same_in_every_arm(file: Path) -> None:
+    shared = load_study(file)
+    assert {shared.run_config("kl", seed).evaluate.seed for seed in (0, 1)} == {0}
+    file.write_text(f"{STUDY}evaluation_problems: per_seed\n")
+    study = load_study(file)
+    for seed in (0, 1):
+        drawn = {
+            arm: [p.key for p in draw_held_out(config, make_task("leaked_hint", {}))]
+            for arm in ("outcome", "kl")
+            for config in [study.run_config(arm, seed)]
+        }
+        assert drawn["outcome"] == drawn["kl"]
+        assert study.run_config("kl", seed).evaluate.seed == seed
+    file.write_text(file.read_text().replace("learn.kl_coef: 0.3", "evaluate.seed: 3"))
+    with pytest.raises(ConfigError, match=r"arm kl: evaluate.seed .*evaluation_problems"):
+        load_study(file)
 
 
 def test_command_line_overrides_apply_before_the_arms(file: Path) -> None:

@@ -25,6 +25,8 @@ from glasshouse.study.spec import Study, load_study, parse_study
 COMMENT = (
     "# Written by `glasshouse study freeze`. Later changes of this file are reported as amendments."
 )
+OPTIONS = ("evaluation_problems",)
+"""Keys of a study that are registered unless they have their default value."""
 NOT_FROZEN = (
     "The study file was not frozen: questions, seeds and horizon may have been chosen after a look at "
     "results."
@@ -82,6 +84,11 @@ def registered_content(study: Study) -> dict[str, Any]:
             for question in study.questions
         ],
         "reuse_seeds": study.reuse_seeds,
+        **{
+            key: getattr(study, key)
+            for key in OPTIONS
+            if key in study.model_dump(exclude_defaults=True)
+        },
     }
     copy: dict[str, Any] = json.loads(json.dumps(content))  # tuples become lists
     return copy
@@ -122,6 +129,8 @@ def _list_entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(key, value) of everything that is compared; a question is identified by its text."""
     for key in ("bases", "seeds", "reuse_seeds"):
         yield key, content.get(key, [])
+    for key in OPTIONS:
+        yield key, content.get(key, Study.model_fields[key].default)
     for key, value in content.get("config", {}).items():
         yield f"config.{key}", value
     for arm, settings in content.get("arms", {}).items():

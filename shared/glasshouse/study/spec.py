@@ -82,6 +82,9 @@ class Study(Section):
     """Runs per arm: a number n (seeds 0 to n − 1), {first: 100, count: 12}, or a list."""
     reuse_seeds: tuple[str, ...] = ()
     """Names of studies whose seeds this one may use again, with the same bases."""
+    evaluation_problems: Literal["shared", "per_seed"] = "shared"
+    """`shared`: all runs are evaluated on the same held-out problems. `per_seed`: each seed has its own,
+    the same in every arm, so that intervals include the variance between problems."""
     config: dict[str, Any] = Field({})
     """What all runs share, with the keys of any configuration file."""
     arms: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -179,7 +182,11 @@ class Study(Section):
 
     def run_config(self, arm: str, seed: int, out: Path | None = None) -> Config:
         """The configuration of one run."""
-        reserved = {"seed": seed, "model": self.base_of(seed), "out": str(out or "")}
+        reserved: dict[str, Any] = {
+            "seed": seed, "model": self.base_of(seed), "out": str(out or "")
+        }  # fmt: skip
+        if self.evaluation_problems == "per_seed":
+            reserved["evaluate.seed"] = seed
         return configs.resolve_layers(
             [("config", self.config), (f"arms.{arm}", self.arms[arm]), ("the study", reserved)]
         )
@@ -301,6 +308,13 @@ def parse_study(tree: Mapping[str, Any], where: str) -> Study:
     _refuse_reserved_keys(configs.merge_layers([study.config]), f"{where}, config")
     for arm, overrides in study.arms.items():
         _refuse_reserved_keys(configs.merge_layers([overrides]), f"{where}, arm {arm}")
+        if study.evaluation_problems == "per_seed":
+            evaluate = configs.merge_layers([study.config, overrides]).get("evaluate") or {}
+            for key in {"seed", "file"} & set(evaluate):
+                raise ConfigError(
+                    f"{where}, arm {arm}: evaluate.{key} fixes the held-out problems, but "
+                    "`evaluation_problems: per_seed` gives each seed its own. Remove one of the two."
+                )
     return study
 
 
