@@ -23,7 +23,7 @@ PROOFS = {
     "hosts": ("hosts-proof", 5),
     "data": ("data-million", 10),
     "parser": ("parser-proof", 15),
-    "demo": ("demo-seeds", 10),
+    "example": ("example-seeds", 10),
     "image": ("image-proof", 10),
     "resume": ("resume-proof", 15),
     "damage": ("bit-flip-proof", 45),

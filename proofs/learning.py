@@ -1,6 +1,6 @@
-"""Learning proofs over several seeds, with thresholds. `make demo-seeds`, `make learn-all`.
+"""Learning proofs over several seeds, with thresholds. `make example-seeds`, `make learn-all`.
 
-    python -m proofs.learning demo reinforce tasks
+    python -m proofs.learning example reinforce tasks
 
 Each proof trains the example experiment, two runs at a time, prints one line per run with whether its
 claim holds, and writes docs/measured/<proof>.json. Finished runs in runs/proofs are not repeated.
@@ -26,11 +26,11 @@ Arm = tuple[str, list[str]]
 """A name and its overrides."""
 
 
-def demo() -> bool:
+def example() -> bool:
     """Held-out greedy accuracy from at most 0.50 to at least 0.90 in each of 5 seeds."""
-    arms = [(f"demo-{seed}", [f"seed={seed}"]) for seed in range(5)]
+    arms = [(f"example-{seed}", [f"seed={seed}"]) for seed in range(5)]
     return run_proof(
-        "demo", arms, lambda s: s["before"]["accuracy"] <= 0.5 and s["after"]["accuracy"] >= 0.9
+        "example", arms, lambda s: s["before"]["accuracy"] <= 0.5 and s["after"]["accuracy"] >= 0.9
     )
 
 
@@ -55,7 +55,7 @@ def tasks() -> bool:
 
 REINFORCE = ["learn.algorithm=reinforce"]
 TASK_SETTINGS: dict[str, list[str]] = {}
-PROOFS: dict[str, Callable[[], bool]] = {"demo": demo, "reinforce": reinforce, "tasks": tasks}
+PROOFS: dict[str, Callable[[], bool]] = {"example": example, "reinforce": reinforce, "tasks": tasks}
 
 
 def accuracy_gain(summary: dict[str, Any]) -> float:

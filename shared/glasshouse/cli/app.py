@@ -10,14 +10,27 @@ from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 
 from glasshouse import __version__
-from glasshouse.cli import build, data, hosts, inspect, measure, rollouts, study, track, train
+from glasshouse.cli import (
+    build,
+    data,
+    demo,
+    hosts,
+    inspect,
+    measure,
+    rollouts,
+    study,
+    track,
+    train,
+    view,
+)
 from glasshouse.cli.parser import CommandParser
 from glasshouse.errors import GlasshouseError
 from glasshouse.text import terminal_safe
 
 GROUPS = {
+    "start": (demo.add_commands,),
     "train": (train.add_commands,),
-    "inspect": (rollouts.add_commands, inspect.add_commands),
+    "inspect": (view.add_commands, rollouts.add_commands, inspect.add_commands),
     "measure": (measure.add_commands, study.add_commands),
     "scale out": (hosts.add_commands, track.add_commands),
     "build": (build.add_commands, data.add_commands),
@@ -27,8 +40,9 @@ INTRODUCTION = """\
 Train language models with RL, and measure whether their chain of thought can still be monitored."""
 EPILOG = """\
 examples:
-  glasshouse train --dry-run      # print the resolved configuration
+  glasshouse demo                 # does a monitor in the reward hide the use of a hint? (3 minutes)
   glasshouse train                # the embedded model learns digit sums, in about a minute
+  glasshouse train --dry-run      # print the resolved configuration
   glasshouse COMMAND --help       # arguments and examples of one command
 
 Arguments of the form key=value override the configuration; `glasshouse config` explains every key.
