@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from glasshouse.models import Policy
-from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
+from glasshouse.models.tokenizer import ASSISTANT, END, PAD, SYSTEM, USER, train_tokenizer
 
 SPECIAL = [PAD, END, USER, ASSISTANT]
 TEXTS = [
@@ -99,3 +99,24 @@ def test_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
 
 def test_training_twice_gives_the_same_tokenizer() -> None:
     assert train_tokenizer(TEXTS, 420).get_vocab() == TOKENIZER.get_vocab()
+
+
+PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 2000, phrases=True)
+
+
+def test_with_phrases_a_number_of_a_question_is_one_token_and_an_answer_is_single_digits() -> None:
+    question, answer = PHRASES("What is 273 * 46?")["input_ids"], PHRASES("[ANSWER] 12558")
+    assert [PHRASES.decode([i]) for i in question] == ["What is ", "273", " * ", "46", "?"]
+    assert [PHRASES.decode([i]) for i in answer["input_ids"]] == ["[ANSWER] ", *"12558"]
+    assert all(len(PHRASES(f"{n} ")["input_ids"]) == 2 for n in range(1000))
+
+
+@given(st.text())
+def test_with_phrases_any_text_round_trips(text: str) -> None:
+    assert PHRASES.decode(PHRASES(text)["input_ids"]) == text
+
+
+def test_with_phrases_the_chat_template_keeps_the_system_message() -> None:
+    chat = [{"role": "system", "content": "Multiply."}, {"role": "user", "content": "2 * 3?"}]
+    prompt = PHRASES.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert prompt == f"{SYSTEM}Multiply.{USER}2 * 3?{ASSISTANT}"

@@ -19,6 +19,7 @@ from glasshouse import randomness
 from glasshouse.learn.learner import TrainingSample, pack_microbatches
 from glasshouse.models import Policy, load_policy, tokenizer
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
+from glasshouse.models.tokenizer import LARGEST_NUMBER
 from glasshouse.pocket.recipe import Phase, Recipe
 
 HEAD_DIM = 32
@@ -39,7 +40,9 @@ def build_base_model(
         start = load_policy(recipe.start_from)
         policy = Policy(recipe.name, start.model, start.tokenizer, make_card(recipe))
     else:
-        trained = tokenizer.train_tokenizer(recipe.tokenizer_texts(), recipe.vocab_size)
+        trained = tokenizer.train_tokenizer(
+            recipe.tokenizer_texts(), recipe.vocab_size, phrases=recipe.phrases
+        )
         policy = Policy(recipe.name, untrained_model(recipe, trained), trained, make_card(recipe))
     steps_done = 0
     for phase in recipe.phases:
@@ -98,7 +101,24 @@ def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
     )
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        return LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)
+        if recipe.phrases:
+            compose_number_embeddings(model, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def compose_number_embeddings(model: LlamaForCausalLM, tokenizer: Any) -> None:
+    """Makes the embedding of each number token the sum of one random vector per digit and place. Numbers
+    that share a digit at a place are then similar from the start, which saves the model from learning it
+    number by number."""
+    embeddings = model.get_input_embeddings().weight  # (V, D)
+    places = len(str(LARGEST_NUMBER))
+    vectors = torch.randn(places, 10, embeddings.shape[1]) * model.config.initializer_range
+    for number in range(LARGEST_NUMBER + 1):
+        digits = [int(digit) for digit in reversed(str(number))]
+        token = tokenizer.convert_tokens_to_ids(str(number))
+        embeddings[token] = sum(vectors[place, digit] for place, digit in enumerate(digits))
 
 
 def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[TrainingSample]:

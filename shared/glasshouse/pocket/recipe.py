@@ -64,6 +64,8 @@ class Recipe:
     num_layers: int = 4
     intermediate_size: int = 176
     vocab_size: int = 512
+    phrases: bool = False
+    """A token may be a phrase or a number of a question, and the chat template keeps the system message."""
     batch_size: int = 64
     seed: int = 0
     start_from: str = ""
