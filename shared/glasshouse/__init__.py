@@ -1,3 +1,128 @@
-"""Glasshouse: grow language models under RL and see whether their reasoning can still be read."""
+"""Glasshouse: does RL make a model's chain of thought harder to monitor?
+
+    import glasshouse
+
+    config = glasshouse.load_config(overrides={"steps": 40, "out": "runs/try"})
+    result = glasshouse.train(config)
+    print(result.before["accuracy"], result.after["accuracy"])
+    glasshouse.plot_learning_curves(result.path)
+
+docs/python.md explains every name of `__all__`. Each is imported when it is first used, so that
+`import glasshouse` takes milliseconds and does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glasshouse.api.evaluating import EvaluationResult, evaluate
+    from glasshouse.api.figures import plot_learning_curves, plot_study
+    from glasshouse.api.grading import explain_grade, grade
+    from glasshouse.api.monitoring import monitor
+    from glasshouse.api.parts import (
+        check_task,
+        make_monitor,
+        make_penalty,
+        make_reward,
+        make_task,
+    )
+    from glasshouse.api.runs import Records, Run, open_run
+    from glasshouse.api.studies import StudyResult, load_study, run_study
+    from glasshouse.api.training import TrainResult, resume, train
+    from glasshouse.config import Config, load_config, override_config
+    from glasshouse.errors import GlasshouseError
+    from glasshouse.rewards.penalties import penalty
+    from glasshouse.rewards.terms import reward
+    from glasshouse.tasks import register_task
+    from glasshouse.types import Grade, Problem
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Config",
+    "EvaluationResult",
+    "GlasshouseError",
+    "Grade",
+    "Problem",
+    "Records",
+    "Run",
+    "StudyResult",
+    "TrainResult",
+    "check_task",
+    "evaluate",
+    "explain_grade",
+    "grade",
+    "load_config",
+    "load_study",
+    "make_monitor",
+    "make_penalty",
+    "make_reward",
+    "make_task",
+    "monitor",
+    "open_run",
+    "override_config",
+    "penalty",
+    "plot_learning_curves",
+    "plot_study",
+    "register_task",
+    "resume",
+    "reward",
+    "run_study",
+    "train",
+]
+
+_MODULES = {
+    "glasshouse.api.evaluating": ("EvaluationResult", "evaluate"),
+    "glasshouse.api.figures": ("plot_learning_curves", "plot_study"),
+    "glasshouse.api.grading": ("explain_grade", "grade"),
+    "glasshouse.api.monitoring": ("monitor",),
+    "glasshouse.api.parts": (
+        "check_task",
+        "make_monitor",
+        "make_penalty",
+        "make_reward",
+        "make_task",
+    ),
+    "glasshouse.api.runs": ("Records", "Run", "open_run"),
+    "glasshouse.api.studies": ("StudyResult", "load_study", "run_study"),
+    "glasshouse.api.training": ("TrainResult", "resume", "train"),
+    "glasshouse.config": ("Config", "load_config", "override_config"),
+    "glasshouse.errors": ("GlasshouseError",),
+    "glasshouse.rewards.penalties": ("penalty",),
+    "glasshouse.rewards.terms": ("reward",),
+    "glasshouse.tasks": ("register_task",),
+    "glasshouse.types": ("Grade", "Problem"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """The package `glasshouse.train`. Importing it binds its name here, where `train` is also a
+    function: so the package can be called like that function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return __getattr__("train")(*args, **kwargs)
+
+
+class _Glasshouse(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "train" and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Glasshouse

@@ -98,26 +98,24 @@ def add_commands(commands: Any) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.config import import_modules, load_config
-    from glasshouse.data.create_file import create_problem_file, summarize_provenance
-    from glasshouse.data.splits import Split
+    from glasshouse.api.data import create_problem_file, summarize_provenance
+    from glasshouse.config import import_modules
 
     import_modules(args.imports)
-    options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
-    out = Path(args.out)
     provenance = create_problem_file(
-        args.task, options, Split(args.split), args.count, args.oversize, args.seed, out
-    )
-    print(terminal_safe(summarize_provenance(provenance, out)))
+        args.task, args.out, options=args.options, split=args.split, count=args.count,
+        oversize=args.oversize, seed=args.seed,
+    )  # fmt: skip
+    print(terminal_safe(summarize_provenance(provenance, Path(args.out))))
 
 
 def _audit(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from glasshouse.evaluation.contamination import audit_run
+    from glasshouse.api.data import audit_run
 
-    report = audit_run(Path(args.run_directory), Path(args.file) if args.file else None)
+    report = audit_run(args.run_directory, args.file)
     if args.json:
         print(terminal_safe_json(json.dumps(asdict(report), indent=2, ensure_ascii=False)))
         return 1 if report.leaks else 0
@@ -137,9 +135,8 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _scaling(args: argparse.Namespace) -> None:
+    from glasshouse.api.data import run_scaling
     from glasshouse.errors import ConfigError
-    from glasshouse.report.scaling_figure import draw_scaling_figure
-    from glasshouse.study.data_scaling import run_scaling
 
     try:
         factors = [float(part) for part in args.factors.split(",")]
@@ -149,7 +146,7 @@ def _scaling(args: argparse.Namespace) -> None:
         ) from None
     overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
     out = Path(args.out)
-    report = run_scaling(
+    run_scaling(
         args.config,
         overrides,
         base=args.base,
@@ -158,5 +155,4 @@ def _scaling(args: argparse.Namespace) -> None:
         jobs=args.jobs,
         out=out,
     )
-    draw_scaling_figure(report, out / "results" / "scaling.png")
     print(terminal_safe(f"files   {out / 'results'}  (scaling.json, scaling.png)"))

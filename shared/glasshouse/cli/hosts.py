@@ -20,7 +20,7 @@ from glasshouse.cli.parser import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glasshouse.plan.forecast import RunForecast
+    from glasshouse.api.hosts import RunForecast
 
 
 def add_commands(commands: Any) -> None:
@@ -119,7 +119,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _certificates(args: argparse.Namespace) -> None:
-    from glasshouse.backends.hosts.certificates import CA_KEY, create_certificates
+    from glasshouse.api.hosts import authority_key, create_certificates
 
     out = Path(args.out)
     folders = create_certificates(out, args.host, args.days)
@@ -130,52 +130,35 @@ def _certificates(args: argparse.Namespace) -> None:
         "on each host: glasshouse hosts worker --address tls://HOST:26600-26609 --certificates DIR"
     )
     print("on this host: hosts.certificates=DIR, the folder of this machine")
-    print(f"{out / CA_KEY} signs further hosts; do not copy it to any of them.")
+    print(f"{authority_key(out)} signs further hosts; do not copy it to any of them.")
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from glasshouse.backends.hosts.address import Address
-    from glasshouse.backends.hosts.worker import run_worker
-    from glasshouse.errors import ConfigError
+    from glasshouse.api.hosts import run_worker
 
-    address = Address.parse(args.address)
-    if address.scheme == "tcp" and not args.plain:
-        raise ConfigError(
-            f"--address {address} is plain TCP: anyone who reaches the port can run code on this machine. "
-            "Use tls://, or add --plain to allow it."
-        )
-    certificates = Path(args.certificates) if args.certificates else None
     return run_worker(
-        address, certificates, lambda text: print(text, flush=True), listen_any=args.listen_any
+        args.address,
+        Path(args.certificates) if args.certificates else None,
+        lambda text: print(text, flush=True),
+        allow_plain=args.plain,
+        listen_any=args.listen_any,
     )
 
 
 def _check(args: argparse.Namespace) -> None:
-    from rich.console import Console
+    from glasshouse.api.hosts import check_hosts
+    from glasshouse.config import load_config
+    from glasshouse.console import make_console
 
-    from glasshouse import config
-    from glasshouse.backends.hosts import open_hosts
-    from glasshouse.errors import ConfigError
-
-    if args.megabytes < 1:
-        raise ConfigError(f"--megabytes is {args.megabytes}; it must be at least 1.")
-    with open_hosts(config.load_config(args.config, args.overrides).hosts) as hosts:
-        from glasshouse.backends.hosts.host_check import (
-            host_table,
-            measure_hosts,
-            version_differences,
-        )
-
-        results = measure_hosts(hosts, args.megabytes)
-    Console(highlight=False, emoji=False).print(host_table(results))
-    for sentence in version_differences(results):
+    table, differences = check_hosts(load_config(args.config, args.overrides), args.megabytes)
+    make_console().print(table)
+    for sentence in differences:
         print(sentence, file=sys.stderr)
 
 
 def _forecast(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from glasshouse.plan.forecast import forecast_run
+    from glasshouse.api.hosts import draw_forecast, forecast_run
+    from glasshouse.console import make_console
 
     result = forecast_run(
         Path(args.run_directory), max_offpolicy_steps=args.max_offpolicy_steps,
@@ -187,14 +170,12 @@ def _forecast(args: argparse.Namespace) -> None:
         print(json.dumps({"measured": asdict(result.measured), "pipeline": asdict(result.pipeline),
                           "per_host": result.per_host, "forecast": points}, indent=2))  # fmt: skip
     else:
-        console = Console(highlight=False, emoji=False)
+        console = make_console()
         console.print(_forecast_table(result))
         for sentence in result.bottlenecks():
             console.print(sentence)
     if args.out:
-        from glasshouse.report.forecast_figure import draw_forecast
-
-        draw_forecast(result.curves(), Path(args.out))
+        draw_forecast(result, Path(args.out))
 
 
 def _forecast_table(result: RunForecast) -> Table:

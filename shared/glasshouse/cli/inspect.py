@@ -69,10 +69,10 @@ def add_commands(commands: Any) -> None:
 def _check(args: argparse.Namespace) -> int:
     import json
 
-    from glasshouse.store.verify import verify_run
+    from glasshouse.api.runs import verify_run
     from glasshouse.text import terminal_safe
 
-    result = verify_run(Path(args.run_directory))
+    result = verify_run(args.run_directory)
     if args.json:
         print(json.dumps(result.as_dict(), indent=2))
         return 0 if result.is_sound else 1
@@ -89,25 +89,21 @@ def _check(args: argparse.Namespace) -> int:
 def _checkpoints(args: argparse.Namespace) -> int:
     import json
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.store import checkpoints
-    from glasshouse.store.verify import load_verified_config
+    from glasshouse.api.runs import Run, load_config_of_run
+    from glasshouse.console import make_console
     from glasshouse.text import shell_command, terminal_safe
 
     path = Path(args.run_directory)
-    _, damage = load_verified_config(path)  # raises if this is not a run directory
+    _, damage = load_config_of_run(path)  # raises if this is not a run directory
     for item in damage:
         print(terminal_safe(f"damage: {item}"), file=sys.stderr)
-    entries = checkpoints.list_checkpoints(path / "checkpoints")
+    run = Run(path)
+    entries = run.checkpoints()
+    roles = run.checkpoint_roles(entries)
     valid = [entry for entry in entries if not entry.problems]
-    paths_of_role = checkpoints.assign_roles(valid)
-    roles = {
-        entry.path: [role for role, paths in paths_of_role.items() if entry.path in paths]
-        for entry in entries
-    }
     if args.json:
         rows = [
             {"step": c.step, "reward": c.reward, "reason": c.reason, "bytes": c.bytes, "path": str(c.path),
@@ -126,7 +122,7 @@ def _checkpoints(args: argparse.Namespace) -> int:
             size = f"{c.bytes / 1e6:.1f} MB"
             reason = Text(terminal_safe(c.reason))
             table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, reason)
-        Console(highlight=False, emoji=False).print(table)
+        make_console().print(table)
         if valid:
             print(f"next    {shell_command(['glasshouse', 'eval', valid[-1].path])}")
             print(f"        {shell_command(['glasshouse', 'resume', path])}")
@@ -134,12 +130,10 @@ def _checkpoints(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from glasshouse.report.run_page import write_run_report
+    from glasshouse.api.figures import write_report
     from glasshouse.text import terminal_safe
 
-    runs = [Path(run) for run in args.runs]
-    out = write_run_report(runs, Path(args.out) if args.out else None, warn=_print_warning)
-    print(terminal_safe(str(out)))
+    print(terminal_safe(str(write_report(args.runs, args.out, warn=_print_warning))))
 
 
 def _print_warning(message: str) -> None:
@@ -149,6 +143,6 @@ def _print_warning(message: str) -> None:
 
 
 def _figure(args: argparse.Namespace) -> None:
-    from glasshouse.report.learning_curves import draw_learning_curves
+    from glasshouse.api.figures import plot_learning_curves
 
-    draw_learning_curves([Path(run) for run in args.runs], Path(args.out), args.title)
+    plot_learning_curves(*args.runs, title=args.title, out=args.out)

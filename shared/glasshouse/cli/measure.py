@@ -6,12 +6,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glasshouse.cli.parser import add_command, add_config_files, add_json, add_run_directory
-
-if TYPE_CHECKING:
-    from glasshouse.monitors import Monitor
 
 
 def add_commands(commands: Any) -> None:
@@ -106,28 +103,32 @@ def add_commands(commands: Any) -> None:
 
 
 def _monitor(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    from glasshouse.evaluation.monitor_progress import MonitorProgressBar
-    from glasshouse.evaluation.monitor_run import monitor_run
-    from glasshouse.report.monitor_table import gmean_lines, monitor_table
-    from glasshouse.store.verify import load_verified_config
+    from glasshouse.api.monitoring import make_judge, make_rules, monitor
+    from glasshouse.api.parts import make_monitor
+    from glasshouse.api.runs import load_config_of_run
+    from glasshouse.api.terminal import gmean_lines, monitor_table
+    from glasshouse.console import make_console
     from glasshouse.text import shell_command, terminal_safe
 
     run = Path(args.run_directory)
-    load_verified_config(run)  # raises if this is not a run directory
-    monitors = _make_monitors(args, run)
-    console = Console(highlight=False, emoji=False, stderr=args.json)
-    with MonitorProgressBar(console) as bar:
-        results = monitor_run(
-            run,
-            problems=args.problems,
-            greedy=args.greedy,
-            monitors=monitors,
-            only_ends=args.ends,
-            progress=bar,
-            out=Path(args.out) if args.out else None,
+    load_config_of_run(run)  # raises if this is not a run directory
+    monitors = [*make_rules(args.rule), *(make_monitor("", folder) for folder in args.saved)]
+    if args.judge:
+        cache = (Path(args.out) if args.out else run / "results") / "judge"
+        monitors.append(
+            make_judge(
+                args.judge,
+                model=args.judge_model,
+                key_variable=args.judge_key,
+                behaviour=args.behaviour,
+                cache=cache,
+            )
         )
+    console = make_console(stderr=args.json)
+    results = monitor(
+        run, problems=args.problems, greedy=args.greedy, only_ends=args.ends, monitors=monitors,
+        out=args.out, console=console,
+    )  # fmt: skip
     if args.json:
         print(json.dumps(results, indent=1, sort_keys=True))
         return
@@ -141,29 +142,8 @@ def _monitor(args: argparse.Namespace) -> None:
         print(f"next    {shell_command(['glasshouse', 'report', run])}")
 
 
-def _make_monitors(args: argparse.Namespace, run: Path) -> list[Monitor]:
-    """The monitors of --rule, --saved and --judge."""
-    from glasshouse.errors import MonitorError
-    from glasshouse.monitors import Endpoint, JudgeMonitor, RuleMonitor, Scope, load_monitor
-
-    monitors: list[Monitor] = []
-    for rule in args.rule:
-        name, equals, pattern = rule.partition("=")
-        if not (name and equals and pattern):
-            raise MonitorError(f'--rule takes NAME=PATTERN, as in guess="(?i)guess"; got {rule!r}.')
-        monitors.append(RuleMonitor(name, Scope.COT, patterns=[pattern]))
-    monitors += [load_monitor(Path(folder)) for folder in args.saved]
-    if args.judge:
-        endpoint = Endpoint(url=args.judge, model=args.judge_model, key_variable=args.judge_key)
-        cache = (Path(args.out) if args.out else run / "results") / "judge"
-        monitors.append(
-            JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=args.behaviour, cache=cache)
-        )
-    return monitors
-
-
 def _control(args: argparse.Namespace) -> int:
-    from glasshouse.study.control import run_control
+    from glasshouse.api.studies import run_control
 
     passed = run_control(
         args.config,
@@ -177,14 +157,9 @@ def _control(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> None:
-    from glasshouse import tasks
-    from glasshouse.rewards import explain_grade
+    from glasshouse.api.grading import explain_grade
     from glasshouse.text import terminal_safe
-    from glasshouse.types import Problem
 
     text = args.text if args.text is not None else sys.stdin.read()
-    problem = Problem(
-        task=args.task, key="given", question="", answer=args.answer,
-        kind=tasks.make_task(args.task).kind, decimals=args.decimals,
-    )  # fmt: skip
-    print(terminal_safe(explain_grade(problem, text)))
+    explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals)
+    print(terminal_safe(explanation))

@@ -20,7 +20,7 @@ from glasshouse.types import ExtractionRule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.store import RolloutReader
+    from glasshouse.api.rollouts import RolloutReader
 
 PRINTED_DAMAGE = 20
 
@@ -90,7 +90,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _rollouts(args: argparse.Namespace) -> int:
-    from glasshouse.store import RolloutFilter, RolloutReader
+    from glasshouse.api.rollouts import RolloutFilter, RolloutReader
 
     run = Path(args.run_directory)
     folder = _find_rollout_log(run)
@@ -140,18 +140,16 @@ class CountedRows:
 
 def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
-    from rich.console import Console
+    from glasshouse.api.rollouts import encode_rows, export_rows, run_sql
+    from glasshouse.api.terminal import render_group, render_rollout
+    from glasshouse.console import make_console
 
-    from glasshouse.report import rollout_text
-    from glasshouse.store import export
-    from glasshouse.store.rollout_rows import encode_rows
-
-    console = Console(highlight=False, emoji=False)
+    console = make_console()
     if args.export:
-        if count := export.export_rows(rows, Path(args.export)):
+        if count := export_rows(rows, Path(args.export)):
             print(terminal_safe(f"{count_noun(count, 'rollout')} written to {args.export}."))
     elif args.sql:
-        names, records = export.run_sql(rows, args.sql)
+        names, records = run_sql(rows, args.sql)
         if rows.count:
             _print_query_result(console, names, records, as_json=args.json)
     elif args.group:
@@ -159,29 +157,28 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
         for row in rows:
             by_split.setdefault(row["split"], []).append(row)
         for group in by_split.values():
-            console.print(rollout_text.render_group(group, console.width))
+            console.print(render_group(group, console.width))
     elif args.json:
         for row in rows:
             sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
     elif args.show:
         for row in rows:
-            console.print(rollout_text.render_rollout(row, args.prompt))
+            console.print(render_rollout(row, args.prompt))
     else:
         _print_overview(console, args.run_directory, folder, rows)
 
 
 def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows) -> None:
     """Print one line per kind and step, the size of the log, and further commands."""
-    from glasshouse.report import rollout_text
-    from glasshouse.store import measure_log
-    from glasshouse.store.manifest import format_bytes, read_manifest
+    from glasshouse.api.rollouts import format_bytes, measure_log, read_manifest
+    from glasshouse.api.terminal import overview_table, tally_by_step
 
-    tallies = rollout_text.tally_by_step(rows)
+    tallies = tally_by_step(rows)
     if not tallies:
         return
     entries = [line.entry for line in read_manifest(folder) if line.entry]
     total = measure_log(folder)
-    console.print(rollout_text.overview_table(tallies, entries))
+    console.print(overview_table(tallies, entries))
     selected = "" if rows.count == total.rows else f"{rows.count:,} of "
     console.print(
         f"\n{selected}{count_noun(total.rows, 'rollout')} in {count_noun(total.frames, 'frame')}: {total} "
@@ -221,7 +218,7 @@ def _print_query_result(
 
 def _print_damage(run: Path, reader: RolloutReader) -> bool:
     """Print what is damaged or missing to stderr; returns whether anything is."""
-    from glasshouse.store.rollout_reader import find_missing_steps
+    from glasshouse.api.rollouts import find_missing_steps
 
     messages = [*reader.damage, *find_missing_steps(run, reader)]
     for message in messages[:PRINTED_DAMAGE]:
@@ -247,7 +244,7 @@ def _find_rollout_log(run: Path) -> Path:
 
 def _describe_steps(folder: Path) -> str:
     """The kinds and steps that the log holds, for filters that match nothing."""
-    from glasshouse.store.manifest import read_manifest
+    from glasshouse.api.rollouts import read_manifest
 
     steps: dict[str, list[int]] = {}
     for line in read_manifest(folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from glasshouse.cli.parser import add_command, add_run_directory
@@ -32,24 +31,12 @@ def add_commands(commands: Any) -> None:
 
 
 def _track(args: argparse.Namespace) -> None:
-    from glasshouse import track
-    from glasshouse.errors import TrackError
-    from glasshouse.store import verify
-    from glasshouse.store.run_directory import acquire_lock, load_summary
+    from glasshouse.api.tracking import upload_run
 
-    path, failures = Path(args.run_directory), list[str]()
-    config, damage = verify.load_verified_config(path)
-    for item in [*damage, *verify.verify_derived_files(path, {})]:
-        print(f"damage: {item}", file=sys.stderr)
-    track.validate_trackers(args.to)
-    with acquire_lock(path):
-        trackers = track.start_trackers(
-            args.to, path, config, lambda kind, text, **_: failures.append(text)
-        )
-        urls, summary = trackers.urls, load_summary(path) or {}
-        outcome: track.RunOutcome = "finished" if "after" in summary else "interrupted"
-        trackers.finish(summary, outcome, timeout=None)
-    if failures:
-        raise TrackError("\n".join(failures))
-    for name, url in urls.items():
-        print(terminal_safe(f"{path} is uploaded to {name}: {url}"))
+    run = args.run_directory
+    for name, url in upload_run(run, args.to, warn=_print_damage).items():
+        print(terminal_safe(f"{run} is uploaded to {name}: {url}"))
+
+
+def _print_damage(message: str) -> None:
+    print(terminal_safe(f"damage: {message}"), file=sys.stderr)

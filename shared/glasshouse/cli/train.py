@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glasshouse.cli.parser import (
     CommandParser,
@@ -16,12 +16,10 @@ from glasshouse.cli.parser import (
     add_run_directory,
 )
 
-if TYPE_CHECKING:
-    from glasshouse.config import Config
-
 EXIT_CODES = """\
 Exit codes: 0 finished; 2 user error; 130 interrupted, every complete step is saved; 131 stopped
 immediately, resumes from the last checkpoint"""
+EXIT_CODE_OF = {"finished": 0, "interrupted": 130, "stopped": 131}
 
 
 def add_commands(commands: Any) -> None:
@@ -128,74 +126,53 @@ def run_experiment(script: str) -> None:
 
 
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
-    from glasshouse import config
+    from glasshouse.api import training
+    from glasshouse.config import load_config
 
-    resolved = config.load_config([*config_files, *args.config], args.overrides)
+    config = load_config([*config_files, *args.config], args.overrides)
     if script:  # what it registers is then known to `resume`, `eval` and `monitor` too
-        imports = tuple(dict.fromkeys([config.script_import(script), *resolved.imports]))
-        resolved = resolved.model_copy(update={"imports": imports})
+        imports = tuple(dict.fromkeys([training.script_import(script), *config.imports]))
+        config = config.model_copy(update={"imports": imports})
     if args.dry_run:
-        from glasshouse.train.build import check_config
-
-        check_config(resolved)
-        print(config.to_yaml(resolved), end="")
+        training.check_config(config)
+        print(training.to_yaml(config), end="")
         return 0
-    return _run_training(resolved, args)
+    return EXIT_CODE_OF[training.train(config, **_output_settings(args)).outcome]
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from glasshouse import config
-    from glasshouse.store.run_directory import CONFIG, load_run_config
-    from glasshouse.train import resume
+    from glasshouse.api.training import resume
 
-    path = Path(args.run_directory)
-    load_run_config(path)  # raises if this is not a run directory
-    target = Path(args.fork or path)
-    resolved = config.resolve_layers(
-        [
-            (str(path / CONFIG), config.read_yaml_file(path / CONFIG)),
-            ("the command line", args.overrides),
-            ("the command line", {"out": str(target)}),
-        ]
-    )
-    if args.fork:
-        resume.fork_run(path, target, resolved)
-    return _run_training(resolved, args)
+    result = resume(args.run_directory, args.overrides, fork=args.fork, **_output_settings(args))
+    return EXIT_CODE_OF[result.outcome]
 
 
-def _run_training(config: Config, args: argparse.Namespace) -> int:
-    """Train until the last step or an interruption; see EXIT_CODES."""
-    from glasshouse.train import Trainer
-    from glasshouse.train.display import Display, TerminalDisplay
-
-    display = Display() if args.quiet else TerminalDisplay(verbose=args.verbose)
-    summary = Trainer(config, display).train()
-    if not args.quiet:
-        from glasshouse.report.post_train import report_after_training
-
-        report_after_training(config, summary)
-    return 131 if "stopped_after" in summary else 130 if "interrupted_at" in summary else 0
+def _output_settings(args: argparse.Namespace) -> dict[str, bool]:
+    return {"progress": not args.quiet, "verbose": args.verbose, "report": not args.quiet}
 
 
 def _eval(args: argparse.Namespace) -> None:
     import json
+    import time
 
-    from rich.console import Console
+    from glasshouse.api.evaluating import evaluate
+    from glasshouse.api.terminal import evaluation_table
+    from glasshouse.console import Heartbeat, make_console
+    from glasshouse.text import format_duration, terminal_safe
 
-    from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
-    from glasshouse.evaluation.evaluate import evaluate_model
-    from glasshouse.evaluation.setup import describe_shortage
-    from glasshouse.text import terminal_safe
-    from glasshouse.train.display import results_table
+    errors, started = make_console(stderr=True), time.monotonic()
 
-    config = resolve_evaluation_config(args.model, args.overrides, task=args.task, style=args.style)
-    results = evaluate_model(config)
-    if text := describe_shortage(config, results["problems"]):
-        print(f"warning: {text}", file=sys.stderr)
+    def say_alive() -> None:
+        duration = format_duration(time.monotonic() - started)
+        errors.print(f"evaluating, after {duration}", style="dim", soft_wrap=True)
+
+    with Heartbeat(say_alive):
+        result = evaluate(args.model, args.task, style=args.style, overrides=args.overrides)
+    if result.warning:
+        print(f"warning: {result.warning}", file=sys.stderr)
     if args.json:
-        print(json.dumps(results, indent=2))
+        print(json.dumps(result.values, indent=2))
         return
-    task = results["task"]
-    options = ", ".join(f"{name} {value}" for name, value in task["options"].items())
-    print(terminal_safe(f"{task['name']} ({task['style']}), {options or 'default options'}"))
-    Console(highlight=False, emoji=False).print(results_table(results))
+    options = ", ".join(f"{name} {value}" for name, value in result.options.items())
+    print(terminal_safe(f"{result.task} ({result.style}), {options or 'default options'}"))
+    make_console().print(evaluation_table(result.values))

@@ -10,13 +10,16 @@ rendering.py    a `Config` as YAML, as dotted keys, as a diff; the description o
 from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import (
     Layer,
+    Overrides,
     load_config,
     merge_layers,
+    override_config,
     read_yaml_file,
     resolve_layers,
 )
 from glasshouse.config.rendering import describe_keys, diff_configs, flatten, to_yaml
 from glasshouse.config.schema import (
+    ChatConfig,
     CheckpointConfig,
     Config,
     DataConfig,
@@ -36,6 +39,7 @@ from glasshouse.config.schema import (
 )
 
 __all__ = [
+    "ChatConfig",
     "CheckpointConfig",
     "Config",
     "DataConfig",
@@ -48,6 +52,7 @@ __all__ = [
     "LearnConfig",
     "MonarchConfig",
     "MonitorConfig",
+    "Overrides",
     "RewardConfig",
     "RolloutLogConfig",
     "Section",
@@ -59,6 +64,7 @@ __all__ = [
     "import_modules",
     "load_config",
     "merge_layers",
+    "override_config",
     "read_yaml_file",
     "resolve_layers",
     "script_import",

@@ -30,13 +30,33 @@ MAX_SHOWN_VALUE = 200
 """Characters of an invalid value that an error message shows."""
 
 
-def load_config(files: Sequence[str | Path] = (), overrides: Sequence[str] = ()) -> Config:
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Values by dotted key, as in `{"learn.learning_rate": 1e-4}`, or texts as on the command line."""
+
+
+def load_config(files: str | Path | Sequence[str | Path] = (), overrides: Overrides = ()) -> Config:
     """Merges the defaults, the files and the overrides, in this order.
 
-    Example: `load_config(["training/example.rl/config.yaml"], ["learn.learning_rate=1e-4", "seed=3"])`
+    Example: `load_config("training/example.rl/config.yaml", {"learn.learning_rate": 1e-4, "seed": 3})`
     """
-    layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in files]
-    return resolve_layers([*layers, ("the command line", overrides)] if overrides else layers)
+    named = [files] if isinstance(files, str | Path) else files
+    layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in named]
+    return resolve_layers(
+        [*layers, (_name_overrides(overrides), overrides)] if overrides else layers
+    )
+
+
+def override_config(config: Config, overrides: Overrides) -> Config:
+    """The config with some keys replaced, validated as a whole.
+
+    Example: `override_config(config, {"seed": 1, "out": "runs/seed-1"})`
+    """
+    layers: list[Layer] = [("the config", config.model_dump(mode="json"))]
+    return resolve_layers([*layers, (_name_overrides(overrides), overrides)])
+
+
+def _name_overrides(overrides: Overrides) -> str:
+    return "the overrides" if isinstance(overrides, Mapping) else "the command line"
 
 
 def resolve_layers(layers: Sequence[Layer]) -> Config:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, merge_layers, resolve_layers
+from glasshouse.config import Config, Overrides, merge_layers, resolve_layers
 from glasshouse.errors import RunDataError
 from glasshouse.store.checkpoints import STATE
 
@@ -16,7 +16,7 @@ RUN_KEYS = ("seed", "threads", "imports", "task", "generate", "reward", "evaluat
 
 
 def resolve_evaluation_config(
-    model: str, overrides: Sequence[str] = (), *, task: str = "", style: str = ""
+    model: str, overrides: Overrides = (), *, task: str = "", style: str = ""
 ) -> Config:
     """Return the configuration to evaluate a model with: the defaults; if the model is a checkpoint,
     the task, its options and the other settings of its run; then the arguments. Another task than the

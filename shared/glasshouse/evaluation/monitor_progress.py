@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from glasshouse.console import Heartbeat, shows_bars
 from glasshouse.evaluation.monitor_run import MonitorProgress
-from glasshouse.text import terminal_safe
+from glasshouse.text import format_duration, terminal_safe
 
 
 class MonitorProgressBar(MonitorProgress):
-    """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model.
+    """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model. Without a
+    terminal it says what it is doing whenever nothing was printed for a while.
 
     Example: `with MonitorProgressBar(console) as bar: monitor_run(run, progress=bar)`
     """
@@ -28,17 +31,29 @@ class MonitorProgressBar(MonitorProgress):
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not shows_bars(console),
             transient=True,
         )
         self.steps_each = 1
+        self.started = time.monotonic()
+        self.status = "starting"
+        self.heartbeat = Heartbeat(self._print_status)
 
     def __enter__(self) -> MonitorProgressBar:
         self.progress.start()
+        if self.progress.disable:
+            self.heartbeat.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.heartbeat.stop()
         self.progress.stop()
+
+    def _print_status(self) -> None:
+        duration = format_duration(time.monotonic() - self.started)
+        self.console.print(
+            f"[dim]monitor: {escape(self.status)}, after {duration}[/]", soft_wrap=True
+        )
 
     def start(self, names: Sequence[str], steps_each: int) -> None:
         self.steps_each = steps_each
@@ -48,6 +63,7 @@ class MonitorProgressBar(MonitorProgress):
     def working_on(self, name: str, evaluation: str) -> None:
         self.progress.update(self.bar, description=f"{escape(name)}: {escape(evaluation)}")
         self.progress.advance(self.bar)
+        self.status = terminal_safe(f"{name}: {evaluation}")
 
     def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
         self.completed += self.steps_each

@@ -1,0 +1,88 @@
+"""Train on several machines: certificates, workers, checks, forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.config import Config
+from glasshouse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from glasshouse.plan.forecast import RunForecast
+
+__all__ = [
+    "authority_key",
+    "check_hosts",
+    "create_certificates",
+    "draw_forecast",
+    "forecast_run",
+    "run_worker",
+]
+
+
+def create_certificates(out: Path, hosts: list[str], days: int = 365) -> list[Path]:
+    """Create a certificate authority and one folder per host for mutual TLS."""
+    from glasshouse.backends.hosts.certificates import create_certificates as create
+
+    return create(out, hosts, days)
+
+
+def authority_key(out: Path) -> Path:
+    """The file that signs further hosts."""
+    from glasshouse.backends.hosts.certificates import CA_KEY
+
+    return out / CA_KEY
+
+
+def run_worker(
+    address: str,
+    certificates: Path | None,
+    say: Callable[[str], None],
+    *,
+    allow_plain: bool = False,
+    listen_any: bool = False,
+) -> int:
+    """Offer this machine as a host until it is stopped; returns an exit code."""
+    from glasshouse.backends.hosts.address import Address
+    from glasshouse.backends.hosts.worker import run_worker as run
+
+    parsed = Address.parse(address)
+    if parsed.scheme == "tcp" and not allow_plain:
+        raise ConfigError(
+            f"--address {parsed} is plain TCP: anyone who reaches the port can run code on this machine. "
+            "Use tls://, or add --plain to allow it."
+        )
+    return run(parsed, certificates, say, listen_any=listen_any)
+
+
+def check_hosts(config: Config, megabytes: int = 32) -> tuple[Any, list[str]]:
+    """Connect to every host and measure latency and bandwidth; returns a table for the terminal, and
+    a sentence for each difference of versions."""
+    from glasshouse.backends.hosts import open_hosts
+
+    if megabytes < 1:
+        raise ConfigError(f"--megabytes is {megabytes}; it must be at least 1.")
+    with open_hosts(config.hosts) as hosts:
+        from glasshouse.backends.hosts.host_check import (
+            host_table,
+            measure_hosts,
+            version_differences,
+        )
+
+        results = measure_hosts(hosts, megabytes)
+    return host_table(results), list(version_differences(results))
+
+
+def forecast_run(run: Path, **settings: Any) -> RunForecast:
+    """Predict seconds per step for 1 to 1,000 generators from the times that a run measured."""
+    from glasshouse.plan.forecast import forecast_run as forecast
+
+    return forecast(run, **settings)
+
+
+def draw_forecast(result: RunForecast, out: Path) -> None:
+    from glasshouse.report.forecast_figure import draw_forecast as draw
+
+    draw(result.curves(), out)

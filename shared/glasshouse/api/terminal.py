@@ -1,0 +1,33 @@
+"""Results as text for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.report.monitor_table import gmean_lines, monitor_table
+from glasshouse.report.rollout_text import (
+    overview_table,
+    render_group,
+    render_rollout,
+    tally_by_step,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "evaluation_table",
+    "gmean_lines",
+    "monitor_table",
+    "overview_table",
+    "render_group",
+    "render_rollout",
+    "tally_by_step",
+]
+
+
+def evaluation_table(values: dict[str, Any]) -> Table:
+    """A table of one evaluation with intervals."""
+    from glasshouse.train.display import results_table  # imports torch
+
+    return results_table(values)

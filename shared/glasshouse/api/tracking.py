@@ -1,0 +1,39 @@
+"""Upload a finished or interrupted run to experiment trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+__all__ = ["upload_run"]
+
+
+def upload_run(
+    path: str | Path,
+    trackers: Sequence[str],
+    warn: Callable[[str], None] = lambda message: None,
+) -> dict[str, str]:
+    """Send what the trackers do not have yet; returns the URL or command that shows each.
+
+    Example: `upload_run("runs/try", ["tensorboard"])`
+    """
+    from glasshouse import track
+    from glasshouse.errors import TrackError
+    from glasshouse.store import verify
+    from glasshouse.store.run_directory import acquire_lock, load_summary
+
+    path, failures = Path(path), list[str]()
+    config, damage = verify.load_verified_config(path)
+    for item in [*damage, *verify.verify_derived_files(path, {})]:
+        warn(str(item))
+    track.validate_trackers(trackers)
+    with acquire_lock(path):
+        started = track.start_trackers(
+            trackers, path, config, lambda kind, text, **_: failures.append(text)
+        )
+        urls, summary = started.urls, load_summary(path) or {}
+        outcome: track.RunOutcome = "finished" if "after" in summary else "interrupted"
+        started.finish(summary, outcome, timeout=None)
+    if failures:
+        raise TrackError("\n".join(failures))
+    return dict(urls)

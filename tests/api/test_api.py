@@ -1,0 +1,141 @@
+"""The public Python API: `import glasshouse` and what its names do."""
+
+import subprocess
+import sys
+
+import pytest
+
+import glasshouse
+from glasshouse.errors import ConfigError, MonitorError, RunError, TaskError
+
+SHORT = {
+    "model": "models/mock", "steps": 2, "data.groups_per_step": 2, "generate.group_size": 2,
+    "generate.max_tokens": 8, "evaluate.problems": 3, "evaluate.samples": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    out = tmp_path_factory.mktemp("api") / "run"
+    return glasshouse.train(
+        glasshouse.load_config(overrides={**SHORT, "out": str(out)}), progress=False
+    )
+
+
+def test_import_is_fast_and_without_torch():
+    code = (
+        "import resource, sys\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "import glasshouse\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "slow = {'torch', 'numpy', 'pydantic', 'rich', 'transformers'} & set(sys.modules)\n"
+        "print(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, sorted(slow))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    seconds, _, slow = printed.strip().partition(" ")
+    assert float(seconds) < 0.2
+    assert slow == "[]"
+
+
+def test_every_public_name_exists_and_is_documented():
+    assert sorted(glasshouse.__all__) == glasshouse.__all__
+    for name in glasshouse.__all__:
+        assert getattr(glasshouse, name).__doc__, name
+    assert set(glasshouse.__all__) <= set(dir(glasshouse))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = glasshouse.no_such_name
+
+
+def test_train_is_callable_before_and_after_its_package_is_imported(result):
+    import glasshouse.train.loop as loop
+
+    assert callable(glasshouse.train)
+    assert loop.run_training_loop.__module__ == "glasshouse.train.loop"
+
+
+def test_train_returns_a_typed_result(result):
+    assert result.outcome == "finished"
+    assert result.steps == 2
+    assert 0 <= result.before["accuracy"] <= 1
+    assert result.after["problems"] == 3
+    assert result.checkpoint.is_dir()
+    with pytest.raises(AttributeError):
+        result.steps = 3
+
+
+def test_resume_trains_longer(result, tmp_path):
+    longer = glasshouse.resume(result.path, {"steps": 3}, fork=tmp_path / "fork", progress=False)
+    assert (longer.outcome, longer.steps, longer.path) == ("finished", 3, tmp_path / "fork")
+
+
+def test_run_as_iterators_and_tables(result):
+    run = result.open()
+    assert [row["step"] for row in run.metrics()] == [1, 2]
+    assert run.metrics().to_pandas()["step"].tolist() == [1, 2]
+    assert run.metrics().to_arrow().column("step").to_pylist() == [1, 2]
+    events = run.events().to_arrow()
+    assert {"event", "time"} <= set(events.column_names)
+    assert "evaluation" in run.events().to_pandas()["event"].tolist()
+    rollouts = run.rollouts(kinds=("train",))
+    assert len(list(rollouts)) == len(list(rollouts)) == 8  # it can be iterated over again
+    assert rollouts.to_arrow().num_rows == len(rollouts.to_pandas()) == 8
+    assert run.config.steps == 2
+    assert run.summary["steps_done"] == 2
+    assert run.verify().is_sound
+    assert [c.step for c in run.checkpoints()][-1] == 2
+
+
+def test_evaluate_a_checkpoint_like_its_run(result):
+    evaluation = glasshouse.evaluate(result.checkpoint)
+    assert evaluation.task == "sum_digits"
+    assert evaluation.problems == 3
+    assert evaluation.accuracy_low <= evaluation.accuracy <= evaluation.accuracy_high
+
+
+def test_plot_learning_curves(result, tmp_path):
+    figure = glasshouse.plot_learning_curves(result.path, out=tmp_path / "curves.png")
+    assert len(figure.axes) == 2
+    assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_config_is_overridden_and_validated():
+    config = glasshouse.load_config(overrides={"learn.learning_rate": 1e-4, "seed": 3})
+    changed = glasshouse.override_config(config, {"seed": 4})
+    assert (changed.seed, changed.learn.learning_rate) == (4, 1e-4)
+    assert glasshouse.override_config(config, ["seed=5"]).seed == 5
+    with pytest.raises(ConfigError, match="lerning_rate"):
+        glasshouse.override_config(config, {"learn.lerning_rate": 1})
+
+
+def test_grade_a_text():
+    graded = glasshouse.grade("so the answer is 28.", 28)
+    assert graded.correct
+    assert not graded.strict
+    assert glasshouse.grade("[ANSWER] 27", "28", terms={"exact": 1.0}).reward == -1
+    assert "rule tag" in glasshouse.explain_grade("[ANSWER] 28", 28)
+
+
+def test_parts_by_name():
+    task = glasshouse.make_task("sum_digits", {"count": [2, 2]})
+    assert glasshouse.check_task(task, 20).passed
+    penalty = glasshouse.make_penalty("length", task, budget=3)
+    assert penalty.options.budget == 3
+    monitor = glasshouse.make_monitor("hint", {"keywords": ["hint"]})
+    assert monitor.describe()["keywords"] == ["hint"]
+    assert callable(glasshouse.make_reward("closeness"))
+    with pytest.raises(TaskError, match="sum_digits"):
+        glasshouse.make_task("sum_digit")
+    with pytest.raises(ConfigError, match="closeness"):
+        glasshouse.make_reward("closenes")
+
+
+def test_wrong_paths_raise_typed_errors(tmp_path):
+    with pytest.raises(RunError, match=r"config\.yaml"):
+        glasshouse.open_run(tmp_path)
+    with pytest.raises(RunError, match="does not exist"):
+        glasshouse.open_run(tmp_path / "missing")
+    with pytest.raises(MonitorError, match="missing"):
+        glasshouse.make_monitor("saved", tmp_path / "missing")
+    assert issubclass(RunError, glasshouse.GlasshouseError)
