@@ -21,6 +21,7 @@ MAX_TOKENS = 1_000_000
 MAX_PROCESSES = 1024
 
 
+DEVICE = r"auto|[a-z]+(:[0-9]{1,3})?"
 SCIENTIFIC = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}")
 
 
@@ -58,6 +59,16 @@ class TaskConfig(Section):
     {0: {count: [2, 2]}, 30: {}}. Evaluation always uses task.options."""
 
 
+class ChatConfig(Section):
+    template_options: dict[str, Any] = {}
+    """Variables for the model's chat template, as in {enable_thinking: false} for Qwen3 and SmolLM3. See
+    docs/models.md."""
+    system_role: Literal["auto", "merge"] = "auto"
+    """`auto`: the system message is a turn of its own, unless the chat template rejects that: then it is put
+    in front of the first question; `merge`: always in front of the first question, for templates that drop
+    it silently."""
+
+
 class DataConfig(Section):
     groups_per_step: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per step. Each problem is one group of completions."""
@@ -91,6 +102,9 @@ class GenerateConfig(Section):
     """Problems per generation call: the unit of work for a generator. The bits of a run depend on it."""
     kv_cache_mb: int = Field(2048, ge=1, le=10_000_000)
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
+    device: str = Field("", pattern=rf"^({DEVICE})?$")
+    """Device of the generators, if it is not that of the learner, as in cuda:1; empty: `device`. With `backend:
+    monarch`, `cuda` without a number gives generator n the GPU n modulo the number of GPUs."""
 
 
 class RewardConfig(Section):
@@ -147,8 +161,13 @@ class LearnConfig(Section):
     learners."""
     skip_zero_advantage: bool = True
     """Skip rollouts with zero advantage where they do not affect the loss (no KL or entropy term)."""
+    activation_checkpointing: bool = False
+    """Compute the layers a second time in the backward pass instead of storing their activations: less memory,
+    about a third more time."""
     lora_rank: int = Field(0, ge=0, le=10_000)
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
+    lora_targets: tuple[str, ...] = ()
+    """Layers that get adapters, as in [q_proj, v_proj]; empty: all linear layers."""
 
 
 class EvaluateConfig(Section):
@@ -308,6 +327,11 @@ class MonarchConfig(Section):
 
 
 class Config(Section):
+    """Everything that determines a run; `glasshouse config` explains every key.
+
+    Example: `load_config(overrides={"steps": 20}).learn.learning_rate`
+    """
+
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random draws of a run."""
     steps: int = Field(60, ge=0, le=MAX_STEPS)
@@ -317,6 +341,11 @@ class Config(Section):
     format, or a model name on the Hugging Face Hub."""
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
+    device: str = Field("auto", pattern=rf"^({DEVICE})$")
+    """Where the model runs: `cpu`, `cuda` or `cuda:1`. `auto`: a GPU if there is one, but the CPU for models of
+    less than 10 million parameters, which are faster there."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of matrix products. Weights, gradients and optimizer state are float32 in both cases."""
     threads: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Torch threads per process. More than one is slower if anything else runs on the machine."""
     backend: Literal["local", "monarch"] = "local"
@@ -337,6 +366,7 @@ class Config(Section):
     """Experiment trackers, as in [trackio]: mlflow, tensorboard, trackio, wandb; see docs/tracking.md. The
     results do not depend on them."""
     task: TaskConfig = TaskConfig()
+    chat: ChatConfig = ChatConfig()
     data: DataConfig = DataConfig()
     generate: GenerateConfig = GenerateConfig()
     reward: RewardConfig = RewardConfig()
@@ -366,5 +396,7 @@ class Config(Section):
         return (imports,) if isinstance(imports, str) and imports else imports
 
 
-FREE_FORM_SECTIONS = {"options", "terms", "schedule", "penalties", "monitors"}
+FREE_FORM_SECTIONS = {
+    "options", "terms", "schedule", "penalties", "monitors", "template_options",
+}  # fmt: skip
 """Sections whose keys are not defined by this schema."""
