@@ -15,6 +15,7 @@ from scipy import stats
 from tests.study import synthetic_study
 
 from glasshouse.errors import GlasshouseError
+from glasshouse.statistics import wilson_interval
 from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_analysis
 from glasshouse.study.bounds import max_effect
 from glasshouse.study.sentences import describe_measure
@@ -63,7 +64,9 @@ def single_answer(study: Study, table: Table) -> Any:
 
 
 def eight_seeds(first: float, last: float, spread: float = 0.01) -> list[list[float]]:
-    return [[first, last + spread * (seed - 3.5)] for seed in range(8)]
+    """The last values are spread around their mean, in another order for another mean."""
+    factor = (1, 3, 5, 7)[round(10 * last) // 2 % 4]
+    return [[first, last + spread * (factor * seed % 8 - 3.5)] for seed in range(8)]
 
 
 FLAT = [[0.2, 0.2]] * 3
@@ -126,14 +129,50 @@ def test_an_effect_that_only_follows_accuracy_vanishes_at_equal_accuracy() -> No
     assert "a difference in capability" in answer.explanation
 
 
-def test_the_ceiling_is_the_largest_effect_within_the_bounds() -> None:
-    ceiling = max_effect("reliance", 0.25)
+def test_the_ceiling_is_what_the_interval_of_the_reference_allows() -> None:
+    ceiling = max_effect("reliance", [0.25] * 4)
     assert (ceiling.rise, ceiling.fall) == (0.75, -0.25)
-    assert max_effect("cot_characters", 60.0).reason
+    assert max_effect("cot_characters", [60.0]).reason
+    half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
+    ceiling = max_effect("reliance", [0.2, 0.3, 0.4])
+    assert (ceiling.rise, ceiling.fall) == pytest.approx((0.7 + half, -0.3 - half), abs=1e-4)
     question = RISES | {"measure": "reliance"}
     table = make_table({"outcome": THREE, "random": FLAT}, "reliance")
     answer = single_answer(make_study(question), table)
     assert answer.comparison.max_effect.rise == pytest.approx(0.8)
+
+
+def test_no_interval_exceeds_the_ceiling() -> None:
+    """All seeds but one reach 1 from 0.2: Student's interval alone would end above the ceiling."""
+    outcome = [[0.2, 1.0]] * 7 + [[0.2, 0.3]]
+    table = make_table({"outcome": outcome, "random": [[0.2, 0.2]] * 8}, "reliance")
+    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table).comparison
+    paired = comparison.effect.paired
+    assert paired.effect + stats.t.ppf(0.975, 7) * paired.effect / paired.d / math.sqrt(8) > 0.8
+    assert paired.high == pytest.approx(0.8)
+    saturated = [[0.1 + 0.02 * seed, 1.0] for seed in range(8)]  # the reference varies
+    table = make_table({"outcome": saturated, "random": eight_seeds(0.2, 0.2)}, "reliance")
+    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table).comparison
+    paired = comparison.effect.paired
+    assert paired.high > paired.effect + 0.02  # not cut off at its own mean
+    assert paired.high == pytest.approx(comparison.max_effect.rise)
+
+
+def test_equal_differences_have_an_interval_with_a_width() -> None:
+    """Eight seeds that agree exactly cannot show that the measure stays within ±0.1."""
+    question = {"measure": "reliance", "expect": "unchanged", "margin": 0.1, "against": "kl"}
+    table = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8}, "reliance")
+    answer = single_answer(make_study(question, null_arm=None), table)
+    paired = answer.comparison.effect.paired
+    assert (paired.effect, paired.high) == (0.0, 0.0)  # it cannot rise
+    assert paired.low == pytest.approx(-wilson_interval(0, 8)[1])
+    assert answer.verdict is Verdict.NOT_SHOWN
+    assert "all 8 seeds have the same difference" in answer.explanation
+    without_bounds = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8})
+    question = {**question, "measure": "m"}
+    answer = single_answer(make_study(question, null_arm=None), without_bounds)
+    assert answer.verdict is Verdict.NOT_SHOWN
+    assert "no interval" in answer.explanation
 
 
 def test_a_change_that_rl_on_noise_also_causes_is_not_shown() -> None:

@@ -49,7 +49,7 @@ def run_and_kill(pool: ProcessPool, request: RunRequest) -> None:
     raise AssertionError(events)
 
 
-def test_workers_are_reused_replaced_after_a_crash_and_save_their_run_when_the_pool_closes(
+def test_a_worker_is_reused_after_an_error_and_saves_its_run_when_the_pool_closes(
     tmp_path: Path,
 ) -> None:
     with ProcessPool(1) as pool:
@@ -59,19 +59,24 @@ def test_workers_are_reused_replaced_after_a_crash_and_save_their_run_when_the_p
         events = list(pool.run([make_request(tmp_path / "short", "steps=1")]))
         [finished] = [event for event in events if isinstance(event, RunFinished)]
         assert finished.summary["steps_done"] == 1
-        assert pool.workers == [worker]
-
-        with pytest.raises(RunError, match=r"^The run crashing failed: .*signal 9.*2 times"):
-            run_and_kill(pool, make_request(tmp_path / "crashing"))
 
         for event in pool.run([make_request(tmp_path / "long")]):
             if isinstance(event, StepDone) and event.step == 3:
-                [worker] = pool.workers
                 break
+        assert pool.workers == [worker]
     summary = json.loads((tmp_path / "long" / "results" / "summary.json").read_text())
     assert summary["interrupted_at"] >= 3
     assert Path(summary["checkpoint"]).is_dir()
     assert worker.process.returncode is not None
+
+
+def test_a_crashed_worker_is_replaced_once(tmp_path: Path) -> None:
+    """test_runner.py kills a worker once: its run is resumed by another."""
+    with (
+        ProcessPool(1) as pool,
+        pytest.raises(RunError, match=r"^The run crashing failed: .*signal 9.*2 times"),
+    ):
+        run_and_kill(pool, make_request(tmp_path / "crashing"))
 
 
 def test_a_pool_without_workers_is_refused() -> None:

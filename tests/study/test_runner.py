@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from proofs.resume import ROOT, list_differences, load_result
+from safetensors.torch import load_file, save_file
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli import main
@@ -25,9 +26,10 @@ from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
 
 pytestmark = pytest.mark.xdist_group("study runner")  # one worker makes the expensive fixtures once
+MOCK = ROOT / "models" / "mock"
 STUDY = f"""
 title: Tiny
-bases: [{ROOT / "models" / "mock"}, pocket]
+bases: [{MOCK}, OTHER_BASE]
 seeds: 2
 config:
   steps: 24
@@ -46,18 +48,29 @@ questions:
 """
 
 
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The study file's text. Its second base is the mock model with other weights."""
+    other = tmp_path_factory.mktemp("bases") / "other"
+    shutil.copytree(MOCK, other)
+    weights = load_file(other / "model.safetensors")
+    other_weights = {name: 0.9 * tensor for name, tensor in weights.items()}
+    save_file(other_weights, other / "model.safetensors", {"format": "pt"})
+    return STUDY.replace("OTHER_BASE", str(other))
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(study: str, tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
-    path.write_text(STUDY)
+    path.write_text(study)
     return path
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(study: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study, run without interruption, two runs at a time, nothing deleted."""
     folder = tmp_path_factory.mktemp("complete")
-    (folder / "tiny.yaml").write_text(STUDY)
+    (folder / "tiny.yaml").write_text(study)
     run_without_report(folder / "tiny.yaml", folder / "out", keep_rollouts=True)
     return folder / "out"
 
@@ -267,7 +280,7 @@ def test_a_mistake_is_an_error_and_the_finished_study_is_unchanged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     before = table_bytes(complete)
-    file.write_text(STUDY.replace(old, new, 1))
+    file.write_text(file.read_text().replace(old, new, 1))
     assert run_command(file, complete, "--keep", *arguments) == 2
     error = capsys.readouterr().err
     assert all(part in error for part in message), error

@@ -123,7 +123,14 @@ def test_a_published_table_is_analysed_without_training(
         "questions: [{ask: q, measure: m, arm: one, against: start, expect: rises}]\n"
     )
     table = Table(
-        Row(arm="one", seed=seed, step=step, measure="m", base="a", value=step / 10 + seed / 100)
+        Row(
+            arm="one",
+            seed=seed,
+            step=step,
+            measure="m",
+            base="a",
+            value=step / 10 + step * seed / 1000,
+        )
         for seed in range(6)
         for step in (0, 5)
     )
@@ -131,7 +138,7 @@ def test_a_published_table_is_analysed_without_training(
     analysis = report_study(load_study(file), table, results, {}, Console())
     publish_study(analysis, table, results, published, "glasshouse study s.yaml")
     page = (published / "README.md").read_text()
-    assert "| 1 | q | +0.50 (+0.50 to +0.50) | 0.031 |" in page
+    assert "| 1 | q | +0.51 (+0.50 to +0.52) | 0.031 |" in page
     assert "](curve-m.png)" in page
     compressed = published / "table.jsonl.zst"
     assert Table.load(compressed).text() == table.text()

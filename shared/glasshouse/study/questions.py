@@ -12,6 +12,7 @@ Verdicts are decided in verdict.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,7 +27,7 @@ from glasshouse.estimation import (
 )
 from glasshouse.measures.registry import lookup
 from glasshouse.statistics import mean_interval
-from glasshouse.study.bounds import MaxEffect, max_effect
+from glasshouse.study.bounds import MaxEffect, max_effect, respect_bounds
 from glasshouse.study.comparison_points import (
     ComparisonPoint,
     SeedValues,
@@ -55,6 +56,7 @@ class Contrast:
     paired: PairedComparison
     interaction: BaseInteraction
     """Base × arm."""
+    ceiling: MaxEffect
 
     @property
     def mean_difference(self) -> float | None:
@@ -187,7 +189,7 @@ def evaluate_question(question: Question, study: Study, series: StudySeries) -> 
         matched=contrasts.at(matched_point, question.arm, reference) if matched_point else None,
         matched_point=matched_point.name if matched_point else "",
         equal_accuracy=point if question.at == ACCURACY else matched_point,
-        max_effect=max_effect(question.measure, effect.before),
+        max_effect=effect.ceiling,
         by_base={
             base: contrasts.at(point, question.arm, reference, base)
             for base in sorted(set(series.bases.values()))
@@ -251,24 +253,29 @@ class _Contrasts:
         if paired.effect is None:
             reason = self._why_undefined(point, arm, reference)
             paired = replace(paired, reason=reason or paired.reason)
+        references = self._unit_means(before, both, paired)
+        ceiling = max_effect(self.measure, references)
         return Contrast(
             arm=arm,
             reference=self.against_measure or reference,
-            before=self._mean(before, both, paired),
-            after=self._mean(after, both, paired),
-            paired=paired,
+            before=mean_over_seeds(references).mean,
+            after=mean_over_seeds(self._unit_means(after, both, paired)).mean,
+            paired=respect_bounds(paired, ceiling),
+            ceiling=ceiling,
             interaction=estimate_interaction(list(differences.values()), bases),
         )
 
-    def _mean(
+    def _unit_means(
         self, values: SeedValues, seeds: Sequence[int], paired: PairedComparison
-    ) -> float | None:
-        """The mean over seeds or, if bases are the unit, the mean of the bases' means."""
-        by_unit: dict[Any, list[float | None]] = {}
+    ) -> list[float]:
+        """The values of the seeds or, if bases are the unit, the mean of each base."""
+        by_unit: dict[Any, list[float]] = {}
         for seed in seeds:
-            unit = seed if paired.num_bases is None else self.series.bases[seed]
-            by_unit.setdefault(unit, []).append(values[seed])
-        return mean_over_seeds([mean_over_seeds(group).mean for group in by_unit.values()]).mean
+            value = values[seed]
+            if value is not None:
+                unit = seed if paired.num_bases is None else self.series.bases[seed]
+                by_unit.setdefault(unit, []).append(value)
+        return [math.fsum(group) / len(group) for group in by_unit.values()]
 
     def _why_undefined(self, point: ComparisonPoint, arm: str, reference: str) -> str:
         label = lookup(self.measure).label

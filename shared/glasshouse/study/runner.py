@@ -130,9 +130,7 @@ def _train(
             case RunRestarted(message=message):
                 progress.on_warning(message)
             case RunFinished(summary=summary):
-                rows = collect_rows(
-                    run.path, run.arm, run.base, run.seed, _named_measures(study)
-                )
+                rows = collect_rows(run.path, run.arm, run.base, run.seed, _named_measures(study))
                 _check_measures(study, run.arm, rows)
                 Table(rows).save(run.path / "results" / ROWS_FILE)
                 _prune(run, keep_rollouts)

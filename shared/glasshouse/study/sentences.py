@@ -46,7 +46,7 @@ def compose_headline(comparisons: Sequence[Comparison]) -> str:
 
 def explain_comparison(comparison: Comparison) -> str:
     """The verdict with its numbers; then seeds, null, equal accuracy, bases and ceiling."""
-    if comparison.effect.paired.effect is None:
+    if decide_verdict(comparison) is Verdict.UNDEFINED:
         return f"{Verdict.UNDEFINED.value}: {comparison.effect.paired.reason}."
     parts = [
         _explain_verdict(comparison),
@@ -134,7 +134,8 @@ def _count_seeds(comparison: Comparison) -> str:
     p = comparison.effect.paired
     dropped = f", {p.dropped} dropped because a value is missing" if p.dropped else ""
     of_bases = f" of {p.num_bases} bases" if p.num_bases else ""
-    return f"{p.n} paired seeds{of_bases}{dropped}"
+    unanimous = f"; {p.reason}" if p.reason and p.low is not None else ""
+    return f"{p.n} paired seeds{of_bases}{dropped}{unanimous}"
 
 
 def _explain_too_few_pairs(comparison: Comparison) -> str:
@@ -270,7 +271,9 @@ def format_effect_in_words(contrast: Contrast) -> str:
     """`+0.72, 95 % interval +0.68 to +0.76`"""
     numbers = _format_interval(contrast)
     if numbers is None:
-        return f"undefined: {contrast.paired.reason}"
+        effect = contrast.paired.effect
+        value = "undefined" if effect is None else format_signed(effect)
+        return f"{value}: {contrast.paired.reason}"
     effect, low, high = numbers
     return f"{effect}, 95 % interval {low} to {high}"
 

@@ -27,8 +27,10 @@ class Verdict(Enum):
 
 def decide_verdict(comparison: Comparison) -> Verdict:
     p, question = comparison.effect.paired, comparison.question
-    if p.effect is None or p.low is None or p.high is None:
+    if p.effect is None:
         return Verdict.UNDEFINED
+    if p.low is None or p.high is None:  # all differences are equal, and the measure has no bounds
+        return Verdict.NOT_SHOWN
     if question.margin is not None:
         if -question.margin <= p.low and p.high <= question.margin:
             return Verdict.NOT_SHOWN if has_too_few_pairs(comparison) else Verdict.SHOWN
