@@ -29,7 +29,7 @@ else
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile
 	@$(BIN)/lint-imports | tail -n 3
 	@echo "[2/2] tests, two at a time; meanwhile types, and every experiment on mock assets (printed at the end)"
-	@{ $(BIN)/mypy && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; \
+	@{ $(BIN)/mypy && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
 	  $(BIN)/python -m pytest -n 2 --dist loadgroup; tests=$$?; \
 	  wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests ? tests : checks))
 endif
@@ -148,8 +148,8 @@ pocket: $(VENV)/.ready ## rebuild the embedded model into build/pocket (under 1 
 # --- set-up ------------------------------------------------------------------------------------
 # pip does not compile the 17,000 files: Python compiles the modules that it imports. Only PyTorch and its sympy are
 # compiled, on the second core while pip installs the rest. The pip that comes with Python 3.11 needs twice the CPU time
-# of today's to read the index pages, hence --upgrade-deps.
-INSTALL = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+# of today's to read the index pages, hence --upgrade-deps. setuptools warns about every editable installation.
+INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 COMPILE = $(1)/bin/python -m compileall -qq $(1)/lib/python*/site-packages/{torch,sympy} || true
 EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
 # $(call timed,what it does,command): prints both ends of a slow set-up step.
