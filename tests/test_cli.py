@@ -149,7 +149,7 @@ def test_a_backend_that_is_not_installed_is_a_user_error(
             monkeypatch.delitem(sys.modules, name)
     out = tmp_path / "run"
     assert main(["train", "backend=monarch", f"model={MOCK}", f"out={out}"]) == 2
-    assert "glasshouse[monarch]" in capsys.readouterr().err
+    assert "shared[monarch]" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -1,11 +1,13 @@
 """Problem streams: no repeats, no mixing of splits, equal continuation after any resume."""
 
 import json
+import sqlite3
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glasshouse.checksums import find_seen_problem_damage
 from glasshouse.data import FixedProblems, FreshProblems, ProblemsExhausted, Split, assign_split
 from glasshouse.data import streams as streams_module
 from glasshouse.errors import RunError
@@ -218,6 +220,41 @@ def test_not_enumerable_stream_resumes_equally_from_any_point(
         assert resumed.state() == stream.state()
     finally:
         streams_module.MAX_TRIES = tries
+
+
+@pytest.mark.parametrize("damage", ["key", "draw", "row", "header", "page"])
+def test_damaged_database_is_detected_and_made_again(damage, tmp_path):
+    """A changed key would let a problem be drawn twice, or leave one out."""
+    file = tmp_path / "seen_problems.sqlite"
+    stream = FreshProblems(NotEnumerable(), Split.TRAIN, seed=1)
+    stream.set_state_dir(tmp_path)
+    stream.take(8)
+    state = stream.state()
+    after = stream.take(4)
+    stream.set_state_dir(tmp_path)
+    assert find_seen_problem_damage(file) == ""
+    if damage in ("header", "page"):
+        data = bytearray(file.read_bytes())
+        data[3 if damage == "header" else -40] ^= 1
+        file.write_bytes(data)
+    else:
+        database = sqlite3.connect(file)
+        database.execute(
+            {
+                "key": "UPDATE seen SET key = key + 1 WHERE draw = 3",
+                "draw": "UPDATE seen SET draw = 9 WHERE draw = 3",
+                "row": "DELETE FROM seen WHERE draw = 3",
+            }[damage]
+        )
+        database.commit()
+        database.close()
+    assert bool(find_seen_problem_damage(file)) == (damage != "row")  # a lost row changes the count
+    resumed = FreshProblems(NotEnumerable(), Split.TRAIN, seed=1)
+    resumed.set_state_dir(tmp_path)
+    resumed.restore(state)
+    assert resumed.take(4) == after
+    resumed.set_state_dir(tmp_path)
+    assert find_seen_problem_damage(file) == ""
 
 
 def test_existing_database_is_rewound_without_repeating_draws(tmp_path, monkeypatch):

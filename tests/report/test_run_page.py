@@ -135,7 +135,11 @@ def test_hostile_text_is_escaped(hostile_page: Path) -> None:
 
 
 def test_examples_are_typical_best_worst_and_suspicious_rollouts(run: Path) -> None:
-    examples = select_examples(run)
+    (first_step, base), (last_step, examples) = select_examples(run)
+    assert (first_step, last_step) == (0, 4)
+    assert [kind for kind, _, _ in base][:4] == ["same problem", "typical", "best", "worst"]
+    assert {row["step"] for _, _, row in base} == {0}
+    assert base[0][2]["question"] == examples[0][2]["question"]
     assert [kind for kind, _, _ in examples][:3] == ["typical", "best", "worst"]
     assert examples[1][2]["reward"] >= examples[2][2]["reward"]
     row = {"correct": True, "reward": 1.0, "rule": "tag", "completion": "2+2=5\n[ANSWER] 4"}

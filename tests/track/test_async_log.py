@@ -104,7 +104,7 @@ def test_tracker_that_cannot_start_stops_the_run_with_the_reason(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("trakio", 'Did you mean "trackio"?'), ("wandb", 'pip install "glasshouse[wandb]"')],
+    [("trakio", 'Did you mean "trackio"?'), ("wandb", "shared[wandb]")],
 )
 def test_unknown_or_missing_tracker_is_refused_before_the_run_starts(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -17,6 +17,7 @@ from glasshouse.cli import main
 from glasshouse.errors import RunError
 from glasshouse.models import load_policy
 from glasshouse.store import checkpoints
+from glasshouse.store.verify import verify_run
 from glasshouse.train.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
@@ -60,6 +61,27 @@ def test_damaged_checkpoint_is_skipped_with_a_warning(
     assert any("step-000004 is damaged" in message for message in messages), messages
     assert "resumed at 2" in messages
     assert not list_differences(killed_at_5, expected)
+
+
+@pytest.mark.parametrize("name", ["evaluation.jsonl", "manifest.json"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_data_files_are_named_and_written_again(
+    killed_at_5: Path, expected: Result, damage, name: str
+) -> None:
+    file = killed_at_5 / "data" / name
+    intact = file.read_bytes()
+    assert verify_run(killed_at_5).is_sound
+    damage(file)
+    if name == "manifest.json" and damage is not flip_bit:
+        return  # older runs have none, and its last byte is a line end
+    assert [item.file for item in verify_run(killed_at_5).damage] == [f"data/{name}"]
+    if damage is flip_bit:
+        messages = resume(killed_at_5)
+        assert any(f"data/{name} is damaged" in message for message in messages), messages
+        assert not list_differences(killed_at_5, expected)
+        if name == "evaluation.jsonl":
+            assert file.read_bytes() == intact
+        assert verify_run(killed_at_5).is_sound
 
 
 def test_without_a_valid_checkpoint_the_run_stops_and_changes_nothing(killed_at_5: Path) -> None:

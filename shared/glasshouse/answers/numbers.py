@@ -177,7 +177,7 @@ def _classify_token(
     if word_sign:
         reason = reason or (EXPRESSION if sign or word_sign == "?" else "")
         begin, sign = word_begin, "-"
-    digits = re.sub(r"\D", "", whole)
+    digits = whole if whole.isdigit() else re.sub(r"\D", "", whole)
     if not reason and len(digits) != len(whole) and whole.startswith("0"):
         reason = "not grouped in thousands"
     too_long = len(digits) + len(decimals) > MAX_DIGITS

@@ -136,18 +136,22 @@ def _may_be_grouped(first: NumberToken, second: NumberToken) -> bool:
 
 
 def _parse_sequence(text: str, low: int, high: int) -> ParsedAnswer | None:
-    tokens = list(islice(scan_numbers(text, low, high, sequence=True), MAX_ELEMENTS + 1))
-    if not tokens:
+    tokens = islice(scan_numbers(text, low, high, sequence=True), MAX_ELEMENTS + 1)
+    first = next(tokens, None)
+    if first is None:
         return None
-    cut = len(tokens) > MAX_ELEMENTS or (high - low >= ANSWER_WINDOW and tokens[-1].end >= high - 1)
-    runs = [[tokens[0]]]
-    for previous, token in pairwise(tokens):
-        between = text[previous.end : token.start]
+    direct = _SEQUENCE_LEAD.fullmatch(text, low, first.start) is not None
+    runs, count, last = [[first]], 1, first
+    for token in tokens:
+        between = text[last.end : token.start]
         if len(between) <= 32 and _SEPARATOR.fullmatch(between):
             runs[-1].append(token)
         else:
             runs.append([token])
-    direct = _SEQUENCE_LEAD.fullmatch(text, low, tokens[0].start) is not None
+            if direct:
+                break  # the first list counts, and it is complete
+        count, last = count + 1, token
+    cut = count > MAX_ELEMENTS or (high - low >= ANSWER_WINDOW and last.end >= high - 1)
     run = runs[0] if direct else runs[-1]
     start, end, only = run[0].start, run[-1].end, len(runs) == 1
     invalid = next((t for t in run if t.value is None), None)

@@ -91,6 +91,7 @@ _FUNCTION_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _MINUS_WORD = re.compile(r"(?:^|(?<=[^\w]))(minus|negative)[ \t]{1,4}$", re.IGNORECASE)
+_MINUS_WORD_ENDS = frozenset("sSeEſ")
 _BEFORE_MINUS_WORD = re.compile(
     r"(?:^|[:=(\[{*_`\"'“,>]|\b(?:is|be|equals|equal|gives|get|gets|to|was|becomes|yields))\s*+$",
     re.IGNORECASE,
@@ -98,6 +99,9 @@ _BEFORE_MINUS_WORD = re.compile(
 _LABEL_BEFORE = re.compile(
     r"\b(?:step|problem|question|page|line|exercise|chapter|section)[ \t]$", re.IGNORECASE
 )
+_DIGITS = frozenset("0123456789")
+_NEGATION_LETTERS = re.compile(r"n['’eot]|unable|except|unlike|wrong|incorrect|false")
+"""Every word of `_NEGATIONS` contains one of these: a cheap test that excludes most texts."""
 _ONLY_NUMBERS = re.compile(r"[\d\s,;=\[\]]*+\Z")
 _CLAUSE_END = re.compile(r"[.;!?\n,]|\bno:|\b(?:but|so|hence|therefore|thus|it'?s)\b")
 _CLAUSE_WORD = re.compile(r"[a-z]++(?:['’][a-z]++)?")
@@ -114,11 +118,16 @@ def find_objection_before(
     if _ONLY_NUMBERS.match(before) or before.rstrip(" ")[-1:] in (",", ";"):
         return ""  # the fast path of long sequences
     near = max(0, len(before) - 24)  # longer than any of the words
-    if _COMPARISON_BEFORE.search(before, near) or _is_open_angle(text, before, end, sequence):
+    follows_number = (
+        before.rstrip()[-1:] in _DIGITS
+    )  # none of the signs and words ends with a digit
+    if not follows_number and (
+        _COMPARISON_BEFORE.search(before, near) or _is_open_angle(text, before, end, sequence)
+    ):
         return COMPARED
     if _is_struck(text, begin, before):
         return STRUCK
-    if _FUNCTION_BEFORE.search(before, near):
+    if not follows_number and _FUNCTION_BEFORE.search(before, near):
         return EXPRESSION
     return NEGATED if has_negation(before) else ""
 
@@ -155,6 +164,8 @@ def find_objection_after(text: str, end: int, high: int, *, sequence: bool = Fal
 
 def is_label(text: str, low: int, begin: int) -> bool:
     """Whether a number only names something: `step 3`, `problem 28`."""
+    if not text[max(low, begin - 3) : begin].rstrip()[-1:].isalpha():
+        return False  # most numbers
     return _LABEL_BEFORE.search(text, max(low, begin - 12), begin) is not None
 
 
@@ -165,6 +176,8 @@ def parse_minus_word(text: str, low: int, begin: int) -> tuple[int, str]:
     unclear, since the number is subtracted.
     """
     before = text[max(low, begin - CONTEXT_CHARS) : begin]
+    if before.rstrip()[-1:] not in _MINUS_WORD_ENDS:
+        return begin, ""
     word = _MINUS_WORD.search(before)
     if word is None:
         return begin, ""
@@ -176,7 +189,10 @@ def parse_minus_word(text: str, low: int, begin: int) -> tuple[int, str]:
 
 def has_negation(before: str) -> bool:
     """Whether the clause that ends here is negated: `I cannot solve problem`, `it isn't`."""
-    clause = _CLAUSE_END.split(before.lower())[-1]
+    lowered = before.lower()
+    if not _NEGATION_LETTERS.search(lowered):
+        return False
+    clause = _CLAUSE_END.split(lowered)[-1]
     return any(
         word in _NEGATIONS or word.endswith(("n't", "n’t")) for word in _CLAUSE_WORD.findall(clause)
     )

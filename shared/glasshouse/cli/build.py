@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_imports
+from glasshouse.extras import install_command
 from glasshouse.text import terminal_safe
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def _tasks(args: argparse.Namespace) -> None:
             console.print(f"    {check_task(task, args.validate)}")
     if not args.name:
         console.print(
-            "gym.<name>: any procedural task of reasoning-gym (pip install 'glasshouse[gym]')"
+            f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
+            soft_wrap=True,
         )
 
 

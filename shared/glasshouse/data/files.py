@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import ConfigError
+from glasshouse.extras import install_command
 from glasshouse.types import AnswerKind, Problem
 
 MAX_ROW_CHARACTERS = 1_000_000
@@ -89,8 +90,8 @@ def import_pyarrow(path: Path) -> tuple[Any, Any]:
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(
-            f'{path} is a Parquet file, which needs pyarrow: pip install "glasshouse[parquet]", '
-            "or use JSON lines (.jsonl)."
+            f"{path} is a Parquet file, which needs pyarrow. Use JSON lines (.jsonl), or install it: "
+            f"{install_command('parquet')}"
         ) from None
     return pyarrow, parquet
 

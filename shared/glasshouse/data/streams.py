@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from glasshouse import randomness
 from glasshouse.data.permutation import Permutation
-from glasshouse.data.seen_problems import SeenProblems
+from glasshouse.data.seen_problems import SeenProblems, open_seen_problems
 from glasshouse.data.splits import Split, assign_split
 from glasshouse.errors import RunError
 from glasshouse.tasks import Task
@@ -186,10 +186,11 @@ class FreshProblems:
     # --- resuming --------------------------------------------------------------------------
 
     def _open_seen(self) -> None:
-        """Opens the database of seen problems and rewinds it to the current draw. If rows are missing,
-        all draws are repeated to fill it, so the state needs no keys and a lost file only costs time."""
+        """Opens the database of seen problems and rewinds it to the current draw. If rows are missing or
+        damaged, all draws are repeated to fill it, so the state needs no keys and a lost file only costs
+        time."""
         file = self.state_dir / "seen_problems.sqlite" if self.state_dir else None
-        self.seen = SeenProblems(file)
+        self.seen = open_seen_problems(file)
         self.seen.rewind(self.drawn)
         if self.seen.size == self.drawn - self.epoch_start:
             return

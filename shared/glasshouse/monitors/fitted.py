@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
+from glasshouse.extras import install_command
 from glasshouse.measures.detection import threshold_at_fpr
 from glasshouse.measures.result import Bools, Floats, as_labels, check_same_length
 from glasshouse.monitors.views import Scope, View
@@ -152,5 +153,5 @@ def import_for_fitting(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise MonitorError(
-            'Fitting a monitor needs scikit-learn: pip install "glasshouse[monitor]".'
+            f"Fitting a monitor needs scikit-learn: {install_command('monitor')}"
         ) from None

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
+from glasshouse.extras import install_command
 from glasshouse.types import Message
 
 T = TypeVar("T")
@@ -270,5 +271,5 @@ def _import_httpx() -> Any:
     try:
         import httpx
     except ImportError:
-        raise MonitorError('An LLM judge needs httpx: pip install "glasshouse[judge]".') from None
+        raise MonitorError(f"An LLM judge needs httpx: {install_command('judge')}") from None
     return httpx

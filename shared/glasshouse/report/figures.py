@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from glasshouse.errors import RunError
+from glasshouse.extras import install_command
 from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.report.arms import Arm, SeedBand, seed_band
 from glasshouse.report.monitor_table import find_measure
@@ -50,7 +51,7 @@ def import_pyplot() -> Any:
         matplotlib.use("agg")
         from matplotlib import pyplot
     except ImportError:
-        raise RunError('Figures need matplotlib: pip install "glasshouse[report]".') from None
+        raise RunError(f"Figures need matplotlib: {install_command('report')}") from None
     return pyplot
 
 

@@ -72,6 +72,7 @@ def render_run_report(runs: Sequence[RunData]) -> str:
     evaluations = [e for run in runs for e in run.evaluations]
     shared = set.intersection(*(set(e) for e in evaluations)) if evaluations else set()
     measure = headline_accuracy(dict.fromkeys(shared))
+    level_measure, level_rows = _level_rows(single) if single else ("", [])
     return render_page(
         "run_page.html.j2",
         title=first.path.resolve().name if single else f"{len(runs)} runs",
@@ -81,8 +82,8 @@ def render_run_report(runs: Sequence[RunData]) -> str:
         seed_columns=_seed_columns(lookup(measure).label),
         seed_rows=[] if single else _seed_rows(arms, measure),
         accuracy_rows=_accuracy_rows(single) if single else [],
-        level_rows=_level_rows(single) if single else [],
-        level_measure=lookup(measure).label,
+        level_measure=level_measure,
+        level_rows=level_rows,
         problems=((first.summary or {}).get("after") or {}).get("problems"),
         training_curves=figures.training_curves(arms),
         monitored=any(run.monitor for run in runs),
@@ -162,18 +163,23 @@ def _accuracy_rows(run: RunData) -> Rows:
     return rows
 
 
-def _level_rows(run: RunData) -> Rows:
-    """(level, problems, before, after) of the headline accuracy; empty with a single level."""
+def _level_rows(run: RunData) -> tuple[str, Rows]:
+    """The label of the accuracy by level, and (level, problems, before, after); no rows with a single
+    level."""
     before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
     if not before or not after or len(after["levels"]) < 2:
-        return []
-    rows: Rows = []
-    for level, rates in after["levels"].items():
-        start = before["levels"].get(level)
-        measure = headline_accuracy({key: 0 for key in rates if start is None or key in start})
-        cells = (_format_rate(start, measure), _format_rate(rates, measure))
-        rows.append((level, f"{rates['problems']:,}", *cells))
-    return rows
+        return "", []
+    all_rates = [*before["levels"].values(), *after["levels"].values()]
+    measure = headline_accuracy(dict.fromkeys(set.intersection(*map(set, all_rates))))
+    return lookup(measure).label, [
+        (
+            level,
+            f"{rates['problems']:,}",
+            _format_rate(before["levels"].get(level), measure),
+            _format_rate(rates, measure),
+        )
+        for level, rates in after["levels"].items()
+    ]
 
 
 def explain(measure: str) -> Markup:

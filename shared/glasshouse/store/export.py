@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
+from glasshouse.extras import install_command
 from glasshouse.store.atomic_files import check_output_file
 from glasshouse.store.rollout_rows import encode_rows
 
@@ -43,8 +44,7 @@ def import_optional(feature: str, *names: str) -> list[Any]:
     except ImportError:
         packages = "DuckDB and pyarrow" if "duckdb" in names else "pyarrow"
         raise RunError(
-            f'{feature} needs {packages}: pip install "glasshouse[sql]". '
-            "--json and .jsonl files need no extra."
+            f"{feature} needs {packages} (--json and .jsonl files do not): {install_command('sql')}"
         ) from None
 
 

@@ -8,6 +8,8 @@
                            still holds what it held when the newest checkpoint was saved
     metrics, events,       the checksum in each line or file; a damaged line is left out by readers
     summary, monitor.json
+    data/                  the checksum of the manifest and of the held-out problems, and that of each row
+                           of the database of seen problems
 
 A damaged part is named, and the others stay usable.
 """
@@ -15,13 +17,14 @@ A damaged part is named, and the others stay usable.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from glasshouse.checksums import read_regular_file
+from glasshouse.checksums import find_seen_problem_damage, read_regular_file, remove_check
 from glasshouse.config import Config, diff_configs, flatten, load_config
 from glasshouse.errors import ConfigError, RunDataError, RunError
 from glasshouse.store import checkpoints, monitor_results
@@ -33,6 +36,8 @@ from glasshouse.store.run_directory import (
     read_checked_lines,
     read_summary,
 )
+
+DATA_MANIFEST, HELD_OUT, SEEN_PROBLEMS = "manifest.json", "evaluation.jsonl", "seen_problems.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +261,7 @@ def verify_derived_files(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     damage += _verify_evaluations(run)
     damage += _verify_summary(run)
     damage += _verify_monitor_results(results)
+    damage += _verify_data(run / "data")
     return damage
 
 
@@ -319,6 +325,36 @@ def _verify_summary(run: Path) -> list[RunDamage]:
         if phases and phases[-1] == "end":
             return [RunDamage("results/summary.json", "is missing", remedy)]
     return []
+
+
+def _verify_data(folder: Path) -> list[RunDamage]:
+    """Verify the held-out problems, the manifest of the data and the database of seen problems. All of
+    them follow from the configuration: a resumed run writes them again."""
+    damage = []
+    remedy = "No result depends on it; glasshouse resume writes it again."
+    manifest: dict[str, Any] = {}
+    try:
+        manifest = remove_check(json.loads(read_regular_file(folder / DATA_MANIFEST)))
+    except FileNotFoundError:
+        pass  # an older run, or one that was killed at its start
+    except (OSError, ValueError, RecursionError) as error:
+        damage.append(RunDamage(f"data/{DATA_MANIFEST}", f"is damaged: {error}", remedy))
+    expected = manifest.get("validation", {})
+    if "sha256" in expected:
+        try:
+            actual = hashlib.sha256(read_regular_file(folder / HELD_OUT)).hexdigest()
+            problem = "" if actual == expected["sha256"] else "is damaged: its sha256 is wrong"
+        except OSError as error:
+            problem = (
+                "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+            )
+        if problem:
+            damage.append(RunDamage(f"data/{HELD_OUT}", problem, remedy))
+    seen = folder / SEEN_PROBLEMS
+    if seen.exists() and (problem := find_seen_problem_damage(seen)):
+        remedy = "It is made again, by repeating the draws, when the run is resumed."
+        damage.append(RunDamage(f"data/{SEEN_PROBLEMS}", f"is damaged: it {problem}", remedy))
+    return damage
 
 
 def _verify_monitor_results(results: Path) -> list[RunDamage]:

@@ -22,6 +22,7 @@ from pydantic import ConfigDict
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean
+from glasshouse.extras import install_command
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
 from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import AnswerKind, Problem, Style
@@ -192,7 +193,6 @@ def _dataset_registry() -> Mapping[str, tuple[Any, Any]]:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise TaskError(
-            "gym.* tasks need reasoning-gym, which is not installed: "
-            'pip install "glasshouse[gym]" (or: pip install reasoning-gym==0.1.25).'
+            f"gym.* tasks need reasoning-gym, which is not installed: {install_command('gym')}"
         ) from None
     return DATASETS

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glasshouse.errors import ConfigError, TrackError, did_you_mean
+from glasshouse.extras import install_command
 from glasshouse.track.base import Tracker
 
 
@@ -36,8 +37,7 @@ def validate_trackers(names: Sequence[str]) -> None:
         library = TRACKERS[name].library
         if importlib.util.find_spec(library) is None:
             raise TrackError(
-                f"trackers: {name} needs {library}, which is not installed: "
-                f'pip install "glasshouse[{name}]".'
+                f"trackers: {name} needs {library}, which is not installed: {install_command(name)}"
             )
 
 

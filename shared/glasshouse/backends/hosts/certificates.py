@@ -20,6 +20,7 @@ from pathlib import Path
 
 from glasshouse.backends.hosts.security import CA, CERTIFICATE, KEY, NAME
 from glasshouse.errors import ConfigError, HostError
+from glasshouse.extras import install_command
 
 try:
     from cryptography import x509
@@ -28,7 +29,7 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise HostError(
-        'Creating certificates needs a package: pip install "glasshouse[monarch]".'
+        f"Creating certificates needs the package cryptography: {install_command('monarch')}"
     ) from None
 
 CA_KEY = "ca.key"

@@ -19,6 +19,7 @@ from glasshouse.backends.hosts.security import (
 from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, HostError
+from glasshouse.extras import install_command
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
@@ -119,7 +120,7 @@ def open_hosts(config: HostsConfig, warn: Callable[[str], None] | None = None) -
 def validate_hosts_config(config: HostsConfig) -> None:
     """Report errors in the config before anything is started."""
     if find_spec("monarch") is None:  # not imported here: it would read its settings too early
-        raise ConfigError('Hosts need torchmonarch: pip install "glasshouse[monarch]".')
+        raise ConfigError(f"Hosts need torchmonarch: {install_command('monarch')}")
     if config.kind == "addresses":
         from glasshouse.backends.hosts.worker_provider import validate_addresses
 

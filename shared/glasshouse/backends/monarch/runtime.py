@@ -18,6 +18,7 @@ from glasshouse.backends.monarch.shared_weights import open_unnamed_file
 from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.backends.monarch_sockets import monarch_sockets_in_own_directory
 from glasshouse.errors import ConfigError
+from glasshouse.extras import install_command
 
 TAIL_CHARACTERS = 2000
 """How much of a dead process's output is shown."""
@@ -49,8 +50,8 @@ def import_monarch() -> Any:
         import monarch.actor
     except ImportError:
         raise ConfigError(
-            "backend is monarch, but torchmonarch is not installed. Install it with: "
-            'pip install "glasshouse[monarch]", or set backend=local.'
+            "backend is monarch, but torchmonarch is not installed. Set backend=local, or install it: "
+            f"{install_command('monarch')}"
         ) from None
     return monarch.actor
 
