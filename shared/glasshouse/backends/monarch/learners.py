@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.actors import ActorSetup, LearnerActor
 from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied, ProcessTimeout
+from glasshouse.backends.monarch_sockets import own_socket_directory
 from glasshouse.config import Config
 from glasshouse.errors import RunError
 
@@ -61,7 +62,8 @@ class LearnerProcesses:
     def _open(self) -> None:
         timeout = self.config.monarch.spawn_timeout
         try:
-            with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
+            # in a directory that the next start removes if this process is killed
+            with tempfile.TemporaryDirectory(dir=own_socket_directory()) as folder:
                 setup = ActorSetup(
                     config=self.config, weights_path=self.weights_path, version=self.version,
                     rendezvous_file=str(Path(folder) / "rendezvous"),
