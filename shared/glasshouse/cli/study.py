@@ -67,7 +67,11 @@ def add_commands(commands: Any) -> None:
         metavar="FOLDER",
         help="write the compressed table, the analysis and the figures to this folder",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and exit")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="list the runs, print the smallest effect that the study can show, and exit",
+    )
 
 
 def _study(args: argparse.Namespace) -> int:
@@ -76,6 +80,7 @@ def _study(args: argparse.Namespace) -> int:
 
     from glasshouse.study import spec
     from glasshouse.study.display import TerminalProgress
+    from glasshouse.study.power import describe_power
     from glasshouse.study.runner import run_study
     from glasshouse.study.seed_reuse import check_seeds_are_fresh
     from glasshouse.study.table import Table
@@ -101,6 +106,8 @@ def _study(args: argparse.Namespace) -> int:
         f"[bold]{escape(terminal_safe(study.title))}[/]: {_describe_size(study)} → {escape(terminal_safe(str(out)))}",
         soft_wrap=True,
     )
+    if not args.table and (power := describe_power(study)):
+        console.print(power, markup=False, soft_wrap=True)
     if args.table:
         table = Table.load(Path(args.table)).subset(study.arms, study.seeds)
     else:
@@ -161,6 +168,7 @@ def _describe_size(study: Study) -> str:
 
 def _list_runs(study: Study, out: Path, console: Console) -> None:
     """Print the runs of the study and which of them are finished."""
+    from glasshouse.study.power import describe_power
     from glasshouse.study.runner import plan_runs
 
     runs = plan_runs(study, out)
@@ -172,3 +180,5 @@ def _list_runs(study: Study, out: Path, console: Console) -> None:
         )
     remaining = sum(not run.is_finished for run in runs)
     print(terminal_safe(f"{_describe_size(study)}; {remaining} to do → {out}"))
+    if power := describe_power(study):
+        print(terminal_safe(power))
