@@ -8,7 +8,7 @@ often an answer has that value by chance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,11 +81,16 @@ class EvaluatedStep:
     """By measure."""
     rows: Sequence[Row]
     """The rollouts of the planted arm, in the order of `samples[USES]`."""
+    rates: dict[str, Rate] = field(default_factory=dict)
+    """Those that were asked for: chart, picture and page need the same ones."""
 
     def rate(self, measure: str) -> Rate:
-        values, problems = self.samples[measure]
-        estimate = estimate_mean(values, problems, key=("demo", self.step))
-        return Rate(estimate.measure.value, estimate.interval.low, estimate.interval.high)
+        if measure not in self.rates:
+            values, problems = self.samples[measure]
+            estimate = estimate_mean(values, problems, key=("demo", self.step))
+            interval = estimate.interval
+            self.rates[measure] = Rate(estimate.measure.value, interval.low, interval.high)
+        return self.rates[measure]
 
 
 Curve = Sequence[EvaluatedStep]

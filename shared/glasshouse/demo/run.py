@@ -95,12 +95,13 @@ def run_demo(
     comparison = compare_runs(runs[CONTROL], runs[TREATED])
     page, picture = write_page(comparison, study, out)
     print_comparison(comparison, console)
-    for name, value in (
-        ("picture", str(picture)),
-        ("page", str(page)),
-        ("rollouts", shell_command(["glasshouse", "rollouts", runs[TREATED], "--split",
-                                    "validation/planted", "--show"])),
-        ("seeds", shell_command(["glasshouse", "study", out / "study.yaml", "--seeds", "8"])),
-    ):  # fmt: skip
-        console.print(terminal_safe(f"{name:<9} {value}"), markup=False, soft_wrap=True)
+    view = shell_command(["glasshouse", "view", out, "--open"])
+    study_command = shell_command(["glasshouse", "study", out / "study.yaml", "--seeds", "8"])
+    for line in (
+        f"picture  {picture}",
+        f"page     {page}",
+        f"next     {view}     # every rollout, in the browser",
+        f"         {study_command}     # the same over 8 seeds, with a verdict",
+    ):
+        console.print(terminal_safe(line), markup=False, soft_wrap=True)
     return comparison
