@@ -71,6 +71,7 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
                 "rollout": _rollout,
                 "group": _group,
                 "tokens": _tokens,
+                "suspicious": _suspicious,
                 "problems": _problems,
                 "problem": _problem,
                 "compare": _compare,
@@ -174,6 +175,18 @@ def _tokens(library: Library, request: Request) -> Any:
         run.frames, run.frame_cache, request.query_params.get("ref", "")
     )
     return rollout_details.load_tokens(run.location.path, row)
+
+
+def _suspicious(library: Library, request: Request) -> Any:
+    run = library.open_run(request.query_params.get("run", ""))
+    index = run.open_index()
+    groups = rollout_details.list_suspicious(index, run.frames, run.frame_cache)
+    return {
+        "groups": groups,
+        "total": len(index.records),
+        "indexed_frames": len(index.frames),
+        "frames": index.total_frames,
+    }
 
 
 def _problems(library: Library, request: Request) -> Any:

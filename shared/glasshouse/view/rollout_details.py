@@ -22,6 +22,8 @@ MAX_TEXT = 200_000
 """Characters of a text that are sent at once; the page says how many are left out."""
 MAX_PROBLEM_ROLLOUTS = 400
 MAX_PROBLEMS = 500
+MAX_EXAMPLES = 4
+"""Rollouts that are shown of each suspicion."""
 
 
 class FrameCache:
@@ -103,6 +105,22 @@ def load_group(
                 if (row["split"], row["group"]) == (chosen["split"], chosen["group"])
             ]
     return []
+
+
+def list_suspicious(
+    index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache
+) -> list[Row]:
+    """Each suspicion with the number of its rollouts and the newest of them in full."""
+    groups = []
+    for id, label in SUSPICIONS.items():
+        places = np.flatnonzero(select(index, RolloutQuery(suspicious=id)))
+        newest = places[np.argsort(-index.records["step"][places], kind="stable")]
+        examples = []
+        for number in newest[:MAX_EXAMPLES]:
+            ref = describe_record(index, int(number))["ref"]
+            examples.append(describe_rollout(index, load_rollout(frames, cache, ref)))
+        groups.append({"id": id, "label": label, "count": len(places), "examples": examples})
+    return groups
 
 
 def list_problems(index: RolloutIndex) -> list[Row]:

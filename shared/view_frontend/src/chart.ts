@@ -1,0 +1,390 @@
+// Line charts in SVG that share one step axis: hovering one reads all, dragging zooms all.
+
+import { bisectCenter } from "d3-array";
+import { scaleLinear, type ScaleLinear } from "d3-scale";
+import { area, line } from "d3-shape";
+import { h, s, replace } from "./dom";
+import { figureMenu, type Table } from "./export";
+import { number } from "./format";
+import type { Mark, Value } from "./types";
+
+export type XY = [number, Value];
+
+export interface Line {
+  name: string;
+  /** Number of its colour, 0 to 7. */
+  color: number;
+  points: XY[];
+  /** Unsmoothed values, drawn behind the line. */
+  raw?: XY[];
+  /** Interval at each x. */
+  band?: [number, Value, Value][];
+  /** Draw points, as for a few evaluations. */
+  dots?: boolean;
+  /** A single run behind its arm's mean. */
+  faint?: boolean;
+  dashed?: boolean;
+}
+
+export interface ChartSpec {
+  title: string;
+  unit: string;
+  help?: string;
+  bounds?: [number, number] | null;
+  lines: Line[];
+  marks?: Mark[];
+  from: number;
+  to: number;
+  xLabel?: string;
+}
+
+export interface ChartEvents {
+  onpick?: (x: number) => void;
+  onzoom?: (from: number, to: number) => void;
+}
+
+/** The step under the pointer, shared by all charts of a page. */
+export class Cursor {
+  x: number | null = null;
+  private readonly listeners = new Set<(x: number | null) => void>();
+
+  set(x: number | null): void {
+    if (x === this.x) return;
+    this.x = x;
+    this.listeners.forEach((listener) => listener(x));
+  }
+
+  subscribe(listener: (x: number | null) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+}
+
+const MARGIN = { left: 46, right: 12, top: 8, bottom: 22 };
+const HEIGHT = 168;
+const MAX_POINTS = 1200;
+const QUIET_MARKS = new Set(["save", "start", "end"]);
+
+export class LineChart {
+  readonly element: HTMLElement;
+  readonly svg: SVGSVGElement;
+  private readonly legend = h("div", { class: "legend" });
+  private readonly heading = h("h3");
+  private readonly hover = s("g", { class: "hover" });
+  private readonly overlay = s("rect", { class: "overlay" });
+  private readonly selection = s("rect", { class: "selection", visibility: "hidden" });
+  private readonly unsubscribe: () => void;
+  private readonly observer: ResizeObserver;
+  private x: ScaleLinear<number, number> = scaleLinear();
+  private y: ScaleLinear<number, number> = scaleLinear();
+  private width = 0;
+  private dragStart: number | null = null;
+
+  constructor(
+    private spec: ChartSpec,
+    private readonly cursor: Cursor,
+    private readonly events: ChartEvents = {},
+  ) {
+    this.svg = s("svg", { class: "chart", height: HEIGHT, role: "img" });
+    this.element = h(
+      "figure",
+      { class: "panel" },
+      h(
+        "figcaption",
+        {},
+        this.heading,
+        figureMenu(spec.title, () => this.svg, () => this.table()),
+      ),
+      this.legend,
+      this.svg,
+    );
+    this.unsubscribe = cursor.subscribe(() => this.drawCursor());
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.element);
+    this.listen();
+    this.draw();
+  }
+
+  update(spec: ChartSpec): void {
+    this.spec = spec;
+    this.draw();
+  }
+
+  destroy(): void {
+    this.unsubscribe();
+    this.observer.disconnect();
+  }
+
+  private resize(): void {
+    const width = Math.floor(this.svg.getBoundingClientRect().width);
+    if (width > 0 && width !== this.width) {
+      this.width = width;
+      this.draw();
+    }
+  }
+
+  private draw(): void {
+    const { spec } = this;
+    replace(this.heading, spec.title, spec.unit ? h("span", { class: "unit" }, spec.unit) : null);
+    if (spec.help) this.heading.title = spec.help;
+    this.svg.setAttribute("aria-label", this.describe());
+    if (!this.width) {
+      this.drawCursor();
+      return;
+    }
+    const visible = (p: XY): boolean => p[0] >= spec.from && p[0] <= spec.to && p[1] !== null;
+    const values = spec.lines.flatMap((l) => [
+      ...l.points.filter(visible).map((p) => p[1]!),
+      ...(l.raw ?? []).filter(visible).map((p) => p[1]!),
+      ...(l.band ?? []).filter((b) => b[0] >= spec.from && b[0] <= spec.to).flatMap((b) => [b[1], b[2]]),
+    ]).filter((v): v is number => v !== null);
+    const right = this.width - MARGIN.right;
+    const bottom = HEIGHT - MARGIN.bottom;
+    const to = spec.to > spec.from ? spec.to : spec.from + 1;
+    this.x = scaleLinear([spec.from, to], [MARGIN.left, right]);
+    this.y = scaleLinear(yDomain(values, spec.bounds ?? null), [bottom, MARGIN.top]).nice(4);
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
+    const clip = `clip-${Math.random().toString(36).slice(2)}`;
+    this.overlay.setAttribute("x", String(MARGIN.left));
+    this.overlay.setAttribute("y", "0");
+    this.overlay.setAttribute("width", String(Math.max(0, right - MARGIN.left)));
+    this.overlay.setAttribute("height", String(HEIGHT));
+    replace(
+      this.svg,
+      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left, y: 0, width: Math.max(0, right - MARGIN.left), height: bottom + 1 })),
+      this.axes(bottom, right),
+      s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l) => this.drawLine(l))),
+      this.drawMarks(bottom),
+      this.selection,
+      this.hover,
+      this.overlay,
+    );
+    this.drawCursor();
+  }
+
+  private axes(bottom: number, right: number): SVGElement {
+    const yTicks = this.y.ticks(4);
+    const yFormat = this.y.tickFormat(4);
+    const xTicks = this.x.ticks(Math.max(2, Math.floor(this.width / 90))).filter(Number.isInteger);
+    return s(
+      "g",
+      { class: "axes" },
+      yTicks.map((tick) => [
+        s("line", { class: "grid", x1: MARGIN.left, x2: right, y1: this.y(tick), y2: this.y(tick) }),
+        s("text", { x: MARGIN.left - 6, y: this.y(tick), dy: "0.32em", "text-anchor": "end" }, yFormat(tick)),
+      ]).flat(),
+      s("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),
+      xTicks.map((tick) =>
+        s("text", { x: this.x(tick), y: bottom + 15, "text-anchor": "middle" }, tick.toLocaleString("en-US")),
+      ),
+      s("text", { class: "axis-label", x: MARGIN.left - 8, y: bottom + 15, "text-anchor": "end" }, this.spec.xLabel ?? "step"),
+    );
+  }
+
+  private drawLine(l: Line): SVGElement {
+    const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0])).y((p) => this.y(p[1]!));
+    const around = area<[number, Value, Value]>()
+      .defined((b) => b[1] !== null && b[2] !== null)
+      .x((b) => this.x(b[0])).y0((b) => this.y(b[1]!)).y1((b) => this.y(b[2]!));
+    const few = l.points.length <= 60;
+    return s(
+      "g",
+      { class: `line c${l.color % 8}${l.faint ? " faint" : ""}${l.dashed ? " dashed" : ""}` },
+      l.band && l.band.length > 1 && !l.dots ? s("path", { class: "band", d: around(l.band) }) : null,
+      l.band && l.dots
+        ? l.band.map((b) => b[1] === null || b[2] === null ? null
+            : s("line", { class: "whisker", x1: this.x(b[0]), x2: this.x(b[0]), y1: this.y(b[1]), y2: this.y(b[2]) }))
+        : null,
+      l.raw ? s("path", { class: "raw", d: path(thin(l.raw, this.spec)) }) : null,
+      s("path", { class: "curve", d: path(thin(l.points, this.spec)) }),
+      l.dots && few
+        ? l.points.filter((p) => p[1] !== null).map((p) => s("circle", { cx: this.x(p[0]), cy: this.y(p[1]!), r: 2.6 }))
+        : null,
+    );
+  }
+
+  private drawMarks(bottom: number): SVGElement {
+    const marks = (this.spec.marks ?? []).filter((m) => m.step >= this.spec.from && m.step <= this.spec.to);
+    return s(
+      "g",
+      { class: "marks" },
+      marks.map((mark) => {
+        const x = this.x(mark.step);
+        const text = s("title", {}, `${mark.kind} at step ${mark.step}: ${mark.text}`);
+        if (mark.kind === "save") return s("path", { class: "mark save", d: `M${x - 3},${bottom + 5}h6l-3,-5z` }, text);
+        if (QUIET_MARKS.has(mark.kind)) return null;
+        return s(
+          "g",
+          { class: `mark ${mark.kind}` },
+          s("line", { x1: x, x2: x, y1: MARGIN.top, y2: bottom }),
+          s("text", { x, y: MARGIN.top + 2, "text-anchor": "middle" }, mark.kind === "resume" ? "↻" : "✕"),
+          text,
+        );
+      }),
+    );
+  }
+
+  private drawCursor(): void {
+    const at = this.cursor.x;
+    const inside = at !== null && at >= this.spec.from && at <= this.spec.to;
+    this.legend.replaceChildren(
+      ...this.spec.lines.filter((l) => !l.faint).map((l) => {
+        const point = at === null ? last(l.points) : nearest(l.points, at);
+        const range = point && l.band?.find((b) => b[0] === point[0]);
+        return h(
+          "span",
+          { class: `key c${l.color % 8}` },
+          h("i", { "aria-hidden": "true" }),
+          this.spec.lines.length > 1 || l.name !== this.spec.title ? l.name : null,
+          h("b", {}, point ? number(point[1]) : "–"),
+          range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(range[1], 2)} to ${number(range[2], 2)}`) : null,
+          l.dots && point && at !== null && point[0] !== at ? h("span", { class: "range" }, `step ${point[0]}`) : null,
+        );
+      }),
+    );
+    if (!this.width || !inside) {
+      this.hover.replaceChildren();
+      return;
+    }
+    const x = this.x(at);
+    replace(
+      this.hover,
+      s("line", { x1: x, x2: x, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
+      this.spec.lines.filter((l) => !l.faint).map((l) => {
+        const point = nearest(l.points, at);
+        return point && point[1] !== null
+          ? s("circle", { class: `c${l.color % 8}`, cx: this.x(point[0]), cy: this.y(point[1]), r: 3.5 })
+          : null;
+      }),
+    );
+  }
+
+  private listen(): void {
+    const step = (event: PointerEvent): number => {
+      const box = this.svg.getBoundingClientRect();
+      const x = ((event.clientX - box.left) / box.width) * this.width;
+      return Math.min(this.spec.to, Math.max(this.spec.from, Math.round(this.x.invert(x))));
+    };
+    this.overlay.addEventListener("pointermove", (event) => {
+      const at = step(event);
+      this.cursor.set(at);
+      if (this.dragStart !== null && this.events.onzoom) {
+        const [a, b] = [this.x(Math.min(this.dragStart, at)), this.x(Math.max(this.dragStart, at))];
+        for (const [name, value] of Object.entries({ x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom })) {
+          this.selection.setAttribute(name, String(value));
+        }
+        this.selection.setAttribute("visibility", "visible");
+      }
+    });
+    this.overlay.addEventListener("pointerleave", () => this.cursor.set(null));
+    this.overlay.addEventListener("pointerdown", (event) => {
+      this.dragStart = step(event);
+      this.overlay.setPointerCapture(event.pointerId);
+    });
+    this.overlay.addEventListener("pointerup", (event) => {
+      const [start, end] = [this.dragStart, step(event)];
+      this.dragStart = null;
+      this.selection.setAttribute("visibility", "hidden");
+      if (start === null) return;
+      if (Math.abs(this.x(end) - this.x(start)) > 6 && start !== end) {
+        this.events.onzoom?.(Math.min(start, end), Math.max(start, end));
+      } else this.events.onpick?.(end);
+    });
+  }
+
+  table(): Table {
+    const steps = [...new Set(this.spec.lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
+    const columns = this.spec.lines.flatMap((l) => (l.band ? [l.name, `${l.name} low`, `${l.name} high`] : [l.name]));
+    const tables = this.spec.lines.map((l) => ({
+      points: new Map((l.raw ?? l.points).map((p) => [p[0], p[1]])),
+      band: l.band ? new Map(l.band.map((b) => [b[0], b])) : null,
+    }));
+    return {
+      columns: [this.spec.xLabel ?? "step", ...columns],
+      rows: steps.map((x) => [
+        x,
+        ...tables.flatMap((t) =>
+          t.band ? [t.points.get(x), t.band.get(x)?.[1], t.band.get(x)?.[2]] : [t.points.get(x)],
+        ),
+      ]),
+    };
+  }
+
+  private describe(): string {
+    const parts = this.spec.lines.filter((l) => !l.faint).map((l) => {
+      const first = l.points.find((p) => p[1] !== null);
+      const end = last(l.points);
+      if (!first || !end) return `${l.name}: no values`;
+      return `${l.name}: ${number(first[1])} at step ${first[0]}, ${number(end[1])} at step ${end[0]}`;
+    });
+    return `${this.spec.title}${this.spec.unit ? ` (${this.spec.unit})` : ""} by step. ${parts.join("; ")}`;
+  }
+}
+
+function yDomain(values: number[], bounds: [number, number] | null): [number, number] {
+  if (bounds && bounds[0] === 0 && bounds[1] === 1) return [0, 1];
+  if (!values.length) return [0, 1];
+  let low = Math.min(...values);
+  let high = Math.max(...values);
+  if (low > 0 && low < 0.5 * high) low = 0;
+  if (low === high) [low, high] = [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
+  return [low, high];
+}
+
+export function nearest(points: XY[], x: number): XY | null {
+  if (!points.length) return null;
+  return points[bisectCenter(points.map((p) => p[0]), x)] ?? null;
+}
+
+function last(points: XY[]): XY | null {
+  for (let i = points.length - 1; i >= 0; i--) if (points[i]![1] !== null) return points[i]!;
+  return null;
+}
+
+/** At most MAX_POINTS of the visible points: the extremes of each bucket, so that no peak is lost. */
+function thin(points: XY[], spec: ChartSpec): XY[] {
+  const visible = points.filter((p) => p[0] >= spec.from - 1 && p[0] <= spec.to + 1);
+  if (visible.length <= MAX_POINTS) return visible;
+  const size = Math.ceil(visible.length / (MAX_POINTS / 2));
+  const kept: XY[] = [];
+  for (let start = 0; start < visible.length; start += size) {
+    const bucket = visible.slice(start, start + size).filter((p) => p[1] !== null);
+    if (!bucket.length) continue;
+    const low = bucket.reduce((a, b) => (b[1]! < a[1]! ? b : a));
+    const high = bucket.reduce((a, b) => (b[1]! > a[1]! ? b : a));
+    kept.push(...(low[0] <= high[0] ? [low, high] : [high, low]));
+  }
+  return kept;
+}
+
+/** Exponential moving average over about `window` steps, without the bias of its start. */
+export function smooth(points: XY[], window: number): XY[] {
+  if (window <= 1) return points;
+  const keep = 1 - 2 / (window + 1);
+  let sum = 0;
+  let weight = 0;
+  return points.map(([x, value]) => {
+    if (value === null) return [x, null];
+    sum = sum * keep + value;
+    weight = weight * keep + 1;
+    return [x, sum / weight];
+  });
+}
+
+/** A small curve without axes, for a table. */
+export function sparkline(points: XY[], label: string, bounds: [number, number] | null, color = 0): SVGSVGElement {
+  const [width, height] = [72, 26];
+  const known = points.filter((p) => p[1] !== null);
+  const svg = s("svg", { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  if (!known.length) return svg;
+  const xs = known.map((p) => p[0]);
+  const [low, high] = yDomain(known.map((p) => p[1]!), bounds);
+  const x = scaleLinear([Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)], [2, width - 4]);
+  const y = scaleLinear([low, high], [height - 3, 3]);
+  const path = line<XY>().x((p) => x(p[0])).y((p) => y(p[1]!));
+  const end = known[known.length - 1]!;
+  svg.append(
+    s("g", { class: `line c${color}` }, s("path", { class: "curve", d: path(known) }), s("circle", { cx: x(end[0]), cy: y(end[1]!), r: 2.4 })),
+  );
+  return svg;
+}

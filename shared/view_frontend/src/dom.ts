@@ -1,0 +1,92 @@
+// Elements are built node by node; text only ever becomes a text node, so no text can become markup.
+
+export type Child = Node | string | number | null | undefined | false;
+type Listener = (event: never) => void;
+type Attributes = Record<string, string | number | boolean | null | undefined | Listener>;
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element: Element, attributes: Attributes, children: (Child | Child[])[]): void {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+}
+
+export function append(element: Element, children: (Child | Child[])[]): void {
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/** An HTML element: `h("p", { class: "note" }, "text")`. */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: (Child | Child[])[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  fill(element, attributes, children);
+  return element;
+}
+
+/** An SVG element. */
+export function s<K extends keyof SVGElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: (Child | Child[])[]
+): SVGElementTagNameMap[K] {
+  const element = document.createElementNS(SVG, tag);
+  fill(element, attributes, children);
+  return element;
+}
+
+export function replace(element: Element, ...children: (Child | Child[])[]): void {
+  element.replaceChildren();
+  append(element, children);
+}
+
+/** A select with labelled options. */
+export function select(
+  label: string,
+  value: string,
+  options: [string, string][],
+  onchange: (value: string) => void,
+): HTMLLabelElement {
+  const control = h(
+    "select",
+    { onchange: () => onchange(control.value) },
+    options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
+  );
+  control.value = value;
+  return h("label", { class: "field" }, h("span", {}, label), control);
+}
+
+/** A row of buttons of which one is pressed. */
+export function segmented(
+  label: string,
+  value: string,
+  options: [string, string][],
+  onchange: (value: string) => void,
+): HTMLDivElement {
+  return h(
+    "div",
+    { class: "segmented", role: "group", "aria-label": label },
+    options.map(([key, text]) =>
+      h("button", { type: "button", "aria-pressed": String(key === value), onclick: () => onchange(key) }, text),
+    ),
+  );
+}
+
+/** A box that says what is going on when there is nothing to show. */
+export function notice(kind: "empty" | "loading" | "error", title: string, ...detail: Child[]): HTMLDivElement {
+  return h(
+    "div",
+    { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" },
+    h("strong", {}, title),
+    detail.length ? h("p", {}, ...detail) : null,
+  );
+}

@@ -1,0 +1,130 @@
+// Copies and downloads of what is on screen.
+
+import { h } from "./dom";
+
+export type Table = { columns: string[]; rows: (string | number | boolean | null | undefined)[][] };
+
+export function toCsv(table: Table): string {
+  const cell = (value: unknown): string => {
+    let text = value === null || value === undefined ? "" : String(value);
+    // A spreadsheet would run a cell that begins like a formula.
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [table.columns, ...table.rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}
+
+export function toMarkdown(table: Table): string {
+  const cell = (value: unknown): string =>
+    String(value ?? "").replaceAll("\\", "\\\\").replaceAll("|", "\\|").replaceAll("\n", " ");
+  const line = (row: unknown[]): string => `| ${row.map(cell).join(" | ")} |`;
+  return [line(table.columns), line(table.columns.map(() => "---")), ...table.rows.map(line)].join("\n");
+}
+
+/** A fenced block whose fence is longer than any run of backticks inside. */
+export function fence(text: string): string {
+  const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map((match) => match[0].length));
+  const ticks = "`".repeat(longest + 1);
+  return `${ticks}\n${text}\n${ticks}`;
+}
+
+export function download(name: string, content: string | Blob, type: string): void {
+  const blob = content instanceof Blob ? content : new Blob([content], { type });
+  const url = URL.createObjectURL(blob);
+  const anchor = h("a", { href: url, download: name.replace(/[^\w.-]+/g, "_") });
+  anchor.click();
+  window.setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+export async function copy(text: string, button?: HTMLElement): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { class: "offscreen", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  announce("Copied.");
+  if (button) {
+    const before = button.textContent;
+    button.textContent = "Copied";
+    window.setTimeout(() => (button.textContent = before), 1200);
+  }
+}
+
+/** Tell a screen reader what happened. */
+export function announce(text: string): void {
+  const region = document.getElementById("announcements");
+  if (region) region.textContent = text;
+}
+
+const COPIED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "stroke-opacity",
+  "font-size", "font-family", "font-weight", "text-anchor", "dominant-baseline"];
+
+/** The figure as a file of its own: computed styles are written into it. */
+export function toSvg(svg: SVGSVGElement, title: string): string {
+  const clone = svg.cloneNode(true) as SVGSVGElement;
+  const sources = [svg, ...svg.querySelectorAll<SVGElement>("*")];
+  const targets = [clone, ...clone.querySelectorAll<SVGElement>("*")];
+  sources.forEach((source, index) => {
+    const style = getComputedStyle(source);
+    for (const name of COPIED) targets[index]!.setAttribute(name, style.getPropertyValue(name));
+    targets[index]!.removeAttribute("class");
+  });
+  const box = svg.getBoundingClientRect();
+  clone.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  clone.setAttribute("width", String(Math.round(box.width)));
+  clone.setAttribute("height", String(Math.round(box.height)));
+  const background = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  background.setAttribute("width", "100%");
+  background.setAttribute("height", "100%");
+  background.setAttribute("fill", getComputedStyle(document.body).backgroundColor);
+  const label = document.createElementNS("http://www.w3.org/2000/svg", "title");
+  label.textContent = title;
+  clone.prepend(label, background);
+  return new XMLSerializer().serializeToString(clone);
+}
+
+export async function toPng(svg: SVGSVGElement, title: string, scale = 2): Promise<Blob> {
+  const text = toSvg(svg, title);
+  const image = new Image();
+  const url = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  try {
+    image.src = url;
+    await image.decode();
+    const canvas = h("canvas", { width: image.width * scale, height: image.height * scale });
+    const context = canvas.getContext("2d")!;
+    context.scale(scale, scale);
+    context.drawImage(image, 0, 0);
+    return await new Promise((resolve, reject) =>
+      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no image"))), "image/png"),
+    );
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+/** The menu of a figure: SVG, PNG, and the numbers behind it. */
+export function figureMenu(name: string, svg: () => SVGSVGElement, table: () => Table): HTMLElement {
+  const item = (text: string, action: () => void): HTMLElement =>
+    h("button", { type: "button", onclick: () => { action(); menu.removeAttribute("open"); } }, text);
+  const menu = h(
+    "details",
+    { class: "menu" },
+    h("summary", { "aria-label": `Download ${name}`, title: "Download" }, "⋯"),
+    h(
+      "div",
+      { class: "menu-items" },
+      item("CSV", () => download(`${name}.csv`, toCsv(table()), "text/csv")),
+      item("SVG", () => download(`${name}.svg`, toSvg(svg(), name), "image/svg+xml")),
+      item("PNG", () => void toPng(svg(), name).then((blob) => download(`${name}.png`, blob, "image/png"))),
+    ),
+  );
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") menu.removeAttribute("open");
+  });
+  return menu;
+}

@@ -1,0 +1,173 @@
+// The frame of the page: header, navigation, theme, keys, and the view that the address names.
+
+import { get } from "./api";
+import { h, notice, replace, s } from "./dom";
+import { announce, copy } from "./export";
+import { duration } from "./format";
+import { current, link } from "./router";
+import { RunStore } from "./run_store";
+import type { View } from "./view";
+import { compareView } from "./views/compare";
+import { curvesView } from "./views/curves";
+import { problemsView } from "./views/problems";
+import { rolloutsView } from "./views/rollouts";
+import { runsView, statusBadge } from "./views/runs";
+import { studyView } from "./views/study";
+import { suspiciousView } from "./views/suspicious";
+import { timelineView } from "./views/timeline";
+
+const TABS: [string, string][] = [["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"], ["timeline", "How it runs"]];
+const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
+
+const app = document.getElementById("app")!;
+const nav = h("nav", { "aria-label": "Pages" });
+const live = h("span", { class: "live", role: "status" });
+const main = h("main", { id: "main", tabindex: -1 });
+const help = h("dialog", { "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", {}, KEYS.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]).flat()), h("form", { method: "dialog" }, h("button", {}, "Close")));
+const theme = h("button", { type: "button", class: "icon", onclick: nextTheme });
+
+let view: View | null = null;
+let store: RunStore | null = null;
+let shown = "";
+let suspicions: Record<string, string> = {};
+
+function nextTheme(): void {
+  const order = ["auto", "light", "dark"];
+  setTheme(order[(order.indexOf(localStorage.getItem("theme") ?? "auto") + 1) % 3]!);
+}
+
+function setTheme(name: string): void {
+  localStorage.setItem("theme", name);
+  document.documentElement.dataset["theme"] = name;
+  theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name] ?? "◐";
+  theme.setAttribute("aria-label", `Colours: ${name}. Change`);
+  theme.title = `Colours: ${name}`;
+}
+
+function setLive(connected: boolean): void {
+  live.textContent = connected ? "live" : "not connected";
+  live.classList.toggle("off", !connected);
+}
+
+function render(): void {
+  const route = current();
+  const key = [route.view, route.id, route.tab].join("\n");
+  if (key === shown && view) {
+    view.update();
+    drawNav();
+    return;
+  }
+  const isSameRun = route.view === "run" && store?.id === route.id;
+  view?.destroy();
+  view = null;
+  shown = key;
+  if (!isSameRun) {
+    store?.destroy();
+    store = null;
+  }
+  main.className = `view-${route.view} tab-${route.tab || "curves"}`;
+  const content = h("div", { class: "content" });
+  replace(main, content);
+  if (route.view === "runs") {
+    document.title = "Runs · Glasshouse";
+    view = runsView(content, setLive);
+  } else if (route.view === "compare") {
+    document.title = "Compare · Glasshouse";
+    view = compareView(content);
+  } else if (route.view === "study") {
+    document.title = `${route.id} · Glasshouse`;
+    view = studyView(content, route.id);
+  } else if (route.view === "run") {
+    document.title = `${route.id} · Glasshouse`;
+    openRun(content, route.id, route.tab);
+  } else {
+    replace(content, notice("error", "There is no such page.", h("a", { href: link("runs") }, "All runs")));
+  }
+  drawNav();
+  window.scrollTo(0, 0);
+}
+
+function openRun(content: HTMLElement, id: string, tab: string): void {
+  if (!store) {
+    store = new RunStore(id, setLive);
+    void store.start();
+  }
+  const here = store;
+  const head = h("div", { class: "run-head" });
+  const body = h("div", { class: "run-body" });
+  replace(content, head, body);
+  const drawHead = (): void => {
+    const run = here.run;
+    if (here.error) {
+      replace(content, notice("error", "The run cannot be shown.", here.error, " ", h("a", { href: link("runs") }, "All runs")));
+      return;
+    }
+    if (!run) {
+      replace(head, h("h1", {}, id));
+      return;
+    }
+    replace(head,
+      h("div", { class: "title-row" }, h("h1", {}, run.id), statusBadge(run.status),
+        h("p", { class: "muted" }, `${run.task} (${run.style}), ${run.algorithm} on ${run.model}, seed ${run.seed} · step ${run.step} of ${run.steps}`, run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`, run.study ? h("span", {}, " · study ", h("a", { href: link("study", run.study) }, run.study)) : null)),
+      run.verdict && !tab ? h("p", { class: "lead" }, run.verdict) : null,
+      run.damage.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, "A part of this run cannot be read."), h("ul", {}, run.damage.map((d) => h("li", {}, h("code", {}, d.file), ` ${d.problem}. ${d.remedy}`)))) : null,
+    );
+    drawNav();
+  };
+  here.subscribe(drawHead);
+  drawHead();
+  const make = (): void => {
+    if (view || here !== store || !here.run) return;
+    view = tab === "rollouts" ? rolloutsView(body, here, suspicions)
+      : tab === "problems" ? problemsView(body, here)
+      : tab === "suspicious" ? suspiciousView(body, here)
+      : tab === "timeline" ? timelineView(body, here)
+      : curvesView(body, here);
+  };
+  if (here.run) make();
+  else {
+    replace(body, notice("loading", "Reading the run…"));
+    const unsubscribe = here.subscribe(() => { unsubscribe(); make(); });
+  }
+}
+
+function drawNav(): void {
+  const route = current();
+  const item = (href: string, text: string, on: boolean): HTMLElement => h("a", { href, "aria-current": on ? "page" : null }, text);
+  replace(nav,
+    item(link("runs"), "Runs", route.view === "runs"),
+    item(link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {}), "Compare", route.view === "compare"),
+    route.view === "run" ? [h("span", { class: "divider", "aria-hidden": "true" }), ...TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab))] : null,
+  );
+}
+
+function linkIcon(): SVGElement {
+  return s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true", class: "glyph" },
+    s("path", { d: "M6.5 9.5l3-3M7 4.5l1.3-1.3a2.9 2.9 0 0 1 4.1 4.1L11.1 8.6M9 11.5l-1.3 1.3a2.9 2.9 0 0 1-4.1-4.1L4.9 7.4" }));
+}
+
+function onkey(event: KeyboardEvent): void {
+  const inField = event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLSelectElement;
+  if (event.key === "?" && !inField && !help.open) {
+    help.showModal();
+    event.preventDefault();
+  } else if (!help.open && view?.onkey?.(event)) event.preventDefault();
+}
+
+replace(app,
+  h("header", { class: "top" },
+    h("a", { class: "brand", href: link("runs"), "aria-label": "Glasshouse, all runs" }, "Glasshouse"),
+    nav,
+    h("div", { class: "tools" }, live,
+      h("button", { type: "button", class: "icon", "aria-label": "Copy a link to this page", title: "Copy link", onclick: () => void copy(location.href) }, linkIcon()),
+      theme,
+      h("button", { type: "button", class: "icon", "aria-label": "Keys", title: "Keys", onclick: () => help.showModal() }, "?"))),
+  main,
+  h("div", { id: "announcements", class: "offscreen", "aria-live": "polite" }),
+  help);
+setTheme(localStorage.getItem("theme") ?? "auto");
+window.addEventListener("hashchange", render);
+document.addEventListener("keydown", onkey);
+window.addEventListener("unhandledrejection", (event) => announce(String((event.reason as Error)?.message ?? "")));
+void get<{ suspicions: Record<string, string> }>("info").then((info) => { Object.assign(suspicions, info.suspicions); }).catch(() => undefined);
+render();

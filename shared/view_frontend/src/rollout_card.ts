@@ -1,0 +1,137 @@
+// One rollout: facts, reward terms, monitors, prompt, chain of thought, answer, tinted tokens.
+
+import { get } from "./api";
+import { h, notice, replace, segmented } from "./dom";
+import { copy, fence } from "./export";
+import { count, label, number, visible } from "./format";
+import { link } from "./router";
+import type { Rollout, Tokens } from "./types";
+
+export type Part = "both" | "cot" | "answer";
+export type Tint = "none" | "logprob" | "advantage" | "entropy";
+
+export function verdictMark(correct: boolean | null): HTMLElement {
+  if (correct === null) return h("span", { class: "grade" }, "–");
+  return h("span", { class: `grade ${correct ? "right" : "wrong"}` }, correct ? "✓ correct" : "✗ wrong");
+}
+
+export function modelText(text: string, className: string): HTMLElement {
+  return h("pre", { class: `model-text ${className}`, dir: "auto" }, visible(text));
+}
+
+export interface CardOptions {
+  run: string;
+  part: Part;
+  tint: Tint;
+  onpart?: (part: Part) => void;
+  ontint?: (tint: Tint) => void;
+  compact?: boolean;
+}
+
+export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement {
+  const { run, part } = options;
+  const cot = rollout.completion.slice(0, rollout.answer_start);
+  const answer = rollout.completion.slice(rollout.answer_start);
+  const text = h("div", { class: "completion" });
+  const drawText = (): void => {
+    const blocks: HTMLElement[] = [];
+    if (part !== "answer") blocks.push(h("section", {}, h("h4", {}, "Chain of thought"), cot.trim() ? modelText(cot, "cot") : h("p", { class: "muted" }, "empty")));
+    if (part !== "cot") blocks.push(h("section", {}, h("h4", {}, "Answer"), answer.trim() ? modelText(answer, "answer") : h("p", { class: "muted" }, "no answer")));
+    replace(text, ...blocks);
+    const missing = rollout.characters - rollout.completion.length;
+    if (missing > 0) text.append(h("p", { class: "muted" }, `${count(missing)} more characters are not shown.`));
+  };
+  drawText();
+  if (options.tint !== "none") void tint(text, rollout, options);
+
+  return h(
+    "article",
+    { class: "rollout", "aria-label": `Rollout ${rollout.ref}` },
+    h(
+      "header",
+      { class: "rollout-head" },
+      h("div", { class: "facts" },
+        verdictMark(rollout.correct),
+        fact("reward", number(rollout.reward)),
+        fact("advantage", rollout.advantage === null ? "" : number(rollout.advantage, 2)),
+        fact("step", String(rollout.step)),
+        fact("group", `${rollout.group}, sample ${rollout.sample}`),
+        fact("split", rollout.split),
+        fact("tokens", rollout.length === null ? "" : String(rollout.length)),
+        fact("stop", rollout.stop),
+        fact("rule", rollout.rule),
+        rollout.behaviour === null || rollout.behaviour === undefined ? null : fact("planted behaviour", rollout.behaviour ? "yes" : "no"),
+      ),
+    ),
+    rollout.suspicions.length
+      ? h("ul", { class: "suspicions" }, rollout.suspicions.map((item) => h("li", {}, h("strong", {}, item.label), ": ", visible(item.reason))))
+      : null,
+    h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)),
+    h("p", { class: "answers" }, h("span", {}, "extracted ", h("b", {}, rollout.answer === null ? "none" : visible(rollout.answer))), h("span", {}, "gold ", h("b", {}, rollout.gold === null ? "–" : visible(rollout.gold))),
+      rollout.reason ? h("span", { class: "muted" }, rollout.reason) : null),
+    options.onpart || options.ontint
+      ? h("div", { class: "toolbar slim" },
+          options.onpart ? segmented("Part", part, [["both", "CoT and answer"], ["cot", "CoT"], ["answer", "Answer"]], (p) => options.onpart!(p as Part)) : null,
+          options.ontint && rollout.has_tokens ? segmented("Tint tokens", options.tint, [["none", "No tint"], ["logprob", "Log-probability"], ["advantage", "Advantage"], ["entropy", "Entropy"]], (t) => options.ontint!(t as Tint)) : null)
+      : null,
+    text,
+    h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout)),
+    h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),
+    options.compact ? null : h("footer", { class: "toolbar slim" },
+      h("a", { class: "button", href: link("run", run, "problems", { key: rollout.key }) }, "Same problem across checkpoints"),
+      h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(run, rollout), e.currentTarget as HTMLElement) }, "Copy as Markdown"),
+      h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(rollout, null, 2), e.currentTarget as HTMLElement) }, "Copy as JSON"),
+      h("button", { type: "button", onclick: (e: Event) => void copy(location.href, e.currentTarget as HTMLElement) }, "Copy link")),
+  );
+}
+
+function fact(name: string, value: string): HTMLElement | null {
+  return value ? h("span", { class: "fact" }, h("span", {}, name), " ", h("b", {}, value)) : null;
+}
+
+function termsTable(rollout: Rollout): HTMLElement | null {
+  const terms = Object.entries(rollout.terms ?? {});
+  if (!terms.length) return null;
+  return h("table", { class: "mini" }, h("caption", {}, "Reward terms"),
+    h("tbody", {}, terms.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, label(name)), h("td", { class: "numeric" }, number(value)))),
+      h("tr", { class: "sum" }, h("th", { scope: "row" }, "reward"), h("td", { class: "numeric" }, number(rollout.reward)))));
+}
+
+function verdictsTable(rollout: Rollout): HTMLElement | null {
+  const verdicts = Object.entries(rollout.verdicts);
+  if (!verdicts.length) return null;
+  return h("table", { class: "mini" }, h("caption", {}, "Monitors"),
+    h("tbody", {}, verdicts.map(([name, v]) => h("tr", {},
+      h("th", { scope: "row" }, label(name)),
+      h("td", { class: "numeric" }, number(v.score, 2)),
+      h("td", {}, v.flagged === null ? "failed" : h("span", { class: v.flagged ? "flag on" : "flag" }, v.flagged ? "⚑ flagged" : "not flagged")),
+      h("td", { class: "muted" }, visible(v.reason))))));
+}
+
+function toMarkdown(run: string, r: Rollout): string {
+  const verdicts = Object.entries(r.verdicts).map(([name, v]) => `- ${name}: ${v.flagged ? "flagged" : "not flagged"} (${number(v.score, 2)}) ${v.reason}`);
+  return [
+    `**${run}**, ${r.split}, step ${r.step}, group ${r.group}, sample ${r.sample}: ${r.correct === null ? "" : r.correct ? "correct" : "wrong"}, reward ${number(r.reward)}, rule ${r.rule || "–"}`,
+    "", "Question:", fence(r.question), "Completion:", fence(r.completion),
+    `Extracted: ${r.answer ?? "none"}; gold: ${r.gold ?? "–"}`, ...verdicts, "", location.href,
+  ].join("\n");
+}
+
+async function tint(box: HTMLElement, rollout: Rollout, options: CardOptions): Promise<void> {
+  try {
+    const tokens = await get<Tokens>("tokens", { run: options.run, ref: rollout.ref, ...(options.tint === "entropy" ? { entropy: 1 } : {}) });
+    const values = options.tint === "entropy" ? tokens.entropies ?? [] : options.tint === "advantage" ? tokens.pieces.map(() => tokens.advantage ?? 0) : tokens.logprobs;
+    const what = { logprob: "log-probability", advantage: "advantage", entropy: "entropy", none: "" }[options.tint];
+    const pre = h("pre", { class: "model-text tokens", dir: "auto" }, tokens.pieces.map((piece, i) => {
+      const value = values[i] ?? 0;
+      const token = h("span", { title: `${what} ${number(value)}`, class: `token ${options.tint === "advantage" ? (value < 0 ? "low" : "high") : "low"}` }, visible(piece));
+      const strength = options.tint === "logprob" ? -value / 3 : options.tint === "advantage" ? Math.abs(value) / 2 : value / 1.5;
+      token.style.setProperty("--tint", String(Math.max(0, Math.min(1, strength)).toFixed(2)));
+      return token;
+    }));
+    const legend = { logprob: "Darker tokens were less likely when they were sampled (probability 1 is white).", advantage: "Every token of a rollout has its advantage: blue raises it, orange lowers it.", entropy: "Darker tokens were sampled where the model was less certain.", none: "" }[options.tint];
+    replace(box, h("section", {}, h("h4", {}, `Tokens by ${what}`), pre, h("p", { class: "muted" }, legend)));
+  } catch (error) {
+    box.prepend(notice("error", "The tokens cannot be tinted.", (error as Error).message));
+  }
+}

@@ -1,0 +1,138 @@
+// A run's curves: aligned panels over one step axis.
+
+import { Cursor, LineChart } from "../chart";
+import { h, notice, replace, select } from "../dom";
+import { copy, download, toCsv, type Table } from "../export";
+import { plural } from "../format";
+import { runPanels } from "../panels";
+import { current, link, setParams } from "../router";
+import type { RunStore } from "../run_store";
+import type { Run } from "../types";
+import type { View } from "../view";
+
+export function curvesView(root: HTMLElement, store: RunStore): View {
+  const cursor = new Cursor();
+  const charts = new Map<string, LineChart>();
+  const toolbar = h("div", { class: "toolbar" });
+  const grid = h("div", { class: "panels" });
+  const facts = h("div");
+  replace(root, toolbar, grid, facts);
+
+  const range = (run: Run): [number, number, boolean] => {
+    const [from, to] = (current().params.get("zoom") ?? "").split("..").map(Number);
+    const end = Math.max(run.step, 1);
+    if (from !== undefined && to !== undefined && from < to) return [from, to, true];
+    return [0, run.status === "running" ? end : Math.max(end, ...run.evaluations.map((e) => e.step)), false];
+  };
+
+  const readout = h("output", { class: "readout", "aria-live": "polite" });
+  const slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Step", oninput: () => cursor.set(Number(slider.value)) });
+  const open = h("a", { class: "button primary" }, "Rollouts of this step");
+  const showStep = (): void => {
+    const run = store.run;
+    if (!run) return;
+    const step = cursor.x ?? run.step;
+    readout.textContent = `step ${step}`;
+    open.setAttribute("href", link("run", run.id, "rollouts", { first: step, last: step }));
+    if (document.activeElement !== slider) slider.value = String(step);
+  };
+  cursor.subscribe(showStep);
+
+  const render = (): void => {
+    const run = store.run;
+    if (!run) return;
+    const window = Number(current().params.get("smooth") ?? 1);
+    const [from, to, zoomed] = range(run);
+    const specs = runPanels(run, from, to, window);
+    if (!toolbar.childElementCount || toolbar.dataset["zoomed"] !== String(zoomed)) {
+      toolbar.dataset["zoomed"] = String(zoomed);
+      replace(
+        toolbar,
+        h("label", { class: "field grow step-slider" }, h("span", {}, "Step"), slider, readout),
+        open,
+        select("Smoothing", String(window), [["1", "none"], ["5", "5 steps"], ["10", "10 steps"], ["20", "20 steps"], ["50", "50 steps"], ["100", "100 steps"]], (value) => setParams({ smooth: value === "1" ? null : value })),
+        zoomed ? h("button", { type: "button", onclick: () => setParams({ zoom: null }) }, "Show all steps") : h("span", { class: "hint" }, "Drag across a panel to zoom, click a step to read its rollouts."),
+        h("button", { type: "button", onclick: () => download(`${run.id}-metrics.csv`, toCsv(metricsTable(store.run!)), "text/csv") }, "CSV"),
+      );
+    }
+    slider.min = String(from);
+    slider.max = String(to);
+    showStep();
+    if (!run.metrics.steps.length && !run.evaluations.length) {
+      charts.forEach((chart) => chart.destroy());
+      charts.clear();
+      replace(grid, notice("empty", "No step is logged yet.", run.status === "running" ? "The curves begin with the first step." : `Resume the run with: ${run.commands["resume"]}`));
+    } else {
+      const wanted = new Set(specs.map((spec) => spec.title));
+      for (const [title, chart] of charts) {
+        if (!wanted.has(title)) {
+          chart.destroy();
+          chart.element.remove();
+          charts.delete(title);
+        }
+      }
+      if (grid.querySelector(".notice")) grid.replaceChildren();
+      for (const spec of specs) {
+        const chart = charts.get(spec.title);
+        if (chart) chart.update(spec);
+        else {
+          const made = new LineChart(spec, cursor, {
+            onpick: (step) => { location.hash = link("run", run.id, "rollouts", { first: step, last: step }); },
+            onzoom: (a, b) => setParams({ zoom: `${a}..${b}` }, true),
+          });
+          charts.set(spec.title, made);
+          grid.append(made.element);
+        }
+      }
+    }
+    if (!facts.querySelector("details[open]")) replace(facts, marksLegend(run), eventsTable(run), configBlock(run));
+  };
+
+  const unsubscribe = store.subscribe(render);
+  render();
+  return {
+    update: render,
+    destroy: () => {
+      unsubscribe();
+      charts.forEach((chart) => chart.destroy());
+    },
+  };
+}
+
+function metricsTable(run: Run): Table {
+  const names = Object.keys(run.metrics.columns);
+  return { columns: ["step", ...names], rows: run.metrics.steps.map((step, i) => [step, ...names.map((name) => run.metrics.columns[name]![i])]) };
+}
+
+function marksLegend(run: Run): HTMLElement {
+  const counts = new Map<string, number>();
+  run.marks.forEach((mark) => counts.set(mark.kind, (counts.get(mark.kind) ?? 0) + 1));
+  const shown = [...counts].filter(([kind]) => kind !== "start" && kind !== "end");
+  return h("p", { class: "hint" }, "Marks: ▲ checkpoint, ↻ resume, ✕ fault, warning or interruption. ",
+    shown.map(([kind, n]) => `${kind} ${n}`).join(", "), ". Vertical lines and points of evaluations carry their interval.");
+}
+
+function eventsTable(run: Run): HTMLElement {
+  return h(
+    "details",
+    { class: "fold" },
+    h("summary", {}, `Events (${plural(run.marks.length, "event")}, ${plural(run.checkpoints.length, "checkpoint")} kept)`),
+    h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Events" }, h("table", {},
+      h("thead", {}, h("tr", {}, ["step", "time", "event", "text"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, run.marks.slice(-500).reverse().map((m) => h("tr", {}, h("td", { class: "numeric" }, m.step), h("td", {}, m.time.replace("T", " ").slice(0, 19)), h("td", {}, m.kind), h("td", {}, m.text)))),
+    )),
+  );
+}
+
+function configBlock(run: Run): HTMLElement {
+  return h(
+    "details",
+    { class: "fold" },
+    h("summary", {}, "Configuration and commands"),
+    h("p", {}, h("button", { type: "button", onclick: (e: Event) => void copy(run.config_text, e.currentTarget as HTMLElement) }, "Copy as YAML"), " ",
+      h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(run.config, null, 2), e.currentTarget as HTMLElement) }, "Copy as JSON")),
+    h("dl", { class: "commands" }, Object.entries(run.commands).map(([name, command]) => [h("dt", {}, name), h("dd", {}, h("code", {}, command))]).flat()),
+    h("pre", { class: "config", tabindex: 0 }, run.config_text),
+  );
+}
+

@@ -1,0 +1,89 @@
+// A study: its questions with effect, interval, null and verdict, linked to the curves behind them.
+
+import { get } from "../api";
+import { Cursor, LineChart, type Line } from "../chart";
+import { h, notice, replace } from "../dom";
+import { copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { number } from "../format";
+import { current, link, setParams } from "../router";
+import type { StudyResults } from "../types";
+import type { View } from "../view";
+
+type Item = Record<string, unknown>;
+const asItem = (value: unknown): Item => (value && typeof value === "object" ? (value as Item) : {});
+const asNumber = (value: unknown): number | null => (typeof value === "number" ? value : null);
+
+function effectText(value: unknown): string {
+  const item = asItem(value);
+  const [effect, low, high] = [asNumber(item["effect"]), asNumber(item["low"]), asNumber(item["high"])];
+  if (effect === null) return "–";
+  const sign = (v: number): string => `${v >= 0 ? "+" : "−"}${number(Math.abs(v), 2)}`;
+  return low === null || high === null ? sign(effect) : `${sign(effect)} (${sign(low)} to ${sign(high)})`;
+}
+
+export function studyView(root: HTMLElement, id: string): View {
+  const cursor = new Cursor();
+  let charts: LineChart[] = [];
+  let study: StudyResults | null = null;
+  replace(root, notice("loading", "Reading the study…"));
+
+  const draw = (): void => {
+    if (!study) return;
+    charts.forEach((chart) => chart.destroy());
+    const compare = study.runs.length > 1 ? h("a", { class: "button primary", href: link("compare", "", "", { runs: study.runs.slice(0, 40).join("|") }) }, "Compare its runs") : null;
+    if (study.problem) {
+      replace(root, h("h1", {}, id), notice("empty", "No results to show.", study.problem), compare);
+      return;
+    }
+    const chosen = current().params.get("measure");
+    const rows = study.questions.map((q) => ({
+      ask: String(q["ask"] ?? ""), measure: String(q["measure"] ?? ""), verdict: String(q["verdict"] ?? ""),
+      arm: String(q["arm"] ?? ""), against: String(q["against"] ?? ""),
+      effect: effectText(q["effect"]), nullArm: effectText(q["null"]),
+      p: asNumber(asItem(q["effect"])["p_holm"]),
+      text: String(q["explanation"] ?? ""),
+    }));
+    const table: Table = { columns: ["question", "effect (95 % interval)", "Holm p", "null arm", "verdict"], rows: rows.map((r) => [r.ask, r.effect, r.p === null ? "–" : number(r.p), r.nullArm, r.verdict]) };
+    const measures = [...new Set(study.curves.map((c) => c.measure))];
+    charts = measures.map((measure) => chartOf(study!, measure, cursor));
+    replace(root,
+      h("div", { class: "title-row" }, h("h1", {}, study.title), h("p", { class: "muted" }, id)),
+      h("p", { class: "lead" }, study.headline), h("p", { class: "muted" }, study.about),
+      h("section", {}, h("h2", {}, "Questions"),
+        h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Questions" }, h("table", {},
+          h("thead", {}, h("tr", {}, table.columns.map((c) => h("th", { scope: "col" }, c)))),
+          h("tbody", {}, rows.map((r) => h("tr", { class: r.measure === chosen ? "selected" : "" },
+            h("td", {}, h("button", { type: "button", class: "link", onclick: () => { setParams({ measure: r.measure }); document.getElementById(`curve-${r.measure}`)?.scrollIntoView({ block: "center" }); } }, r.ask), r.text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, r.text)) : null),
+            h("td", { class: "numeric" }, r.effect), h("td", { class: "numeric" }, r.p === null ? "–" : number(r.p)), h("td", { class: "numeric" }, r.nullArm),
+            h("td", {}, h("span", { class: `chip ${/^shown/i.test(r.verdict) ? "good" : /not as/i.test(r.verdict) ? "warn" : ""}` }, r.verdict))))))),
+        h("div", { class: "toolbar slim" }, compare, h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table), e.currentTarget as HTMLElement) }, "Copy as Markdown"), h("button", { type: "button", onclick: () => download("questions.csv", toCsv(table), "text/csv") }, "CSV"))),
+      h("section", {}, h("h2", {}, "Curves by arm"), h("p", { class: "hint" }, "Mean over seeds with Student's 95 % interval."),
+        h("div", { class: "panels" }, charts.map((chart, i) => {
+          chart.element.id = `curve-${measures[i]}`;
+          chart.element.classList.toggle("selected", measures[i] === chosen);
+          return chart.element;
+        }))));
+  };
+
+  void (async () => {
+    try {
+      study = await get<StudyResults>("study", { study: id });
+      draw();
+    } catch (error) {
+      replace(root, notice("error", "The study cannot be read.", (error as Error).message));
+    }
+  })();
+  return { update: draw, destroy: () => charts.forEach((chart) => chart.destroy()) };
+}
+
+function chartOf(study: StudyResults, measure: string, cursor: Cursor): LineChart {
+  const curves = study.curves.filter((c) => c.measure === measure);
+  const spec = study.measures[measure];
+  const lines = curves.map((c): Line => ({
+    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)),
+    points: c.steps.map((step, i) => [step, c.mean[i] ?? null]),
+    band: c.steps.map((step, i) => [step, c.low[i] ?? null, c.high[i] ?? null]),
+  }));
+  const steps = curves.flatMap((c) => c.steps);
+  return new LineChart({ title: spec?.label ?? measure, unit: spec?.unit ?? "", help: spec?.definition ?? "", bounds: spec?.bounds ?? null, lines, from: Math.min(...steps, 0), to: Math.max(...steps, 1) }, cursor);
+}
