@@ -16,7 +16,7 @@ from glasshouse.learn import Learner, TrainingSample
 from glasshouse.models import Policy
 
 pytest.importorskip("monarch")
-from glasshouse.backends.monarch import parallel_learner  # noqa: E402
+from glasshouse.backends.monarch import parallel_learner
 
 
 class ThreadedCollectives:

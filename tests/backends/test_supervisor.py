@@ -60,7 +60,7 @@ def run_supervisor(replies: list[Any], max_failures: int) -> tuple[Any, list[dic
     context = SupervisorContext(
         queue=queue, policy=SimpleNamespace(end_tokens={1}, model=model),  # type: ignore[arg-type]
         config=MonarchConfig(max_failures=max_failures, backoff=0), spawn=spawn,
-        open=lambda processes: None, checksum=lambda version: b"",
+        open=lambda number, processes: None, checksum=lambda version: b"",
         queue_event=lambda kind, **details: events.append({"kind": kind, **details}),
     )  # fmt: skip
     supervisor = GeneratorSupervisor(0, context)

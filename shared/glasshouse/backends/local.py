@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glasshouse.backends.base import Chunk, ChunkCompletions, PendingCompletions
 from glasshouse.config import Config
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import Learner, LearnerState, TrainingSample
 from glasshouse.models import Policy
+from glasshouse.models.devices import resolve_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,22 @@ class LocalBackend(LocalGeneration):
     """Generates and learns in this process."""
 
     def __init__(self, policy: Policy, config: Config) -> None:
-        super().__init__(policy, config.generate.kv_cache_mb)
+        super().__init__(self._copy_to_generator(policy, config), config.generate.kv_cache_mb)
         self.learner = Learner.from_config(policy, config)
 
+    @staticmethod
+    def _copy_to_generator(policy: Policy, config: Config) -> Policy:
+        """The policy itself, or a copy on `generate.device` if that is another device."""
+        if not config.generate.device:
+            return policy
+        size = policy.model.num_parameters()
+        device = resolve_device(config.generate.device, size, key="generate.device")
+        if device == policy.device:
+            return policy
+        return replace(policy, model=copy.deepcopy(policy.model).to(device))
+
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        self.generator.unload()  # its fused weights are outdated after the update; frees their memory
         metrics = self.learner.update(samples)
         self._sync_weights()
         return metrics
@@ -69,4 +83,4 @@ class LocalBackend(LocalGeneration):
         """There is no process to stop."""
 
     def _sync_weights(self) -> None:
-        self.generator.load_weights(self.policy.weights(), self.learner.version)
+        self.generator.load_weights(self.learner.policy.weights(), self.learner.version)

@@ -23,7 +23,7 @@ from glasshouse.evaluation.setup import (
     make_evaluation_monitors,
 )
 from glasshouse.generate import SamplingParams
-from glasshouse.models import load_policy
+from glasshouse.models import load_configured_policy
 from glasshouse.monitorability import organisms
 from glasshouse.rewards.terms import validate_reward_terms
 from glasshouse.rollout import Group, RolloutCollector
@@ -40,7 +40,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     """
     import_modules(config.imports)
     configure_torch(config.threads)
-    policy = load_policy(config.model)
+    policy = load_configured_policy(config, training=False, role="generator")
     config = fill_task_options(config, policy)
     task = tasks.make_task(config.task.name, config.task.options)
     validate_reward_terms(config.reward.terms, config.reward.combine)

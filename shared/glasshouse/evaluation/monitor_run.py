@@ -25,7 +25,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.evaluation.contamination import HeldOutFilter, describe_unreadable
 from glasshouse.evaluation.setup import draw_held_out, fill_task_options, make_evaluation_monitors
 from glasshouse.generate import SamplingParams
-from glasshouse.models import Policy, load_policy
+from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.monitorability.base import EvaluatedCheckpoint, Evaluation, Row, reserve_size
 from glasshouse.monitorability.before_after import (
@@ -97,7 +97,7 @@ def monitor_run(
     if out:
         out.mkdir(parents=True, exist_ok=True)
     with acquire_lock(out or run):
-        base = load_policy(config.model)
+        base = load_configured_policy(config, training=False, role="generator")
         config = fill_task_options(_with_problems(config, count), base)
         task = tasks.make_task(config.task.name, config.task.options)
         chosen = list(evaluations or default_evaluations(config, task, monitors))
@@ -120,7 +120,7 @@ def monitor_run(
             known = file.find_entry(model.name, model.digest)
             if known is None:
                 entry, rows = evaluate_weights(
-                    base if model.name == BASE else load_policy(model.model),
+                    base if model.name == BASE else _load_checkpoint(config, model.model),
                     model,
                     config,
                     task,
@@ -160,6 +160,11 @@ def default_evaluations(
 def _with_problems(config: Config, problems: int) -> Config:
     evaluate = config.evaluate.model_copy(update={"problems": problems})
     return config.model_copy(update={"evaluate": evaluate})
+
+
+def _load_checkpoint(config: Config, folder: str) -> Policy:
+    checkpoint = config.model_copy(update={"model": folder})
+    return load_configured_policy(checkpoint, training=False, role="generator")
 
 
 def describe_settings(

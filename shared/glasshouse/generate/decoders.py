@@ -13,6 +13,7 @@ length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from glasshouse.errors import ConfigError
 from glasshouse.models import llama
+from glasshouse.models.logprobs import autocast_to
 
 
 class Decoder(Protocol):
@@ -42,6 +44,9 @@ class Decoder(Protocol):
     def release(self) -> None:
         """Frees the memory of the slots; the weights stay."""
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """A context around all calls from `prefill` to `release`."""
+
 
 class LlamaDecoder:
     """The fast path for models that `llama.is_supported` accepts."""
@@ -49,12 +54,12 @@ class LlamaDecoder:
     DENSE_COST = 96
     """Cost of the dense layers of a slot, in attended cache tokens; decides the layout in `compact`."""
 
-    def __init__(self, model: Any) -> None:
-        weights = llama.fuse_weights(model)
-        scale = weights.head_dim**-0.5  # folded into the queries once, instead of every score
-        layers = tuple(_scale_queries(layer, weights, scale) for layer in weights.layers)
-        self.w = weights._replace(layers=layers)
-        self.cos, self.sin = torch.empty(0), torch.empty(0)
+    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
+        """`dtype` is that of the weights, the products and the cache, by default the model's."""
+        # The scale of the scores is folded into the queries once, instead of every score.
+        scale = model.model.layers[0].self_attn.head_dim ** -0.5
+        self.w = llama.fuse_weights(model, dtype, query_scale=scale)
+        self.cos = self.sin = torch.empty(0, device=self.w.device)
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
@@ -67,16 +72,26 @@ class LlamaDecoder:
             tokens[row, : len(prompt)] = torch.tensor(prompt)
         if len(self.cos) < longest + max_new_tokens:
             self.cos, self.sin = llama.rotary_tables(w, longest + max_new_tokens)
-        hidden, self.prompt_cache = llama.forward(w, tokens, return_cache=True, scale=1.0)
-        last = hidden[torch.arange(len(prompts)), lengths - 1]
-
+        rows = torch.arange(len(prompts))
         padded = torch.arange(longest) >= lengths[:, None]  # (G, P)
-        self.padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)
+        padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)
+        positions = lengths.repeat_interleave(group_size)
+        tokens, rows, lengths, padding, positions = (
+            tensor.to(w.device) for tensor in (tokens, rows, lengths, padding, positions)
+        )
+        hidden, self.prompt_cache = llama.forward(w, tokens, return_cache=True, scale=1.0)
+        last = hidden[rows, lengths - 1]
+        self.padding, self.positions = padding, positions
         self.groups, self.group_size, self.length = len(prompts), group_size, 0
-        self.positions = lengths.repeat_interleave(group_size)
         shape = (len(prompts) * group_size, w.num_kv_heads, max_new_tokens, w.head_dim)
-        self.cache = [(torch.empty(shape), torch.empty(shape)) for _ in w.layers]
-        return F.linear(last, w.head).repeat_interleave(group_size, 0)
+        self.cache = [
+            (
+                torch.empty(shape, dtype=w.dtype, device=w.device),
+                torch.empty(shape, dtype=w.dtype, device=w.device),
+            )
+            for _ in w.layers
+        ]
+        return _as_float(F.linear(last, w.head)).repeat_interleave(group_size, 0)
 
     def step(self, tokens: Tensor) -> Tensor:
         w, t = self.w, self.length
@@ -93,7 +108,7 @@ class LlamaDecoder:
             x = llama.finish_block(w, layer, x, attended)
         self.length += 1
         self.positions = self.positions + 1
-        return F.linear(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head)
+        return _as_float(F.linear(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head))
 
     def _attend_shared(
         self, q: Tensor, prompt: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], t: int
@@ -106,9 +121,9 @@ class LlamaDecoder:
         to_prompt = torch.bmm(grouped, prompt[0].flatten(0, 1).mT).view(g, j, n, r, p)
         to_prompt = to_prompt + self.padding[:, None, None, None]
         to_own = torch.bmm(q.reshape(s * j, r, d), own[0].flatten(0, 1)[:, :t].mT)  # (S·J, r, t)
-        scores = torch.cat(
-            [to_prompt.transpose(1, 2).reshape(s * j, r, p), to_own], dim=-1
-        ).softmax(-1)
+        # `padding` is float32, so that the prompt's scores are; the softmax then is, in any dtype
+        scores = torch.cat([to_prompt.transpose(1, 2).reshape(s * j, r, p), to_own], dim=-1)
+        scores = scores.softmax(-1).to(q.dtype)
         on_prompt = scores[..., :p].reshape(g, n, j, r, p).transpose(1, 2).reshape(g * j, n * r, p)
         from_prompt = torch.bmm(on_prompt, prompt[1].flatten(0, 1)).view(g, j, n, r, d)
         from_own = torch.bmm(scores[..., p:], own[1].flatten(0, 1)[:, :t]).view(s, j, r, d)
@@ -119,7 +134,7 @@ class LlamaDecoder:
         s, j = len(q), self.w.num_kv_heads
         grouped = q.reshape(s * j, self.w.num_heads // j, self.w.head_dim)
         scores = torch.bmm(grouped, own[0].flatten(0, 1)[:, :t].mT).view(s, -1, t)
-        scores = (scores + self.padding[:, None, :t]).softmax(-1).view(s * j, -1, t)
+        scores = (scores + self.padding[:, None, :t]).softmax(-1).to(q.dtype).view(s * j, -1, t)
         return torch.bmm(scores, own[1].flatten(0, 1)[:, :t]).reshape(s, -1)
 
     def compact(self, active: Tensor) -> Tensor:
@@ -167,29 +182,27 @@ class LlamaDecoder:
     def release(self) -> None:
         self.cache, self.prompt_cache = [], []
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # the weights already have the right dtype
+
     def _move(self, cache: Tensor, slots: Tensor) -> Tensor:
         """Moves these slots to the front of the same memory, copying only filled positions."""
         cache[: len(slots), :, : self.length] = cache[:, :, : self.length][slots]
         return cache[: len(slots)]
 
 
-def _scale_queries(
-    layer: llama.LayerWeights, w: llama.LlamaWeights, scale: float
-) -> llama.LayerWeights:
-    """Scales the queries: in the gain of their norm if they have one, else in the projection."""
-    if layer.q_norm is not None:
-        return layer._replace(q_norm=layer.q_norm * scale)
-    rows = torch.ones(layer.qkv.shape[0])
-    rows[: w.num_heads * w.head_dim] = scale
-    bias = None if layer.qkv_bias is None else layer.qkv_bias * rows
-    return layer._replace(qkv=layer.qkv * rows[:, None], qkv_bias=bias)
+def _as_float(logits: Tensor) -> Tensor:
+    """float32 logits of a bfloat16 model: sampling needs the precision."""
+    return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
 class TransformersDecoder:
     """Any causal LM, through transformers' forward and cache; prompts are left-padded."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
+        """`dtype` is that of matrix products, by default the model's."""
         self.model = model
+        self.dtype, self.device = dtype, next(model.parameters()).device
         self.cache: Any = None
 
     def prefill(
@@ -197,10 +210,11 @@ class TransformersDecoder:
     ) -> Tensor:
         longest = max(len(p) for p in prompts)
         tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
-        self.mask = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(prompts):
             tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
-            self.mask[row, longest - len(prompt) :] = 1
+            mask[row, longest - len(prompt) :] = 1
+        tokens, self.mask = tokens.to(self.device), mask.to(self.device)
         positions = (self.mask.cumsum(1) - 1).clamp(min=0)
         out = self.model(
             input_ids=tokens,
@@ -215,7 +229,10 @@ class TransformersDecoder:
                 f'A model of type "{self.model.config.model_type}" has no attention cache, which '
                 "generation requires; set `model` to another one."
             )
-        self.cache.batch_repeat_interleave(group_size)
+        # Every kind of cache can be reordered; those of hybrid models (attention and state space) can
+        # be neither repeated nor selected from.
+        repeats = torch.arange(len(prompts), device=self.device).repeat_interleave(group_size)
+        self.cache.reorder_cache(repeats)
         self.mask = self.mask.repeat_interleave(group_size, 0)
         return out.logits[:, -1].float().repeat_interleave(group_size, 0)
 
@@ -232,9 +249,13 @@ class TransformersDecoder:
 
     def compact(self, active: Tensor) -> Tensor:
         remaining = active.nonzero()[:, 0]
-        self.cache.batch_select_indices(remaining)
+        self.cache.reorder_cache(remaining)
         self.mask = self.mask[remaining]
         return remaining
 
     def release(self) -> None:
         self.cache = None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Inside one context converted weights are cached, so they are converted once, not per token."""
+        return autocast_to(self.dtype, self.device)

@@ -1,4 +1,4 @@
-"""The default generator: torch on the CPU of this machine.
+"""The default generator: torch on a CPU or GPU of this machine.
 
     requests ──► prefill (each prompt once) ──► sample ──► step ──► sample ──► … ──► completions
                                                    ▲         │
@@ -7,12 +7,16 @@
 Noise is keyed by (row key, position), so that the completions of a request do not depend on the
 process that runs it. Floating-point results do depend on the shape of the batch: for the same bits,
 pass the same requests in the same call.
+
+The host does not wait for a GPU after every token: it looks at which slots are done every few tokens
+(`SYNC_EVERY`) and cuts what was generated past a stop string.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +32,13 @@ from glasshouse.types import Completion, Request, StopReason
 
 COMPACT_BELOW = 0.75
 """Finished slots are dropped when the share of active ones falls below this."""
+SYNC_EVERY = {"cpu": 1}
+"""Tokens between two looks at which slots are done, by device type. On a CPU looking costs nothing."""
+SYNC_EVERY_DEFAULT = 16
+
+RUNNING, ENDED, STOPPED = range(3)
+STOP_REASONS = (StopReason.LENGTH, StopReason.END, StopReason.STOP)
+"""Of a row that is still running at the end of its batch, that has ended, that a stop string has ended."""
 
 
 class TorchGenerator:
@@ -49,9 +60,14 @@ class TorchGenerator:
         call is still required, since the engine holds some of them concatenated."""
         with torch.no_grad():
             for name, parameter in self.policy.model.named_parameters():
-                if parameter.data_ptr() != weights[name].data_ptr():
-                    parameter.copy_(weights[name])
+                source = weights[name]
+                if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
+                    parameter.copy_(source)
         self.version = version
+        self.unload()
+
+    def unload(self) -> None:
+        """Frees the fused weights; the next call of `generate` fuses them again."""
         self._decoder = None
 
     @torch.inference_mode()
@@ -61,11 +77,12 @@ class TorchGenerator:
         """Returns one list of completions per request, in order; `cache_mb` bounds the batches."""
         if self._decoder is None:
             model = self.policy.model
-            supported = llama.is_supported(model)
-            self._decoder = LlamaDecoder(model) if supported else TransformersDecoder(model)
+            kind = LlamaDecoder if llama.is_supported(model) else TransformersDecoder
+            self._decoder = kind(model, self.policy.dtype)
         results: list[list[Completion]] = [[] for _ in requests]
         for batch in self._batches(requests, sampling):
-            groups = self._generate_batch([request for _, request in batch], sampling)
+            with self._decoder.autocast():
+                groups = self._generate_batch([request for _, request in batch], sampling)
             for (index, _), completions in zip(batch, groups, strict=True):
                 results[index] += completions
         return results
@@ -75,11 +92,9 @@ class TorchGenerator:
     ) -> list[list[tuple[int, Request]]]:
         """Consecutive requests with their indices whose padded caches fit the budget; a request with
         too many samples is split. The split depends on config and shapes only."""
-        config = self.policy.model.config.get_text_config()
-        heads = config.num_attention_heads
-        width = getattr(config, "num_key_value_heads", None) or heads
-        width *= getattr(config, "head_dim", None) or config.hidden_size // heads
-        budget = self.cache_mb * 2**20 // (2 * 4 * width * config.num_hidden_layers)  # in tokens
+        layers = self.policy.model.config.get_text_config().per_layer_config
+        size = 2 * self.policy.dtype.itemsize * sum(map(_cache_width, layers))  # of a token
+        budget = self.cache_mb * 2**20 // size  # in tokens
         batches: list[list[tuple[int, Request]]] = []
         longest = widest = 0
         for index, request in enumerate(requests):
@@ -113,51 +128,57 @@ class TorchGenerator:
     ) -> list[list[Completion]]:
         assert self._decoder is not None
         group_size, max_tokens = max(len(r.keys) for r in requests), sampling.max_tokens
+        device = self.policy.device
         keys = np.zeros((len(requests), group_size), dtype=np.uint64)
         active = torch.zeros(len(requests), group_size, dtype=torch.bool)
         for i, request in enumerate(requests):
             keys[i, : len(request.keys)] = request.keys
             active[i, : len(request.keys)] = True
-        active = active.flatten()
+        active = active.flatten().to(device)
         noise = torch.from_numpy(randomness.uniforms(keys.ravel(), 0, max_tokens)).float()
-        rows = torch.arange(len(active))  # the row that each slot decodes
-        tokens = torch.zeros(len(active), max_tokens, dtype=torch.long)
-        logprobs = torch.zeros(len(active), max_tokens)
-        lengths = torch.zeros(len(active), dtype=torch.long)
-        stop_reasons = [StopReason.LENGTH] * len(active)
-        end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long)
-
+        noise = noise.to(device)
+        rows = torch.arange(len(active), device=device)  # the row that each slot decodes
+        tokens = torch.zeros(len(active), max_tokens, dtype=torch.long, device=device)
+        logprobs = torch.zeros(len(active), max_tokens, device=device)
+        lengths = torch.zeros(len(active), dtype=torch.long, device=device)
+        state = torch.full((len(active),), RUNNING, device=device)  # of each row
+        end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long, device=device)
+        sync_every = SYNC_EVERY.get(device.type, SYNC_EVERY_DEFAULT)
+        seen = 0  # tokens at the last look
         logits = self._decoder.prefill([r.prompt for r in requests], group_size, max_tokens)
         for t in range(max_tokens):
             next_tokens, next_logprobs = sample_tokens(logits, noise[rows, t], sampling)
             tokens[rows, t] = next_tokens
             logprobs[rows, t] = next_logprobs
             lengths[rows] += active
-            ended = torch.isin(next_tokens, end_tokens) & active
-            for row in rows[ended].tolist():
-                stop_reasons[row] = StopReason.END
+            ended = (next_tokens[:, None] == end_tokens).any(1) & active
+            state[rows] = torch.where(ended, ENDED, state[rows])
             active = active & ~ended
-            if sampling.stop:
-                stopped = self._completed_stop_strings(tokens, rows, active, t, sampling.stop)
-                for row in rows[stopped].tolist():
-                    stop_reasons[row] = StopReason.STOP
-                active = active & ~stopped
-            remaining = int(active.sum())
-            if not remaining or t + 1 == max_tokens:
-                break
-            if remaining < COMPACT_BELOW * len(rows):
-                slots = self._decoder.compact(active)
-                rows, active, next_tokens = rows[slots], active[slots], next_tokens[slots]
+            is_last = t + 1 == max_tokens
+            if is_last or (t + 1) % sync_every == 0:
+                if sampling.stop:
+                    self._cut_at_stop_strings(
+                        tokens[:, : t + 1], lengths, state, seen, sampling.stop
+                    )
+                    active = active & (state[rows] == RUNNING)
+                seen = t + 1
+                remaining = int(active.sum())
+                if not remaining or is_last:
+                    break
+                if remaining < COMPACT_BELOW * len(rows):
+                    slots = self._decoder.compact(active)
+                    rows, active, next_tokens = rows[slots], active[slots], next_tokens[slots]
             logits = self._decoder.step(next_tokens)
         self._decoder.release()
 
         all_tokens, all_logprobs = tokens.tolist(), logprobs.tolist()
+        all_lengths, all_states = lengths.tolist(), state.tolist()
         return [
             [
                 Completion(
-                    tokens=tuple(all_tokens[row][: int(lengths[row])]),
-                    logprobs=tuple(all_logprobs[row][: int(lengths[row])]),
-                    stop=stop_reasons[row],
+                    tokens=tuple(all_tokens[row][: all_lengths[row]]),
+                    logprobs=tuple(all_logprobs[row][: all_lengths[row]]),
+                    stop=STOP_REASONS[all_states[row]],
                     version=self.version,
                 )
                 for row in range(i * group_size, i * group_size + len(request.keys))
@@ -165,14 +186,25 @@ class TorchGenerator:
             for i, request in enumerate(requests)
         ]
 
-    def _completed_stop_strings(
-        self, tokens: Tensor, rows: Tensor, active: Tensor, t: int, stop: tuple[str, ...]
-    ) -> Tensor:
-        """Which active slots have just completed a stop string, which may span many tokens."""
+    def _cut_at_stop_strings(
+        self, tokens: Tensor, lengths: Tensor, state: Tensor, seen: int, stop: tuple[str, ...]
+    ) -> None:
+        """Ends rows in which a stop string, which may span many tokens, was completed after the first
+        `seen` tokens: sets their length and state."""
         window = max(len(string.encode()) for string in stop) + 1
-        stopped = torch.zeros(len(rows), dtype=torch.bool)
-        for slot in active.nonzero()[:, 0].tolist():
-            tail = tokens[int(rows[slot]), max(0, t + 1 - window) : t + 1].tolist()
-            text = self.policy.decode(tail)
-            stopped[slot] = any(string in text for string in stop)
-        return stopped
+        first = max(0, seen + 1 - window)  # the earliest token that can be part of one
+        on_host = zip(tokens[:, first:].tolist(), lengths.tolist(), state.tolist(), strict=True)
+        for row, (tail, length, current) in enumerate(on_host):
+            # the end token of an ended row is not part of a stop string
+            for end in range(seen + 1, length + (current != ENDED)):
+                text = self.policy.decode(tail[max(0, end - window - first) : end - first])
+                if any(string in text for string in stop):
+                    lengths[row], state[row] = end, STOPPED
+                    break
+
+
+def _cache_width(layer: Any) -> int:
+    """Numbers that a layer of this config stores for the keys of a token."""
+    heads = layer.num_attention_heads
+    key_heads = getattr(layer, "num_key_value_heads", None) or heads
+    return int(key_heads * (getattr(layer, "head_dim", None) or layer.hidden_size // heads))

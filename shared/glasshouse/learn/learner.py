@@ -3,6 +3,9 @@
     samples ──► drop rows of zero advantage ──► pack by length ──► for each microbatch, in fixed
     order: log-probabilities, loss, backward ──► clip ──► AdamW
 
+Weights, gradients and AdamW's state are float32; with `policy.dtype` bfloat16 the forward and backward
+passes compute with a rounded copy of the weights.
+
 What was removed: padding to the longest row of the step (rows of similar length are packed
 together), logits of prompt tokens, computing a prompt once per sample, and rows of zero advantage
 where leaving them out changes nothing.
@@ -100,6 +103,8 @@ class Learner:
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
         self.reference = copy.deepcopy(policy.model).requires_grad_(False)
+        if policy.dtype != torch.float32:  # it is never updated, so it needs no float32 weights
+            self.reference.to(policy.dtype)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
@@ -119,9 +124,9 @@ class Learner:
         tensors = {}
         for name, parameter in self._named_parameters():
             if hasattr(self.policy.model, "peft_config"):
-                tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach()
+                tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu()
             for key, value in self.optimizer.state[parameter].items():
-                tensors[f"{key}/{name}"] = value
+                tensors[f"{key}/{name}"] = value.cpu()
         return LearnerState(self.version, tensors)
 
     def restore(self, state: LearnerState) -> None:
@@ -136,10 +141,12 @@ class Learner:
         with torch.no_grad():
             for path, value in state.tensors.items():
                 key, _, name = path.partition("/")
+                parameter = parameters[name]
                 if key == ADAPTER_KEY:
-                    parameters[name].copy_(value)
-                else:
-                    self.optimizer.state[parameters[name]][key] = value.clone()
+                    parameter.copy_(value)
+                else:  # AdamW keeps its step count on the CPU
+                    device = "cpu" if key == "step" else parameter.device
+                    self.optimizer.state[parameter][key] = value.to(device, copy=True)
 
     def _check_state(self, state: LearnerState, parameters: dict[str, torch.nn.Parameter]) -> None:
         keys = ("exp_avg", "exp_avg_sq", "step") if state.version else ()
@@ -232,7 +239,10 @@ class Learner:
         prefixes = None
         if block.shares_prompts:
             prompts = [s.prompt for microbatch in block.microbatches for s in microbatch]
-            prefixes = SharedPrefixes(self.policy.model, prompts)
+            prefixes = SharedPrefixes(
+                self.policy.model, prompts, dtype=self.policy.dtype,
+                recompute=self.config.activation_checkpointing,
+            )  # fmt: skip
         targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
         gradients: list[torch.Tensor | None] = [None] * len(targets)
         loss_sum, logprob_diff_max, metric_sums = 0.0, 0.0, dict[str, float]()
@@ -268,26 +278,27 @@ class Learner:
         tokens: int,
     ) -> LossInputs:
         pairs = [(s.prompt, s.tokens) for s in microbatch]
-        batch = CompletionBatch.from_pairs(pairs)
+        batch = CompletionBatch.from_pairs(pairs, self.policy.device)
         entropy = None
         if prefixes:
             logprobs = prefixes.completion_logprobs(pairs, self.temperature)
         else:
             logprobs, entropy = compute_logprobs(
-                self.policy.model, batch, self.temperature, entropy=self.settings.entropy_coef != 0
-            )
+                self.policy.model, batch, self.temperature,
+                entropy=self.settings.entropy_coef != 0, dtype=self.policy.dtype,
+                recompute=self.config.activation_checkpointing,
+            )  # fmt: skip
         reference = None
         if self.settings.kl_coef:
-            with torch.no_grad():
-                reference, _ = compute_logprobs(self.reference, batch, self.temperature)
+            reference = self._reference_logprobs(batch)
             if self.config.kl_tokens == "cot":  # equal outside the CoT: no divergence, no gradient
-                in_cot = cot_mask(self.policy, [s.tokens for s in microbatch])
+                in_cot = cot_mask(self.policy, [s.tokens for s in microbatch]).to(batch.mask.device)
                 reference = torch.where(in_cot, reference, logprobs.detach())
         return LossInputs(
             logprobs=logprobs,
             sampler_logprobs=pad_sampler_logprobs(batch, microbatch),
             mask=batch.mask,
-            advantages=torch.tensor([s.advantage for s in microbatch]),
+            advantages=torch.tensor([s.advantage for s in microbatch]).to(batch.mask.device),
             reference_logprobs=reference,
             entropy=entropy,
             rows=rows,
@@ -297,14 +308,20 @@ class Learner:
         )
 
     @torch.no_grad()
+    def _reference_logprobs(self, batch: CompletionBatch) -> torch.Tensor:
+        """(R, T) log-probabilities under the starting policy."""
+        return compute_logprobs(self.reference, batch, self.temperature, dtype=self.policy.dtype)[0]
+
+    @torch.no_grad()
     def _estimate_kl(self, samples: Sequence[TrainingSample]) -> float:
         """KL of the sampler to the starting policy, estimated (k3) on evenly spaced rows."""
         rows = [s for s in samples if s.tokens]
         rows = rows[:: max(1, math.ceil(len(rows) / KL_ROWS))]
         total = 0.0
         for microbatch in pack_microbatches(rows, self.config.microbatch_tokens):
-            batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in microbatch])
-            reference, _ = compute_logprobs(self.reference, batch, self.temperature)
+            pairs = [(s.prompt, s.tokens) for s in microbatch]
+            batch = CompletionBatch.from_pairs(pairs, self.policy.device)
+            reference = self._reference_logprobs(batch)
             # log(reference / sampler): 0 on padding, where its k3 is 0 too
             log_ratio = reference - pad_sampler_logprobs(batch, microbatch)
             total += (log_ratio.exp() - log_ratio - 1).sum().item()
@@ -316,7 +333,7 @@ def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSampl
     values = torch.zeros(batch.mask.shape)
     for row, sample in enumerate(samples):
         values[row, : len(sample.sampler_logprobs)] = torch.tensor(sample.sampler_logprobs)
-    return values
+    return values.to(batch.mask.device)
 
 
 def cot_mask(policy: Policy, completions: Sequence[Sequence[int]]) -> torch.Tensor:

@@ -1,13 +1,14 @@
 """Models: the language model being trained.
 
 policy.py         `load_policy` and `save_policy` any Hugging Face causal LM, or the pocket model
+configured.py     the model of a configuration: device (devices.py), memory (memory.py), adapters (lora.py)
 chat_template.py  the prompt of a chat, and what of it the model sees
 llama.py          fast forward pass for the Llama family
 logprobs.py       log-probabilities of completions; shared_prefix.py computes each prompt once
-lora.py           low-rank adapters
 tokenizer.py      the pocket model's tokenizer
 """
 
+from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.policy import Policy, load_policy, save_policy
 
-__all__ = ["Policy", "load_policy", "save_policy"]
+__all__ = ["Policy", "load_configured_policy", "load_policy", "save_policy"]

@@ -3,7 +3,8 @@
 A model of this size spends its time moving activations, not multiplying. Autograd's generic backward
 of a normalised linear layer, a gated MLP or a log-softmax reads them many times; each function here
 computes the same sums in fewer passes. Values and gradients equal those of the plain operations up
-to rounding (tests check both). Without gradients the plain operations are used.
+to rounding (tests check both). Without gradients, and in bfloat16, the plain operations are used:
+torch's normalisation keeps float32 inside, which these functions do not.
 
 Shapes: N rows (any leading shape), D hidden, M the MLP width, V the vocabulary.
 """
@@ -22,21 +23,21 @@ def rms_norm_linear(
     x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
         return _RMSNormLinear.apply(x, gain, weight, bias, eps)
     return F.linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias)
 
 
 def gated_mlp_output(x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None) -> Tensor:
     """`x + linear(silu(gate) * up, down, bias)` for gate_up `(N, 2 M)`."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
         return _GatedMLPOutput.apply(x, gate_up, down, bias)
     gate, up = gate_up.chunk(2, dim=-1)
     return x + F.linear(F.silu(gate) * up, down, bias)
 
 
 def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`."""
+    """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`; float32 if the inputs are bfloat16."""
     return _TokenLogprobs.apply(hidden, head, targets, temperature)
 
 
@@ -103,6 +104,8 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float
     ) -> Tensor:
         logits = hidden @ head.t()  # (N, V)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
         if temperature != 1:
             logits.div_(temperature)
         normaliser = logits.logsumexp(-1, keepdim=True)
@@ -118,4 +121,5 @@ class _TokenLogprobs(torch.autograd.Function):
         grad = grad / ctx.temperature
         grad_logits = probabilities * -grad[:, None]
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
+        grad_logits = grad_logits.to(hidden.dtype)
         return grad_logits @ head, grad_logits.t() @ hidden, None, None

@@ -5,6 +5,9 @@ fewer, larger operations: one product for q, k and v, one for gate and up, a rot
 temporary halves. Covers Llama, SmolLM, Qwen2 and Qwen3; other models use transformers' forward (see
 `is_supported`).
 
+With `dtype` bfloat16 the fused weights are a rounded copy through which gradients reach the float32
+parameters; rotations and softmax stay in float32.
+
 Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head dimension.
 """
 
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear
 
@@ -55,6 +59,14 @@ class LlamaWeights(NamedTuple):
     head_dim: int
     eps: float
 
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.dtype
+
 
 def is_supported(model: Any) -> bool:
     """Whether this model can use the fast path: no sliding windows, no dynamic rotary scaling."""
@@ -69,34 +81,38 @@ def is_supported(model: Any) -> bool:
     )
 
 
-def fuse_weights(model: Any) -> LlamaWeights:
-    """Concatenates the model's parameters; differentiable, so gradients reach the model's tensors."""
+def fuse_weights(
+    model: Any, dtype: torch.dtype | None = None, query_scale: float | None = None
+) -> LlamaWeights:
+    """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
+    gradients reach the model's tensors. `query_scale` multiplies the queries."""
     body, config = model.model, model.config
+    dtype = dtype or body.embed_tokens.weight.dtype
     layers = []
     for block in body.layers:
         a, m = block.self_attn, block.mlp
         layers.append(
-            LayerWeights(
-                block.input_layernorm.weight,
-                torch.cat([a.q_proj.weight, a.k_proj.weight, a.v_proj.weight]),
-                _concatenate(a.q_proj.bias, a.k_proj.bias, a.v_proj.bias),
-                a.q_norm.weight if hasattr(a, "q_norm") else None,
-                a.k_norm.weight if hasattr(a, "k_norm") else None,
-                a.o_proj.weight,
-                a.o_proj.bias,
-                block.post_attention_layernorm.weight,
-                torch.cat([m.gate_proj.weight, m.up_proj.weight]),
-                _concatenate(m.gate_proj.bias, m.up_proj.bias),
-                m.down_proj.weight,
-                m.down_proj.bias,
+            _convert(
+                LayerWeights(
+                    block.input_layernorm.weight,
+                    *_fuse_qkv(a, query_scale),
+                    a.o_proj.weight,
+                    a.o_proj.bias,
+                    block.post_attention_layernorm.weight,
+                    torch.cat([m.gate_proj.weight, m.up_proj.weight]),
+                    _concatenate(m.gate_proj.bias, m.up_proj.bias),
+                    m.down_proj.weight,
+                    m.down_proj.bias,
+                ),
+                dtype,
             )
         )
     return LlamaWeights(
-        embed=body.embed_tokens.weight,
+        embed=body.embed_tokens.weight.to(dtype),
         padding_token=body.embed_tokens.padding_idx,
         layers=tuple(layers),
-        norm=body.norm.weight,
-        head=model.lm_head.weight,
+        norm=body.norm.weight.to(dtype),
+        head=model.lm_head.weight.to(dtype),
         inv_freq=body.rotary_emb.inv_freq.float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         num_heads=config.num_attention_heads,
@@ -106,6 +122,28 @@ def fuse_weights(model: Any) -> LlamaWeights:
     )
 
 
+def _convert(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
+    return LayerWeights(*(None if t is None else t.to(dtype) for t in layer))  # type: ignore[arg-type]
+
+
+def _fuse_qkv(
+    attention: Any, query_scale: float | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Weight and bias of q, k and v, and the gains of the norms of q and k. Queries are scaled in the gain
+    of their norm if they have one, else in the projection."""
+    a = attention
+    query, bias = a.q_proj.weight, a.q_proj.bias
+    q_gain = a.q_norm.weight if hasattr(a, "q_norm") else None
+    k_gain = a.k_norm.weight if hasattr(a, "k_norm") else None
+    if query_scale is not None and q_gain is not None:
+        q_gain = q_gain * query_scale
+    elif query_scale is not None:
+        query = query * query_scale
+        bias = None if bias is None else bias * query_scale
+    weight = torch.cat([query, a.k_proj.weight, a.v_proj.weight])
+    return weight, _concatenate(bias, a.k_proj.bias, a.v_proj.bias), q_gain, k_gain
+
+
 def _concatenate(*parts: Tensor | None) -> Tensor | None:
     present = [p for p in parts if p is not None]
     return torch.cat(present) if present else None
@@ -113,7 +151,8 @@ def _concatenate(*parts: Tensor | None) -> Tensor | None:
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and *signed* sines, `(positions, d)`: `x·cos + halves_swapped(x)·sin` rotates."""
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), weights.inv_freq)
+    steps = torch.arange(positions, dtype=torch.float32, device=weights.device)
+    angles = torch.outer(steps, weights.inv_freq)
     cos, sin = angles.cos() * weights.rope_scale, angles.sin() * weights.rope_scale
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
@@ -130,8 +169,10 @@ def project_qkv(
         q = F.rms_norm(qk[..., :h, :], (d,), layer.q_norm, w.eps)
         k = F.rms_norm(qk[..., h:, :], (d,), layer.k_norm, w.eps)
         qk = torch.cat([q, k], dim=-2)
+    if qk.dtype == torch.bfloat16:
+        qk = qk.float()
     swapped = torch.cat([qk[..., d // 2 :], qk[..., : d // 2]], dim=-1)
-    qk = torch.addcmul(qk * cos, swapped, sin)
+    qk = torch.addcmul(qk * cos, swapped, sin).to(v.dtype)
     return qk[..., :h, :], qk[..., h:, :], v
 
 
@@ -143,22 +184,40 @@ def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tens
 
 
 def forward(
-    w: LlamaWeights, tokens: Tensor, *, return_cache: bool = False, scale: float | None = None
+    w: LlamaWeights,
+    tokens: Tensor,
+    *,
+    return_cache: bool = False,
+    scale: float | None = None,
+    recompute: bool = False,
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, and with `return_cache` the
     rotated keys and values `(B, J, L, d)` of each layer. Right padding needs no mask: attention is
-    causal. Scores are multiplied by `scale`, by default `d ** -0.5`."""
+    causal. Scores are multiplied by `scale`, by default `d ** -0.5`. `recompute` stores only the input of
+    each block and computes the block again in the backward pass (activation checkpointing)."""
     cos, sin = rotary_tables(w, tokens.shape[1])
     cos, sin = cos[:, None], sin[:, None]
-    x = F.embedding(tokens, w.embed, w.padding_token)
-    cache = []
-    for layer in w.layers:
+
+    def run_block(layer: LayerWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = project_qkv(w, layer, x, cos, sin)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if return_cache:
-            cache.append((k.contiguous(), v.contiguous()))
         attended = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=w.num_heads != w.num_kv_heads
         )
-        x = finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2))
+        return finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2)), k, v
+
+    x = F.embedding(tokens, w.embed, w.padding_token)
+    cache = []
+    for layer in w.layers:
+        x, k, v = run_or_recompute(run_block, layer, x, recompute=recompute)
+        if return_cache:
+            cache.append((k.contiguous(), v.contiguous()))
     return F.rms_norm(x, x.shape[-1:], w.norm, w.eps), cache
+
+
+def run_or_recompute(function: Any, *arguments: Any, recompute: bool) -> Any:
+    """Calls the function; with `recompute`, its intermediate results are computed again for the backward
+    pass instead of being stored."""
+    if not recompute or not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

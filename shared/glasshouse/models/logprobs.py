@@ -5,14 +5,19 @@ Only the positions that predict completion tokens get logits; those of the promp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from glasshouse.errors import ConfigError
 from glasshouse.models import llama
 from glasshouse.models.fused_ops import token_logprobs
 
@@ -33,8 +38,12 @@ class CompletionBatch:
     """(N,) the token itself."""
 
     @classmethod
-    def from_pairs(cls, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> CompletionBatch:
-        """Builds a batch from (prompt, completion) pairs."""
+    def from_pairs(
+        cls,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        device: torch.device | str = "cpu",
+    ) -> CompletionBatch:
+        """Builds a batch from (prompt, completion) pairs, on the CPU, and moves it to the device."""
         starts = torch.tensor([len(p) for p, _ in pairs])
         lengths = torch.tensor([len(c) for _, c in pairs])
         tokens = torch.zeros(len(pairs), int((starts + lengths).max()), dtype=torch.long)
@@ -43,16 +52,26 @@ class CompletionBatch:
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         rows, offsets = mask.nonzero(as_tuple=True)
         before = starts[rows] + offsets - 1
-        return cls(tokens, mask, rows, before, tokens[rows, before + 1])
+        parts = (tokens, mask, rows, before, tokens[rows, before + 1])
+        return cls(*(part.to(device, non_blocking=True) for part in parts))
 
 
 def compute_logprobs(
-    model: Any, batch: CompletionBatch, temperature: float = 1.0, entropy: bool = False
+    model: Any,
+    batch: CompletionBatch,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    recompute: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """(R, T) log-probabilities, 0 on padding; with `entropy`, (R, T) entropies of the distributions."""
+    """(R, T) log-probabilities, 0 on padding; with `entropy`, (R, T) entropies of the distributions.
+
+    `dtype` is what matrix products are computed in, by default that of the weights; the results are
+    float32 for bfloat16. `recompute`: activation checkpointing."""
     if llama.is_supported(model):
-        weights = llama.fuse_weights(model)
-        hidden, _ = llama.forward(weights, batch.tokens)
+        weights = llama.fuse_weights(model, dtype)
+        hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
         predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
         if not entropy:
             chosen = token_logprobs(
@@ -60,8 +79,10 @@ def compute_logprobs(
             )
             return _scatter_to_rows(batch, chosen), None
         logits = F.linear(predicting_hidden, weights.head)  # (N, V)
+        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     else:
-        all_logits = model(input_ids=batch.tokens, use_cache=False).logits  # (R, L, V)
+        with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
+            all_logits = model(input_ids=batch.tokens, use_cache=False).logits  # (R, L, V)
         logits = all_logits[batch.rows, batch.predicting_positions].float()
     if temperature not in (0, 1):
         logits = logits / temperature
@@ -73,5 +94,42 @@ def compute_logprobs(
     return _scatter_to_rows(batch, chosen), entropies
 
 
+def autocast_to(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, transformers' models compute matrix products in this dtype; float32 changes nothing."""
+    if dtype in (None, torch.float32):
+        return nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+@contextmanager
+def recompute_layers(model: Any, enabled: bool) -> Iterator[None]:
+    """Activation checkpointing in transformers' layers. They use it in training mode only, so their own
+    flag is set for the forward pass; modules inside them stay in evaluation mode, without dropout."""
+    layers = (
+        [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if enabled else []
+    )
+    if enabled and not layers:
+        raise ConfigError(
+            f"learn.activation_checkpointing: transformers cannot recompute the layers of a model of type "
+            f'"{model.config.model_type}". Set it to false.'
+        )
+    for layer in layers:
+        layer.training = layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(
+            checkpoint, use_reentrant=False, preserve_rng_state=False
+        )
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = layer.gradient_checkpointing = False
+
+
 def _scatter_to_rows(batch: CompletionBatch, flat: Tensor) -> Tensor:
-    return torch.zeros(batch.mask.shape).masked_scatter(batch.mask, flat)
+    return scatter_to_mask(batch.mask, flat)
+
+
+def scatter_to_mask(mask: Tensor, flat: Tensor) -> Tensor:
+    """(R, T) zeros with the values of `flat` where the mask is true. float32 but for double inputs."""
+    dtype = flat.dtype if flat.dtype == torch.float64 else torch.float32
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_scatter(mask, flat)

@@ -18,8 +18,9 @@ from transformers.utils import logging as transformers_logging
 
 from glasshouse.checksums import CHECKSUMS, verify_folder
 from glasshouse.errors import ModelError
-from glasshouse.models.chat_template import render_prompt
+from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
 from glasshouse.models.validation import (
+    check_cache_support,
     check_chat_template,
     check_finite,
     check_json_files,
@@ -50,6 +51,15 @@ class Policy:
     model: Any
     tokenizer: Any
     card: Mapping[str, Any]
+    dtype: torch.dtype = torch.float32
+    """What matrix products are computed in; the weights are float32."""
+    chat: ChatOptions = DEFAULT_CHAT
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -66,7 +76,7 @@ class Policy:
 
     def encode_prompt(self, messages: Sequence[Message]) -> tuple[str, tuple[int, ...]]:
         """The prompt of a chat, as text and as tokens."""
-        text = render_prompt(self.tokenizer, messages, self.name)
+        text = render_prompt(self.tokenizer, messages, self.name, self.chat)
         return text, tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -107,9 +117,9 @@ def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
         )
 
 
-def load_policy(name: str) -> Policy:
+def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
     """Loads `pocket`, the base model of an organism, a folder or a hub name, in float32 and evaluation
-    mode. Nothing is unpickled, and no code from the model repository is run."""
+    mode, on the CPU. Nothing is unpickled, and no code from the model repository is run."""
     folder = locate_model(name)
     source = str(folder or name)
     tokenizer = load_tokenizer(name)
@@ -123,16 +133,34 @@ def load_policy(name: str) -> Policy:
         )
         card = _load_card(folder)
     except LOADING_ERRORS as error:
-        raise _loading_error(name, folder, error) from None
+        raise loading_error(name, folder, error) from None
     missing = sorted(loading_info["missing_keys"])
     if missing:  # transformers would continue with random weights
         raise ModelError(
             f'The weights of "{source}" lack {missing[0]} ({len(missing)} missing in total); '
             "copy or download the model again."
         )
+    check_cache_support(model, source)
     check_finite(model, source)
+    chat.check(tokenizer, name)
+    set_end_tokens(model, tokenizer, source)
     model.eval()
-    return Policy(name, model, tokenizer, card)
+    return Policy(name, model, tokenizer, card, chat=chat)
+
+
+def set_end_tokens(model: Any, tokenizer: Any, source: str) -> None:
+    """Adds to the generation config's end tokens those of the tokenizer and of the chat template: some
+    models name only the end of a text there, and would never end a turn. Raises if there is none."""
+    configured = model.generation_config.eos_token_id
+    ids = set(configured if isinstance(configured, list) else [configured])
+    every = (ids | {tokenizer.eos_token_id, find_turn_end(tokenizer)}) - {None}
+    if not every:
+        raise ModelError(
+            f'"{source}" has no end-of-text token, so that no completion would ever end. Set eos_token in '
+            "tokenizer_config.json, or eos_token_id in generation_config.json."
+        )
+    if every != ids:
+        model.generation_config.eos_token_id = sorted(every)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -141,15 +169,26 @@ def load_tokenizer(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder or name), trust_remote_code=False)
     except LOADING_ERRORS as error:
-        raise _loading_error(name, folder, error) from None
+        raise loading_error(name, folder, error) from None
     check_chat_template(tokenizer, str(folder or name))
     return tokenizer
 
 
-def _loading_error(name: str, folder: Path | None, error: Exception) -> ModelError:
+def loading_error(name: str, folder: Path | None, error: Exception) -> ModelError:
+    """The error to raise for what transformers raised."""
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     if folder:
         return ModelError(f'The folder "{folder}" could not be loaded as a model: {reason}')
+    if "gated" in str(error).lower():
+        return ModelError(
+            f'"{name}" is gated: its owner gives access on request. Accept the terms at '
+            f"https://huggingface.co/{name}, log in with `hf auth login`, and run the same command again."
+        )
+    if "is not a valid model identifier" in str(error):
+        return ModelError(
+            f'There is no model "{name}" on the hub, or it is private. Check the spelling, log in with '
+            "`hf auth login` if it is yours, or set `model` to a local folder."
+        )
     return ModelError(
         f'"{name}" is not a local folder and could not be loaded from the model hub: {reason} '
         f'On a machine with internet access, run "hf download {name} --local-dir '
@@ -228,7 +267,9 @@ def save_policy(policy: Policy, folder: Path) -> None:
     model = policy.model
     if hasattr(model, "peft_config"):  # merge adapters, so that any tool can load the folder
         model = copy.deepcopy(model).merge_and_unload()
-    model.save_pretrained(folder, max_shard_size="1TB")  # one file, whatever its size
+    # One file, whatever its size. transformers renames the tensors of some architectures (mixtures of
+    # experts, GPT-NeoX) on saving; with their own names a checkpoint can be compared and resumed.
+    model.save_pretrained(folder, max_shard_size="1TB", save_original_format=False)
     policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD_FILE).write_text(json.dumps(policy.card, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def check_json_files(folder: Path) -> None:
                 f'"{file}" holds a {type(content).__name__} instead of an object with keys. Copy the '
                 "model again."
             )
+
+
+def check_cache_support(model: Any, source: str) -> None:
+    """Raises for architectures without an attention cache, such as Mamba: the engine could not generate."""
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ModelError(
+            f'"{source}" is a model of type "{model.config.model_type}", which has no attention cache '
+            "(past_key_values). Generation needs one: set `model` to a transformer or a hybrid model."
+        )
 
 
 def check_finite(model: torch.nn.Module, source: str) -> None:

@@ -83,9 +83,10 @@ def _last_states(policy: Policy, inputs: list[list[int]], layer: int) -> Floats:
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
     with torch.inference_mode():
         output = policy.model(
-            input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False
-        )
-    hidden = output.hidden_states[layer]  # (R, L, D)
+            input_ids=tokens.to(policy.device), attention_mask=mask.to(policy.device),
+            output_hidden_states=True, use_cache=False,
+        )  # fmt: skip
+    hidden = output.hidden_states[layer].cpu()  # (R, L, D)
     return np.asarray(hidden[torch.arange(len(inputs)), lengths - 1].double().numpy())
 
 

@@ -51,7 +51,9 @@ class RolloutCollector:
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
         prompts = [self.policy.encode_prompt(chat) for chat in chats]
-        if drops_system_messages(self.policy.tokenizer):  # the log holds what the model has seen
+        if drops_system_messages(
+            self.policy.tokenizer, self.policy.chat
+        ):  # the log holds what the model has seen
             chats = [[m for m in chat if m["role"] != "system"] for chat in chats]
         requests = [
             Request(

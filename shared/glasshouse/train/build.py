@@ -22,8 +22,7 @@ from glasshouse.evaluation.setup import (
 )
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import Algorithm, get_algorithm
-from glasshouse.models import Policy, load_policy
-from glasshouse.models.lora import add_adapters
+from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.policy import read_card
 from glasshouse.rewards.penalties import Penalties
 from glasshouse.rewards.terms import validate_reward_terms
@@ -58,10 +57,9 @@ def build_training(config: Config, event: EventSink) -> TrainingParts:
     import_modules(config.imports)
     track.validate_trackers(config.trackers)
     configure_torch(config.threads)
-    policy = load_policy(config.model)
+    role = "learner" if config.backend == "local" else "controller"
+    policy = load_configured_policy(config, training=True, role=role)
     config = fill_task_options(config, policy)
-    if config.learn.lora_rank:
-        policy = add_adapters(policy, config.learn.lora_rank, config.seed)
     task = tasks.make_task(config.task.name, config.task.options)
     validate_config(config)
     monitors = make_evaluation_monitors(config, task)

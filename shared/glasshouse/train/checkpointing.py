@@ -100,7 +100,7 @@ class CheckpointManager:
         rollouts = [r for g in progress.next_groups() for r in g] if progress.next_groups else []
         snapshot = Snapshot(
             state=state,
-            weights={} if has_adapters else self.policy.weights(),
+            weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
             learner=learner.tensors,
             save_model=partial(save_policy, self.policy),
             next_rollouts=encode_rows(map(rollout_to_row, rollouts)),

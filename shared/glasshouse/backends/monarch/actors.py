@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from monarch.actor import Actor, current_rank, endpoint
 
-from glasshouse import models
 from glasshouse.backends.monarch import parallel_learner, serialization
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
@@ -25,8 +24,7 @@ from glasshouse.config import Config
 from glasshouse.errors import GlasshouseError
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import Learner, LearnerState
-from glasshouse.models import Policy
-from glasshouse.models.lora import add_adapters
+from glasshouse.models import Policy, load_configured_policy
 from glasshouse.types import Request
 
 
@@ -38,15 +36,15 @@ class ActorSetup:
     weights_path: str
     """The file of shared weights on the actor's host."""
     version: int
+    index: int = 0
+    """The number of the process among those of its role; decides its GPU."""
     rendezvous_file: str = ""
     """The file through which several learners find each other."""
 
-    def load_policy(self) -> tuple[Policy, SharedWeights]:
-        """Load the same model as the controller, and map the shared weights."""
+    def load_policy(self, role: str) -> tuple[Policy, SharedWeights]:
+        """Load the same model as the controller, on the device of this role, and map the shared weights."""
         configure_torch(self.config.threads)
-        policy = models.load_policy(self.config.model)
-        if self.config.learn.lora_rank:
-            policy = add_adapters(policy, self.config.learn.lora_rank, self.config.seed)
+        policy = load_configured_policy(self.config, training=True, role=role, index=self.index)
         return policy, SharedWeights.open(self.weights_path, count_trainable(policy))
 
 
@@ -63,7 +61,7 @@ class GeneratorActor(Actor):
     @endpoint
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
         try:
-            policy, self.weights = setup.load_policy()
+            policy, self.weights = setup.load_policy("generator")
         except GlasshouseError as error:
             return serialization.RemoteUserError.from_error(error)
         self.generator = TorchGenerator(policy, setup.config.generate.kv_cache_mb, version=-1)
@@ -117,7 +115,8 @@ class LearnerActor(Actor):
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
         self.rank, world_size = current_rank().rank, setup.config.monarch.learners
         try:
-            policy, self.weights = setup.load_policy()
+            setup = replace(setup, index=self.rank)
+            policy, self.weights = setup.load_policy("learner")
             self.weights.read(setup.version, trainable_tensors(policy))
             if world_size > 1:
                 parallel_learner.join_process_group(setup.rendezvous_file, self.rank, world_size)

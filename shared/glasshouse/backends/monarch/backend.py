@@ -162,11 +162,12 @@ class MonarchBackend:
             threads=self.config.threads, stopped=lambda: self.queue.closed,
         )  # fmt: skip
 
-    def _open(self, processes: ActorProcesses) -> None:
+    def _open(self, number: int, processes: ActorProcesses) -> None:
         setup = ActorSetup(
             config=self.config,
             weights_path=self._sync_with(processes.host).path,
             version=self.version,
+            index=number,
         )
         timeout = self.config.monarch.spawn_timeout
         (answer,) = processes.wait(processes.actor.open.call(setup), timeout)

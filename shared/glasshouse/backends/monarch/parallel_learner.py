@@ -74,6 +74,7 @@ class ParallelLearner(Learner):
 
     def _flatten(self, outcome: BlockGradients | None) -> Tensor:
         """Concatenate all gradients; missing ones are zeros, which add nothing."""
+        # on the CPU, where gloo sums; `grad +=` brings the sums back to the device of the parameters
         flat, start = torch.zeros(sum(p.numel() for p in self.parameters)), 0
         for parameter, gradient in zip(
             self.parameters, outcome.gradients if outcome else (), strict=False
@@ -86,6 +87,6 @@ class ParallelLearner(Learner):
     def _unflatten(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split([p.numel() for p in self.parameters])
         return [
-            piece.view(parameter.shape)
+            piece.view(parameter.shape).to(parameter.device)
             for piece, parameter in zip(pieces, self.parameters, strict=True)
         ]

@@ -151,7 +151,7 @@ def checksum_tensors(tensors: Sequence[Tensor]) -> bytes:
     """Hash the bytes of all tensors, in order."""
     digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
     for tensor in tensors:
-        digest.update(np.ascontiguousarray(tensor.detach().numpy()).data)
+        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
     return digest.digest()
 
 

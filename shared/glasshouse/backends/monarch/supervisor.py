@@ -33,7 +33,7 @@ class SupervisorContext:
     config: MonarchConfig
     spawn: Callable[[int], ActorProcesses]
     """Start the process of generator n; blocks while its host is lost."""
-    open: Callable[[ActorProcesses], None]
+    open: Callable[[int, ActorProcesses], None]
     """Make a new process load the model; blocks."""
     checksum: Callable[[int], bytes]
     """The learner's checksum of a version."""
@@ -97,7 +97,7 @@ class GeneratorSupervisor(threading.Thread):
         started = time.monotonic()
         self.processes = context.spawn(self.number)
         self.processes.wait_until_started(context.config.spawn_timeout)
-        context.open(self.processes)
+        context.open(self.number, self.processes)
         self.verified_version = None
         if self.spawned:
             seconds = round(time.monotonic() - started, 3)
