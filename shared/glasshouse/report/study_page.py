@@ -52,6 +52,8 @@ def render_study_report(analysis: Analysis, versions: Mapping[str, str]) -> str:
         test=describe_test(analysis),
         num_tests=analysis.num_tests,
         pairs_needed=pairs_needed(analysis.num_tests),
+        num_seeds=len(analysis.bases),
+        smallest_p=2.0 ** (1 - len(analysis.bases)),
         versions=dict(versions),
         study_yaml=dump_study(study),
     )
