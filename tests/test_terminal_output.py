@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from glasshouse import console
 from glasshouse.cli import main, run_command
 from glasshouse.config import load_config
 from glasshouse.errors import RunError
+from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.store import RolloutLog, checkpoints, read_rollouts
 from glasshouse.store.rollout_rows import rollout_from_row
 from glasshouse.train import Trainer, display
@@ -54,7 +56,9 @@ def is_safe(printed: str) -> bool:
 
 def start_display(terminal: display.TerminalDisplay) -> None:
     policy: Any = SimpleNamespace(
-        model=SimpleNamespace(num_parameters=lambda: 1), tokenizer=SimpleNamespace(chat_template="")
+        model=SimpleNamespace(num_parameters=lambda: 1),
+        tokenizer=SimpleNamespace(chat_template="", bos_token=None),
+        chat=DEFAULT_CHAT,
     )
     task: Any = SimpleNamespace(size=lambda: None)
     config = load_config([], ["steps=1", "data.groups_per_step=1", "generate.group_size=1"])
@@ -101,9 +105,9 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
 
 
 def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 0.01)
     beats = threading.Semaphore(0)
-    heartbeat = display.Heartbeat(beats.release)
+    heartbeat = console.Heartbeat(beats.release)
     heartbeat.start()
     try:
         assert beats.acquire(timeout=20)
@@ -112,9 +116,23 @@ def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.Mon
         heartbeat.stop()
     terminal = display.TerminalDisplay(Console(file=io.StringIO()))
     before = terminal.heartbeat.due
-    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 1000.0)
+    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 1000.0)
     terminal.say("something")
     assert terminal.heartbeat.due > before + 900
+
+
+def test_monitor_and_eval_are_not_silent_without_a_terminal(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 0.01)
+    assert main(["monitor", str(run), "--ends", "--problems", "2", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "monitor: " in captured.err
+    assert json.loads(captured.out)
+    assert main(["eval", MOCK, "--task", "sum_digits", "--json", "evaluate.problems=3"]) == 0
+    captured = capsys.readouterr()
+    assert "evaluating, after" in captured.err
+    assert json.loads(captured.out)["problems"] == 3
 
 
 @pytest.mark.parametrize(

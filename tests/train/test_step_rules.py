@@ -12,6 +12,7 @@ from rich.console import Console
 
 from glasshouse.config import Config, load_config
 from glasshouse.learn import get_algorithm
+from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.train.checkpointing import CheckpointManager, Progress
 from glasshouse.train.diagnostics import Diagnostics
 from glasshouse.train.display import TerminalDisplay
@@ -67,7 +68,9 @@ def printed_steps(*overrides: str) -> list[int]:
     display.progress.disable = True
     model: Any = SimpleNamespace(num_parameters=lambda: 1)
     task: Any = SimpleNamespace(size=lambda: 1)
-    policy: Any = SimpleNamespace(model=model, tokenizer=SimpleNamespace(chat_template=""))
+    policy: Any = SimpleNamespace(
+        model=model, tokenizer=SimpleNamespace(chat_template="", bos_token=None), chat=DEFAULT_CHAT
+    )
     display.start(config, config.out, policy, task)
     steps, output = [], display.console.file
     assert isinstance(output, io.StringIO)

@@ -7,9 +7,7 @@ printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glasshouse.config import Config
-from glasshouse.console import shows_bars
+from glasshouse.console import Heartbeat, shows_bars
 from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models import Policy
 from glasshouse.models.chat_template import drops_system_messages
@@ -30,7 +28,6 @@ from glasshouse.tasks import Task
 from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
 from glasshouse.train.startup_banner import startup_banner
 
-HEARTBEAT_SECONDS = 30.0
 PIPE_LINES = 20
 
 
@@ -96,7 +93,7 @@ class TerminalDisplay(Display):
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
             self._print((f"task options: {options}", "dim"))
-        if drops_system_messages(policy.tokenizer):
+        if drops_system_messages(policy.tokenizer, policy.chat):
             command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
             self._print(
                 (
@@ -227,33 +224,6 @@ class TerminalDisplay(Display):
     def _print_stamped(self, message: str, style: str = "") -> None:
         """Print a line with the time of day."""
         self._print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
-
-
-class Heartbeat:
-    """Calls a function in a thread whenever nothing was printed for HEARTBEAT_SECONDS: a log without
-    new lines looks like a run that hangs."""
-
-    def __init__(self, beat: Callable[[], None]) -> None:
-        self.beat = beat
-        self.stopped = threading.Event()
-        self.postpone()
-
-    def start(self) -> None:
-        self.stopped.clear()
-        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
-
-    def stop(self) -> None:
-        self.stopped.set()
-
-    def postpone(self) -> None:
-        """Wait for the whole interval again."""
-        self.due = time.monotonic() + HEARTBEAT_SECONDS
-
-    def _run(self) -> None:
-        while not self.stopped.wait(max(0.0, self.due - time.monotonic())):
-            if time.monotonic() >= self.due:
-                self.postpone()
-                self.beat()
 
 
 def format_behaviour(organism: dict[str, Any]) -> str:
