@@ -2,8 +2,12 @@
 
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  return plain(value, digits).replace("-", "−");
+}
+
+function plain(value: number, digits: number): string {
   const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(1);
+  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(1).replace("e-", "e−");
   if (Number.isInteger(value) && size >= 10) return value.toLocaleString("en-US");
   return value.toFixed(size >= 1000 ? 0 : size >= 10 ? Math.min(digits, 1) : digits);
 }

@@ -42,7 +42,7 @@ export class Histogram {
     this.data = data;
     if (document.activeElement !== this.low) this.low.value = low ?? "";
     if (document.activeElement !== this.high) this.high.value = high ?? "";
-    this.note.textContent = low !== null || high !== null ? "range selected" : "drag to select a range";
+    this.note.textContent = low !== null || high !== null ? "range selected" : "drag to filter";
     this.draw();
   }
 

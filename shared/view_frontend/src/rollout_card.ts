@@ -54,9 +54,9 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
         verdictMark(rollout.correct),
         fact("reward", number(rollout.reward)),
         fact("advantage", rollout.advantage === null ? "" : number(rollout.advantage, 2)),
-        fact("step", String(rollout.step)),
-        fact("group", `${rollout.group}, sample ${rollout.sample}`),
-        fact("split", rollout.split),
+        options.compact ? null : fact("step", String(rollout.step)),
+        fact(options.compact ? "sample" : "group", options.compact ? String(rollout.sample) : `${rollout.group}, sample ${rollout.sample}`),
+        options.compact ? null : fact("split", rollout.split),
         fact("tokens", rollout.length === null ? "" : String(rollout.length)),
         fact("stop", rollout.stop),
         fact("rule", rollout.rule),
@@ -66,9 +66,9 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
     rollout.suspicions.length
       ? h("ul", { class: "suspicions" }, rollout.suspicions.map((item) => h("li", {}, h("strong", {}, item.label), ": ", visible(item.reason))))
       : null,
-    h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)),
+    options.compact ? null : h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)),
     h("p", { class: "answers" }, h("span", {}, "extracted ", h("b", {}, rollout.answer === null ? "none" : visible(rollout.answer))), h("span", {}, "gold ", h("b", {}, rollout.gold === null ? "–" : visible(rollout.gold))),
-      rollout.reason ? h("span", { class: "muted" }, rollout.reason) : null),
+      rollout.reason && !options.compact ? h("span", { class: "muted" }, visible(rollout.reason)) : null),
     options.onpart || options.ontint
       ? h("div", { class: "toolbar slim" },
           options.onpart ? segmented("Part", part, [["both", "CoT and answer"], ["cot", "CoT"], ["answer", "Answer"]], (p) => options.onpart!(p as Part)) : null,
@@ -76,7 +76,7 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
       : null,
     text,
     h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout)),
-    h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),
+    options.compact ? null : h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),
     options.compact ? null : h("footer", { class: "toolbar slim" },
       h("a", { class: "button", href: link("run", run, "problems", { key: rollout.key }) }, "Same problem across checkpoints"),
       h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(run, rollout), e.currentTarget as HTMLElement) }, "Copy as Markdown"),

@@ -180,6 +180,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
         const rewards = group.rows.map((r) => r.reward ?? 0);
         const mean = rewards.reduce((a, b) => a + b, 0) / Math.max(1, rewards.length);
         replace(detail, h("div", { class: "toolbar slim" }, toggle, h("span", { class: "muted" }, `${plural(group.rows.length, "sample")} of group ${group.rows[0]?.group}, step ${group.rows[0]?.step}; mean reward ${number(mean)}`)),
+          h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(group.rows[0]?.question ?? "")),
           h("div", { class: "group", tabindex: 0, role: "region", "aria-label": "Group side by side" }, group.rows.map((r) => {
             const card = rolloutCard(r, { ...options, onpart: undefined as never, ontint: undefined as never, tint: "none", compact: true });
             card.classList.toggle("selected", r.ref === ref);

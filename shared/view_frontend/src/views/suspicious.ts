@@ -34,7 +34,7 @@ export function suspiciousView(root: HTMLElement, store: RunStore): View {
           h("a", { href: link("run", store.id, "rollouts", { suspicious: group.id, ref: r.ref, first: r.step, last: r.step }) },
             verdictMark(r.correct), h("span", { class: "muted" }, ` step ${r.step}, ${r.split}`),
             h("span", { class: "reason", dir: "auto" }, visible(r.suspicions.find((s) => s.id === group.id)?.reason ?? "")),
-            h("span", { class: "preview", dir: "auto" }, visible(r.completion.slice(0, 200).replaceAll("\n", " ↵ "))))))))),
+            h("span", { class: "preview", dir: "auto" }, visible(r.completion.slice(0, 200).replaceAll("\n", " ↵ ")))))))))),
       found.length && found.length < answer.groups.length ? h("p", { class: "muted" }, "Not found: ", answer.groups.filter((g) => !g.count).map((g) => g.label).join("; "), ".") : null);
   };
   void load();
