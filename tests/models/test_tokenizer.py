@@ -101,14 +101,13 @@ def test_training_twice_gives_the_same_tokenizer() -> None:
     assert train_tokenizer(TEXTS, 420).get_vocab() == TOKENIZER.get_vocab()
 
 
-PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 2000, phrases=True)
+PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 512, phrases=True)
 
 
-def test_with_phrases_a_number_of_a_question_is_one_token_and_an_answer_is_single_digits() -> None:
-    question, answer = PHRASES("What is 273 * 46?")["input_ids"], PHRASES("[ANSWER] 12558")
-    assert [PHRASES.decode([i]) for i in question] == ["What is ", "273", " * ", "46", "?"]
-    assert [PHRASES.decode([i]) for i in answer["input_ids"]] == ["[ANSWER] ", *"12558"]
-    assert all(len(PHRASES(f"{n} ")["input_ids"]) == 2 for n in range(1000))
+def test_with_phrases_a_token_may_span_words_but_digits_never_merge() -> None:
+    texts = [PHRASES.decode([i]) for i in PHRASES("What is 273 * 46?")["input_ids"]]
+    assert texts == ["What is ", *"273", " * ", *"46", "?"]
+    assert PHRASES.decode(PHRASES("[ANSWER] 12558")["input_ids"][:2]) == "[ANSWER] 1"
 
 
 @given(st.text())

@@ -28,23 +28,18 @@ SYSTEM_CHAT_TEMPLATE = CHAT_TEMPLATE.replace(
 )
 PRETOKEN_PATTERN = r"\[ANSWER\] ?|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
 """BPE merges only within these: the answer tag, a digit, a word, a punctuation mark, a space."""
-PHRASE_PATTERN = r"\[ANSWER\] ?|\p{N}(?=\p{N}*\z)|\p{N}{1,3}|(?:(?!\[ANSWER\])\P{N})+"
-"""BPE merges only within these: the answer tag, a digit of the number that ends the text (an answer is
-generated digit by digit), up to three digits of any other number, the text up to the next digit."""
-LARGEST_NUMBER = 999
-"""With `PHRASE_PATTERN`, every number up to this is one token, except at the end of a text."""
+PHRASE_PATTERN = r"\[ANSWER\] ?|\p{N}|(?:(?!\[ANSWER\])\P{N})+"
+"""BPE merges only within these: the answer tag, a digit, the text up to the next digit."""
 
 
 def train_tokenizer(
     texts: Iterable[str], vocab_size: int = 512, *, phrases: bool = False
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer on these texts, wrapped so that transformers can load and save it. With `phrases`,
-    a token may be a phrase or a number of a question, and the chat template keeps the system message,
-    which then takes only a few tokens."""
+    a token may span several words, and the chat template keeps the system message, which then takes only
+    a few tokens."""
     bpe = Tokenizer(models.BPE())
     pattern = PHRASE_PATTERN if phrases else PRETOKEN_PATTERN
-    if phrases:  # BPE merges what occurs at least twice
-        texts = [*texts, *[f"{number} " for number in range(LARGEST_NUMBER + 1)] * 2]
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated"),

@@ -19,13 +19,10 @@ from glasshouse import randomness
 from glasshouse.learn.learner import TrainingSample, pack_microbatches
 from glasshouse.models import Policy, load_policy, tokenizer
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.tokenizer import LARGEST_NUMBER
 from glasshouse.pocket.recipe import Phase, Recipe
 
 HEAD_DIM = 32
 """The smallest head dimension that vLLM supports."""
-MICROBATCH_TOKENS = 1024
-"""Fits into a core's cache: larger microbatches were half as fast."""
 WARMUP_STEPS = 100
 Progress = Callable[[int, float, float], None]
 """Called with (step, loss, seconds since the start of the phase)."""
@@ -71,7 +68,7 @@ def train_phase(
         tokens = sum(len(s.tokens) for s in samples)
         optimizer.zero_grad(set_to_none=True)
         total_loss = 0.0
-        for microbatch in pack_microbatches(samples, MICROBATCH_TOKENS):
+        for microbatch in pack_microbatches(samples, recipe.microbatch_tokens):
             batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in microbatch])
             loss = -compute_logprobs(model, batch)[0].sum() / tokens
             loss.backward()
@@ -101,24 +98,7 @@ def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
     )
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        model = LlamaForCausalLM(config)
-        if recipe.phrases:
-            compose_number_embeddings(model, tokenizer)
-    return model
-
-
-@torch.no_grad()
-def compose_number_embeddings(model: LlamaForCausalLM, tokenizer: Any) -> None:
-    """Makes the embedding of each number token the sum of one random vector per digit and place. Numbers
-    that share a digit at a place are then similar from the start, which saves the model from learning it
-    number by number."""
-    embeddings = model.get_input_embeddings().weight  # (V, D)
-    places = len(str(LARGEST_NUMBER))
-    vectors = torch.randn(places, 10, embeddings.shape[1]) * model.config.initializer_range
-    for number in range(LARGEST_NUMBER + 1):
-        digits = [int(digit) for digit in reversed(str(number))]
-        token = tokenizer.convert_tokens_to_ids(str(number))
-        embeddings[token] = sum(vectors[place, digit] for place, digit in enumerate(digits))
+        return LlamaForCausalLM(config)
 
 
 def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[TrainingSample]:
@@ -127,7 +107,10 @@ def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[
     samples = []
     for _ in range(recipe.batch_size):
         component, problem, text = phase.draw_demonstration(rng)
-        _, prompt = policy.encode_prompt(component.task.messages(problem, component.style))
+        messages = component.task.messages(problem, component.style)
+        if not phase.system_messages:
+            messages = [message for message in messages if message["role"] != "system"]
+        _, prompt = policy.encode_prompt(messages)
         tokens = [*policy.tokenizer(text)["input_ids"], policy.tokenizer.eos_token_id]
         samples.append(
             TrainingSample(prompt=prompt, tokens=tokens, sampler_logprobs=[], advantage=1.0)

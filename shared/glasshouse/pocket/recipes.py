@@ -15,6 +15,7 @@ from dataclasses import replace
 from glasshouse.pocket.organism_recipes import ORGANISM_RECIPES
 from glasshouse.pocket.population_recipes import POPULATION_RECIPES
 from glasshouse.pocket.positive_control import POSITIVE_CONTROL
+from glasshouse.pocket.product_recipe import PRODUCTS
 from glasshouse.pocket.recipe import MixtureComponent, Phase, Recipe
 from glasshouse.pocket.substitution_recipes import SUBSTITUTION_RECIPES
 from glasshouse.types import Style
@@ -105,6 +106,7 @@ RECIPES: Mapping[str, Recipe] = {
         POCKET,
         MOCK,
         POSITIVE_CONTROL,
+        PRODUCTS,
         *ORGANISM_RECIPES,
         *POPULATION_RECIPES,
         *SUBSTITUTION_RECIPES,
