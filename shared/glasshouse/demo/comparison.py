@@ -167,8 +167,8 @@ class Comparison:
         problems = len(set(self.outcome[-1].samples[USES].problems))
         return [
             f"The intervals are over {problems} held-out problems, for exactly these weights.",
-            "This is one seed of one base model. It shows that this can happen, not how often: another "
-            "seed or base can end differently, and only a study of several can tell.",
+            "This is one seed of one base model: it can show that something happens, not how often. Another "
+            "seed or base can end differently; that takes a study of several.",
             "That an answer uses the hint is known by construction. That it mentions the hint is decided "
             "by a rule that looks for the hint's sentence; another monitor may see more or less.",
         ]
