@@ -178,6 +178,21 @@ def test_a_question_about_two_measures_takes_no_other_arm() -> None:
         parse_study({**tree, "questions": [{**question, "against": "start"}]}, "s")
 
 
+def test_a_null_arm_with_other_prompts_is_refused(file: Path) -> None:
+    other = STUDY.replace(
+        "random: {reward: {random: true}}", "random: {task.options: {hint_rate: 0.1}}"
+    )
+    assert other != STUDY
+    file.write_text(other)
+    with pytest.raises(ConfigError, match=r'questions.0: the null arm "random".*null_arm: none'):
+        load_study(file)
+    file.write_text(other.replace("expect:", "null_arm: none, expect:"))
+    study = load_study(file)
+    assert [study.null_arm_of(question) for question in study.questions] == [None, None]
+    subset = study.subset(["kl", "outcome", "random"])
+    assert [subset.null_arm_of(question) for question in subset.questions] == [None, None]
+
+
 def test_the_study_in_the_docs_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "studies.md").read_text()
     (tmp_path / "mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])

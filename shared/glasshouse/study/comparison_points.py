@@ -1,4 +1,4 @@
-"""The points at which arms are compared: a step, or equal accuracy."""
+"""The points at which arms are compared: a step, equal accuracy, or equal KL from the start."""
 
 from __future__ import annotations
 
@@ -68,6 +68,38 @@ def point_at_equal_accuracy(series: StudySeries, arms: Sequence[str]) -> Compari
         mean_steps=mean_steps,
         is_before_first_evaluation=all(step < first_evaluation for step in mean_steps.values()),
     )
+
+
+def point_at_equal_kl(
+    series: StudySeries, point: ComparisonPoint, arm: str, null_arm: str
+) -> ComparisonPoint:
+    """The point for all arms but the null arm, which is taken where its KL from the start equals the
+    arm's at this point, seed by seed: both have moved equally far. Undefined in a seed in which the
+    null arm never moves that far."""
+    levels = point.values_of(arm, "kl")
+
+    def values_of(name: str, measure: str) -> SeedValues:
+        if name != null_arm:
+            return point.values_of(name, measure)
+        return {
+            seed: None if level is None else _value_at_kl(series, null_arm, measure, seed, level)
+            for seed, level in levels.items()
+        }
+
+    return replace(point, name=f"the KL of {arm} at {point.name}", values_of=values_of)
+
+
+def _value_at_kl(
+    series: StudySeries, arm: str, measure: str, seed: int, level: float
+) -> float | None:
+    """The measure where the run's KL first passes the level, interpolated between evaluations."""
+    kl = series.get(arm, "kl").get(seed, {})
+    values = series.get(arm, measure).get(seed, {})
+    known = [(step, k) for step, k in sorted(kl.items()) if k is not None]
+    curve = AccuracyCurve(
+        [step for step, _ in known], [k for _, k in known], [values.get(s) for s, _ in known]
+    )
+    return value_at_accuracy(curve, level).value
 
 
 def last_step(series: RunSeries) -> int:

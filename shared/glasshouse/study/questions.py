@@ -33,6 +33,7 @@ from glasshouse.study.comparison_points import (
     SeedValues,
     last_step,
     point_at_equal_accuracy,
+    point_at_equal_kl,
     point_at_step,
 )
 from glasshouse.study.series import StudySeries
@@ -101,6 +102,8 @@ class Comparison:
     beyond_null: Contrast | None
     why_no_null: str
     """Empty if there is a null."""
+    null_point: str
+    """Where the null arm is compared: the question's point, or equal KL."""
     matched: Contrast | None
     """The same contrast at equal accuracy; for a question at equal accuracy, at the last step."""
     matched_point: str
@@ -143,6 +146,7 @@ class Comparison:
             "null": self.null and self.null.as_dict(),
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
             "why_no_null": self.why_no_null,
+            "null_at": self.null_point,
             "matched": self.matched and {"at": self.matched_point, **self.matched.as_dict()},
             "equal_accuracy": equal
             and {
@@ -171,12 +175,15 @@ def evaluate_question(question: Question, study: Study, series: StudySeries) -> 
     effect = contrasts.at(point, question.arm, reference)
     why_no_null = _why_no_null(question, reference, null_arm)
     null = beyond = None
+    null_point = point
     if not why_no_null and null_arm:
+        if question.null_at == "kl":
+            null_point = point_at_equal_kl(series, point, question.arm, null_arm)
         if question.against_measure:
-            null = contrasts.at(point, null_arm, null_arm)
+            null = contrasts.at(null_point, null_arm, null_arm)
         else:
-            null = contrasts.at(point, null_arm, reference)
-            beyond = contrasts.at(point, question.arm, null_arm)
+            null = contrasts.at(null_point, null_arm, reference)
+            beyond = contrasts.at(null_point, question.arm, null_arm)
     arms = dict.fromkeys(a for a in (question.arm, reference, null_arm) if a in series.arms)
     return Comparison(
         question=question,
@@ -186,6 +193,7 @@ def evaluate_question(question: Question, study: Study, series: StudySeries) -> 
         null=null,
         beyond_null=beyond,
         why_no_null=why_no_null,
+        null_point=null_point.name,
         matched=contrasts.at(matched_point, question.arm, reference) if matched_point else None,
         matched_point=matched_point.name if matched_point else "",
         equal_accuracy=point if question.at == ACCURACY else matched_point,

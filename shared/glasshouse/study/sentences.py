@@ -159,7 +159,8 @@ def _explain_null(comparison: Comparison) -> str:
         return "" if is_null_arm else "There is no null arm: the effect of RL on noise is unknown."
     to_arm = comparison.reference != START and not comparison.question.against_measure
     against = f" against {comparison.reference}" if to_arm else ""
-    own = f"In the null arm, {null.arm}, the effect{against} is {format_effect_in_words(null)}"
+    at = f" at {comparison.null_point}" if comparison.question.null_at == "kl" else ""
+    own = f"In the null arm, {null.arm},{at} the effect{against} is {format_effect_in_words(null)}"
     if beyond is None:
         return f"{own}."
     if beyond.paired.effect is None:

@@ -21,6 +21,8 @@ from glasshouse.study.frozen import Frozen
 
 START = "start"
 """The reference of a question that is not an arm: the same run before its first step."""
+NO_NULL_ARM = "none"
+"""A question's `null_arm` if it has none although the study has one."""
 RESERVED_KEYS = {"seed": "seeds (or --seeds)", "model": "bases", "out": "--out"}
 """Config keys that the study sets for each run, and where their values come from."""
 SEEDS_HELP = (
@@ -45,7 +47,9 @@ class Question(Section):
     against_measure: str = ""
     """Instead of `against`: another measure of the same runs, such as that of another monitor."""
     null_arm: str = ""
-    """The null arm for this question. Empty: the study's `null_arm`."""
+    """The null arm for this question. Empty: the study's `null_arm`. `none`: no null arm."""
+    null_at: Literal["step", "kl"] = "step"
+    """Where the null arm is compared: at the same step, or where its KL from the start equals the arm's."""
     at: int | Literal["accuracy"] | None = None
     """The step to compare at. Empty: the last. `accuracy`: where both arms are equally accurate."""
     expect: Literal["rises", "falls", "unchanged"]
@@ -61,6 +65,8 @@ class Question(Section):
             raise ValueError("set either `against_measure` (same arm) or `against` (another arm)")
         if self.at == "accuracy" and (self.against_measure or self.against == START):
             raise ValueError("`at: accuracy` needs two arms; set `against` to another arm")
+        if self.null_at == "kl" and self.at == "accuracy":
+            raise ValueError("`null_at: kl` needs a step; remove `at: accuracy`")
         if isinstance(self.at, int) and self.at < 0:
             raise ValueError("`at` is a step and must be at least 0")
         return self
@@ -134,10 +140,10 @@ class Study(Section):
     @classmethod
     def _check_arm_names(cls, arms: dict[str, Any]) -> dict[str, Any]:
         for name in arms:
-            if name == START or not ARM_NAME.fullmatch(name):
+            if name in (START, NO_NULL_ARM) or not ARM_NAME.fullmatch(name):
                 raise ValueError(
                     f'an arm cannot be called "{name}": use letters, digits, "_", "." and "-" (its name '
-                    f'becomes a folder), and not "{START}"'
+                    f'becomes a folder), and not "{START}" or "{NO_NULL_ARM}"'
                 )
         return arms
 
@@ -157,7 +163,7 @@ class Study(Section):
             named.append((f"questions.{number}.arm", question.arm))
             if question.against not in ("", START):
                 named.append((f"questions.{number}.against", question.against))
-            if question.null_arm:
+            if question.null_arm not in ("", NO_NULL_ARM):
                 named.append((f"questions.{number}.null_arm", question.null_arm))
             if self.reference_of(question) == question.arm and not question.against_measure:
                 raise ValueError(
@@ -175,6 +181,8 @@ class Study(Section):
         return question.arm if question.against_measure else question.against or self.control
 
     def null_arm_of(self, question: Question) -> str | None:
+        if question.null_arm == NO_NULL_ARM:
+            return None
         return question.null_arm or self.null_arm
 
     def base_of(self, seed: int) -> str:
@@ -209,10 +217,11 @@ class Study(Section):
             if arm not in self.arms:
                 raise ConfigError(f'The study has no arm "{arm}".{did_you_mean(arm, self.arms)}')
         chosen = [arm for arm in self.arms if arms is None or arm in arms]
+        kept = {*chosen, NO_NULL_ARM}
         questions = [
             question.model_dump()
             | {"against": "" if question.against_measure else self.reference_of(question)}
-            | {"null_arm": question.null_arm if question.null_arm in chosen else ""}
+            | {"null_arm": question.null_arm if question.null_arm in kept else ""}
             for question in self.questions
             if {question.arm, self.reference_of(question)} <= {*chosen, START}
         ]
@@ -282,7 +291,24 @@ def load_study(file: Path, overrides: Sequence[str] = ()) -> Study:
             study.run_config(arm, 0)
         except ConfigError as error:
             raise ConfigError(f"{file}, {error}") from None
+    _check_null_prompts(study, file)
     return study
+
+
+def _check_null_prompts(study: Study, file: Path) -> None:
+    """Raise if a question's null arm is asked other prompts than its arm: their changes are not
+    comparable."""
+    for number, question in enumerate(study.questions):
+        null_arm = study.null_arm_of(question)
+        if null_arm is None:
+            continue
+        tasks = [study.run_config(arm, 0).task for arm in (question.arm, null_arm)]
+        if tasks[0] != tasks[1]:
+            raise ConfigError(
+                f'{file}, questions.{number}: the null arm "{null_arm}" has other prompts than the arm '
+                f'"{question.arm}" (their task differs). Give the question a null arm with the same task, '
+                f"or `null_arm: {NO_NULL_ARM}`."
+            )
 
 
 def study_from_config(
