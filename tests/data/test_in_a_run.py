@@ -142,6 +142,7 @@ def test_manifest_of_a_file_has_its_checksum_and_a_shortage_of_problems_is_a_war
         (["task.schedule={5: {left_digits: 0}}"], r"schedule, step 5.*left_digits"),
         (["task.schedule={-1: {}}"], r"task\.schedule.*-1"),
         (["task.schedule={soon: {}}"], "valid integer"),
+        (["task.schedule={5: {}, 5: {left_digits: 2}}"], '"5" is repeated'),
         (["task.schedule={5: {}}", "data.source=fixed", "data.size=4"], r"data\.source=fresh"),
         ([TINY, "data.source=fixed", "data.size=40"], "37 "),
         (["evaluate.oversize=0.5"], "greater than or equal to 1"),

@@ -14,7 +14,7 @@ from glasshouse import config as configs
 from glasshouse.errors import ConfigError
 from glasshouse.study.spec import Study, format_seeds, parse_study, study_name
 
-PATTERNS = ("*.yaml", "studies/*.yaml", "training/*/study.yaml")
+PATTERNS = ("*.yaml", "studies/*.yaml", "training/*/study*.yaml")
 """Where other study files are searched: beside the file, and from up to three folders above it."""
 
 
