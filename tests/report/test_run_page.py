@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from rich.console import Console
 from tests.report.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
 
 from glasshouse.cli import main
 from glasshouse.config import load_config
 from glasshouse.evaluation.monitor_run import monitor_run
+from glasshouse.measures.registry import lookup
 from glasshouse.report import figures
+from glasshouse.report.arms import SeedBand
 from glasshouse.report.post_train import MIN_REPORT_STEPS, report_after_training
 from glasshouse.report.run_data import (
     first_and_last_rewards,
@@ -103,6 +106,34 @@ def test_a_report_has_all_sections_and_is_reproducible(runs: Path) -> None:
     assert figures.INK not in page
     assert len(page) < 1_000_000
     assert page == write_run_report([runs / "a"]).read_text()
+
+
+def test_a_report_explains_its_rows_and_says_when_and_by_what_it_was_trained(runs: Path) -> None:
+    page = write_run_report([runs / "a"]).read_text()
+    for measure in ("pass_at_1", "accuracy", "format", "necessity_uplift", "step_validity"):
+        assert str(escape(lookup(measure).definition)) in page, measure
+    session = load_run_data(runs / "a").sessions[0]
+    assert session["event"] == "start"
+    assert session["time"][:10] in page
+    assert (session["commit"] or "unknown") in page
+    assert "Examples of the base model" in page
+    assert "Examples after step 4" in page
+    assert page.index("accuracy, sampled") < page.index("accuracy, greedy")
+
+
+def test_two_points_are_not_joined_and_few_rewards_have_no_empty_bins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for steps, is_line in (([0.0, 60.0], False), ([0.0, 30.0, 60.0], True)):
+        _, axis = figures.new_axes("")
+        values = [0.1] * len(steps)
+        figures._plot_band(axis, SeedBand(steps, values, values, values), "#010203", "")
+        assert [line.get_linestyle() != "None" for line in axis.lines] == [is_line]
+    monkeypatch.setattr(figures, "to_svg", lambda figure, _: figure)
+    axis = figures.reward_histogram([-1.0, -1.0, 1.0], [1.0, 1.0, -1.0], 5).axes[0]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["-1", "+1"]
+    heights = [bar.get_height() for bar in axis.patches]
+    assert heights == pytest.approx([2 / 3, 1 / 3, 1 / 3, 2 / 3])
 
 
 def test_the_report_of_an_unmonitored_run_names_the_command(runs: Path) -> None:
