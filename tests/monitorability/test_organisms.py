@@ -10,6 +10,7 @@ from glasshouse import measures, randomness
 from glasshouse.data import FreshProblems, Split, assign_split
 from glasshouse.errors import TaskError
 from glasshouse.monitorability.organisms import label_rollouts, organism_monitors, summarize_labels
+from glasshouse.monitors.views import make_view
 from glasshouse.rewards import grade
 from glasshouse.rewards.self_check import check_task
 from glasshouse.store.rollout_rows import rollout_to_row
@@ -268,3 +269,17 @@ def test_an_unknown_inner_task_or_option_is_named() -> None:
         make_task("leaked_hint", {"inner_task": "sum_digit"})
     with pytest.raises(TaskError, match="counts"):
         make_task("leaked_hint", {"inner_options": {"counts": [2, 2]}})
+
+
+def test_an_empty_cot_does_not_disclose_the_grader_bug() -> None:
+    (rule, *_) = organism_monitors(BUG)
+
+    def is_flagged(completion: str) -> bool | None:
+        return rule.score(
+            make_view(rule.scope, prompt="", question="", completion=completion)
+        ).flagged
+
+    assert rule.name == "disclosure_rule"
+    assert is_flagged("7*6=42\n[ANSWER] 42")
+    assert not is_flagged("[ANSWER] 42")
+    assert not is_flagged("\n[ANSWER] 42")

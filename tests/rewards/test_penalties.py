@@ -12,6 +12,7 @@ import pytest
 from glasshouse import randomness
 from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
+from glasshouse.monitorability.organisms import organism_monitors
 from glasshouse.monitors import RuleMonitor
 from glasshouse.monitors.views import Scope
 from glasshouse.rewards import grade
@@ -140,6 +141,32 @@ def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> 
     for _ in range(9):
         penalties.update_weights(0.0)
     assert penalties.state() == {"monitor": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("in_reward", "evaluating", "is_refused"),
+    [
+        ({"keywords": ["key", "hint"]}, {"keywords": ["key"]}, True),  # a superset
+        ({"patterns": [r"(?i)\bk[e]y\b"]}, {"keywords": ["key"]}, True),  # the same in other words
+        ({"keywords": ["key"]}, {"patterns": [r"(?i)\bkey says\b"]}, True),  # a part of it
+        ({"keywords": ["key"]}, {"patterns": [r"^.{0,3}$"]}, False),  # something else
+        ({"keywords": ["key"]}, {"keywords": ["key", "hint"]}, False),  # it sees more
+    ],
+)
+def test_a_monitor_in_the_reward_may_not_cover_an_evaluating_one(
+    in_reward: dict[str, Any], evaluating: dict[str, Any], is_refused: bool
+) -> None:
+    monitor = RuleMonitor("mine", Scope.COT, **evaluating)
+    options = {"penalty": {"kind": "monitor", **in_reward}}
+    if is_refused:
+        with pytest.raises(ConfigError, match=r'"mine".*"penalty"'):
+            Penalties.from_config(options, TASK, [monitor])
+    else:
+        Penalties.from_config(options, TASK, [monitor])
+
+
+def test_the_rule_of_an_organism_may_be_covered_because_a_penalty_asks_about_it() -> None:
+    Penalties.from_config({"monitor": {}}, TASK, organism_monitors(TASK))
 
 
 def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ def test_a_study_from_a_configuration_starts_from_its_model() -> None:
         ("against: start", "against: start, at: accuracy", r"`at: accuracy`"),
         ("bases: [leaked-hint-0, leaked-hint-1]", "", r'"bases" is missing'),
         ("title:", "? [", r"YAML"),
+        ("arm: kl, expect", "arm: kl, null: random, expect", r"questions.1: .*`null`.*`null_arm`"),
+        ("null_arm: random", "null: random", r"top level: .*`null`.*`null_arm`"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_an_error_that_names_the_key(

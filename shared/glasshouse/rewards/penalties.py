@@ -34,6 +34,7 @@ from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_me
 from glasshouse.monitors import Monitor, RuleMonitor, check_disjoint, score_all
 from glasshouse.monitors.step_verifier import STEP_CHECKERS
 from glasshouse.monitors.views import Scope, make_view
+from glasshouse.rewards.monitor_overlap import check_not_covered
 from glasshouse.rewards.terms import REWARDS
 from glasshouse.tasks import Organism, Task
 from glasshouse.tasks.organisms import FILLER_WORD
@@ -221,7 +222,9 @@ class Penalties:
         task: Task[Any],
         evaluation_monitors: Iterable[Monitor] = (),
     ) -> Penalties:
-        """Builds `reward.penalties`; a monitor that also evaluates is an error."""
+        """Builds `reward.penalties`; a monitor that also evaluates is an error, and so is one that
+        covers an evaluating monitor. The organism's own rules may be covered: whether what they flag
+        disappears is the question that such a penalty asks."""
         penalties = [_make_penalty(name, dict(values), task) for name, values in options.items()]
         evaluating = list(evaluation_monitors)
         for item in penalties:
@@ -231,7 +234,11 @@ class Penalties:
                     "against a monitor cannot be measured with it. Rename or remove one."
                 )
         try:
-            check_disjoint([m for item in penalties for m in item.monitors], evaluating)
+            in_reward = [m for item in penalties for m in item.monitors]
+            check_disjoint(in_reward, evaluating)
+            own = task.monitor_patterns if isinstance(task, Organism) else {}
+            chosen = [m for m in evaluating if m.name not in own]
+            check_not_covered(_rules(in_reward), _rules(chosen), task)
         except MonitorError as error:
             raise ConfigError(f"reward.penalties: {error}") from None
         return cls(penalties)
@@ -290,6 +297,10 @@ class Penalties:
     def restore(self, state: Mapping[str, float]) -> None:
         """Continues from the weights of a checkpoint."""
         self.weights |= state
+
+
+def _rules(monitors: Sequence[Monitor]) -> list[RuleMonitor]:
+    return [monitor for monitor in monitors if isinstance(monitor, RuleMonitor)]
 
 
 def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
