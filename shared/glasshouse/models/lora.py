@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.extras import install_command
 from glasshouse.models.policy import Policy
 
 
@@ -19,7 +20,7 @@ def add_adapters(policy: Policy, rank: int, seed: int, targets: Sequence[str] = 
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ConfigError(
-            'learn.lora_rank needs peft; install it with: pip install "glasshouse[lora]".'
+            f"learn.lora_rank needs peft; install it with: {install_command('lora')}"
         ) from None
     check_targets(policy.model, targets)
     with torch.random.fork_rng():
