@@ -7,7 +7,7 @@ VENV   := .venv
 BENCH  := .venv-bench
 TRACK  := .venv-track
 BIN    := $(VENV)/bin
-EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard
+EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard,view
 TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.
 export OMP_NUM_THREADS := 1
@@ -45,6 +45,14 @@ new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 
 .PHONY: setup
 setup: $(VENV)/.ready ## install into .venv (the other targets do this when needed)
+
+.PHONY: view-assets
+view-assets: ## build the front end of `glasshouse view` into the package (needs Node and npm)
+	@cd shared/view_frontend && npm ci --silent && npm run --silent check && npm run --silent build
+
+.PHONY: view-screenshots
+view-screenshots: $(VENV)/.ready ## docs/figures/view-*: train a run, photograph its page, and record it live (5 min)
+	@$(BIN)/python -m tools.view_screenshots $(ARGS)
 
 .PHONY: lock
 lock: $(VENV)/.ready ## write requirements.lock: the installed versions with the hashes of their files
@@ -105,6 +113,10 @@ image-proof: ## build base and image with buildah, search for secrets; train, st
 forecast-proof: $(VENV)/.ready ## predicted against measured step times with 1, 2 and 4 generators; needs a quiet machine (5 min)
 	@$(BIN)/python -m proofs.forecast $(ARGS)
 
+.PHONY: coverage-proof
+coverage-proof: $(VENV)/.ready ## intervals of studies cover what they should, over bases and seeds (1 min)
+	@$(BIN)/python -m proofs.base_intervals $(ARGS)
+
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems per task: no repeats, no leaks, constant memory (10 min)
 	@$(BIN)/python -m proofs.fresh_problems $(ARGS)
@@ -126,6 +138,10 @@ parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a milli
 	@$(BIN)/python -m proofs.parser_speed
 	@$(BIN)/python -m proofs.parser_fuzz
 	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/answers tests/rewards tests/learn tests/generate $(ARGS)
+
+.PHONY: view-proof
+view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory, accessibility (10 min)
+	@$(BIN)/python -m proofs.view_speed $(ARGS)
 
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those of TRL (1 min)

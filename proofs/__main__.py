@@ -15,12 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "proofs"
 PROOFS = {
     "losses": ("compare-trl", 1),
+    "coverage": ("coverage-proof", 1),
     "discovery": ("discovery-proof", 1),
     "generators": ("monarch-kills", 5),
     "monarch": ("monarch-proof", 5),
     "forecast": ("forecast-proof", 5),
     "trackers": ("track-proof", 5),
     "hosts": ("hosts-proof", 5),
+    "view": ("view-proof", 10),
     "data": ("data-million", 10),
     "parser": ("parser-proof", 15),
     "example": ("example-seeds", 10),

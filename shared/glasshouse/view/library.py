@@ -56,7 +56,7 @@ class OpenRun:
                     monitors = make_text_monitors(self.reader.config)
                     index = RolloutIndex(cache_folder(self.cache, self.location.path), monitors)
                     self._list_frames()
-                    index.total_frames = len(self.frames)
+                    index.set_frames(self.frames)
                     self.index = index
         index = self.index
         if budget and not index.is_complete and self.lock.acquire(timeout=budget):
@@ -111,7 +111,7 @@ class OpenRun:
         except RunDataError:
             self.frames = []  # an unreadable manifest: nothing can be found without it
         if self.index is not None:
-            self.index.total_frames = len(self.frames)
+            self.index.set_frames(self.frames)
         return True
 
     def close(self) -> None:

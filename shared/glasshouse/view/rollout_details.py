@@ -107,9 +107,7 @@ def load_group(
     return []
 
 
-def list_suspicious(
-    index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache
-) -> list[Row]:
+def list_suspicious(index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache) -> list[Row]:
     """Each suspicion with the number of its rollouts and the newest of them in full."""
     groups = []
     for id, label in SUSPICIONS.items():

@@ -142,7 +142,7 @@ class RolloutIndex:
         self.splits: list[str] = [""]
         self.frames: list[dict[str, Any]] = []
         """Indexed frames: identity, first and last record, damage."""
-        self.total_frames = 0
+        self._wanted: set[str] = set()
         self.update_lock = threading.Lock()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock: IO[str] | None = None
@@ -159,8 +159,17 @@ class RolloutIndex:
         return self._records[: self._count]
 
     @property
+    def total_frames(self) -> int:
+        return len(self._wanted)
+
+    @property
     def is_complete(self) -> bool:
-        return len(self.frames) >= self.total_frames
+        """Does the index hold exactly the frames of the run?"""
+        return self._by_identity.keys() == self._wanted
+
+    def set_frames(self, frames: Sequence[Frame]) -> None:
+        """Say which frames the run has now."""
+        self._wanted = {frame.identity for frame in frames}
 
     @property
     def damage(self) -> list[str]:
@@ -176,12 +185,11 @@ class RolloutIndex:
         """Index the frames that are new, after dropping those that are gone; yields each new one
         when it is indexed."""
         with self.update_lock:
-            self.total_frames = len(frames)
-            wanted = {frame.identity for frame in frames}
-            if any(frame["identity"] not in wanted for frame in self.frames):
+            self.set_frames(frames)
+            if any(frame["identity"] not in self._wanted for frame in self.frames):
                 kept = 0
                 for old in self.frames:
-                    if old["identity"] not in wanted:
+                    if old["identity"] not in self._wanted:
                         break
                     kept += 1
                 self._truncate(kept)

@@ -79,6 +79,8 @@ def serve(
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Listen on the port, or on a free one if the default is taken."""
+    if not 0 <= port <= 65_535:
+        raise RunError(f"--port {port} is not a port. Choose one from 1 to 65535, or 0 for any.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     candidates = [port, 0] if port == DEFAULT_PORT else [port]
     for candidate in candidates:

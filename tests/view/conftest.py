@@ -1,0 +1,75 @@
+"""One folder of runs, one server and one browser for all tests of the page."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+from tests.view.example_runs import HOSTILE, write_run
+
+from glasshouse.view.app import make_app
+from glasshouse.view.library import Library
+from glasshouse.view.security import allowed_host_names
+from glasshouse.view.server import bind_socket
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+ADDRESS = "http://127.0.0.1:8420"
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of one arm and one of another; the first step of `plain` has hostile texts."""
+    folder = tmp_path_factory.mktemp("view") / "runs"
+    long_line = "9" * 1_000_000
+    write_run(folder / "plain", texts=[HOSTILE, long_line], overrides=["seed=0"])
+    write_run(folder / "pair" / "seed-1", overrides=["seed=1", "learn.kl_coef=0.3"])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def library(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library([runs], tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def client(library: Library) -> TestClient:
+    app = make_app(library, hosts=allowed_host_names("127.0.0.1"))
+    return TestClient(app, base_url=ADDRESS)
+
+
+@contextmanager
+def serve(library: Library) -> Iterator[str]:
+    """A real server in a thread; yields its address."""
+    listener = bind_socket("127.0.0.1", 0)
+    app = make_app(library, hosts=allowed_host_names("127.0.0.1"))
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM:
+        pytest.skip("no chromium is installed (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

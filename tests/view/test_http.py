@@ -1,0 +1,142 @@
+"""What the server answers, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.view.example_runs import HOSTILE
+
+from glasshouse.cli import main
+from glasshouse.view.app import make_app
+from glasshouse.view.library import Library
+from glasshouse.view.security import COOKIE, allowed_host_names, is_loopback
+
+
+def test_every_answer_about_a_run(client: TestClient) -> None:
+    listed = client.get("/api/runs").json()["runs"]
+    assert {run["id"] for run in listed} == {"plain", "pair/seed-1"}
+    assert {run["status"] for run in listed} == {"finished"}
+    run = client.get("/api/run", params={"run": "plain"}).json()
+    assert run["metrics"]["steps"] == [1, 2, 3, 4, 5, 6]
+    assert [e["step"] for e in run["evaluations"]] == [0, 6]
+    later = client.get("/api/run", params={"run": "plain", "since": 4}).json()
+    assert later["metrics"]["steps"] == [5, 6]
+    page = client.get("/api/rollouts", params={"run": "plain", "first": 2, "last": 2}).json()
+    assert page["matching"] == 16
+    ref = page["rows"][0]["ref"]
+    rollout = client.get("/api/rollout", params={"run": "plain", "ref": ref}).json()
+    assert rollout["step"] == 2
+    assert "step_verifier" in rollout["verdicts"]
+    group = client.get("/api/group", params={"run": "plain", "ref": ref}).json()["rows"]
+    assert [row["sample"] for row in group] == [0, 1, 2, 3]
+    spans = client.get("/api/timeline", params={"run": "plain", "first": 1, "last": 3}).json()[
+        "spans"
+    ]
+    assert {span["phase"] for span in spans} == {"sample", "generate", "reward", "learn", "log"}
+    assert all(0 <= span["start"] <= span["end"] for span in spans)
+    both = client.get("/api/compare", params={"run": ["plain", "pair/seed-1"]}).json()
+    assert both["differences"][0]["key"] == "learn.kl_coef"
+    assert set(both["curves"]["held_out_accuracy"]["arms"]) == {r["arm"] for r in both["runs"]}
+
+
+def test_a_problem_across_steps(client: TestClient) -> None:
+    while (answer := client.get("/api/problems", params={"run": "plain"}).json())[
+        "indexed_frames"
+    ] < answer["frames"]:
+        pass
+    assert len(answer["problems"]) == 4
+    key = answer["problems"][0]["key"]
+    rows = client.get("/api/problem", params={"run": "plain", "key": key}).json()["rows"]
+    assert [row["step"] for row in rows] == [0, 6]
+
+
+def test_hostile_text_is_data(client: TestClient) -> None:
+    found = client.get("/api/rollouts", params={"run": "plain", "text": "ONERROR"}).json()
+    assert [row["ref"] for row in found["rows"]] == ["train.1.0"]
+    rollout = client.get("/api/rollout", params={"run": "plain", "ref": "train.1.0"})
+    assert rollout.headers["content-type"] == "application/json"
+    assert rollout.json()["completion"] == HOSTILE
+    assert {s["id"] for s in rollout.json()["suspicions"]} >= {"garbled"}
+    long = client.get("/api/rollout", params={"run": "plain", "ref": "train.1.1"}).json()
+    assert long["characters"] == 1_000_000
+    assert len(long["completion"]) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../config.yaml", "/..%2f..%2fetc/passwd", "/app.js/../../x", "/api/run?run=../plain",
+        "/api/run?run=/etc", "/api/run?run=plain/../plain", "/api/study?study=../..",
+        "/api/rollout?run=plain&ref=../../x.1.1", "/api/rollout?run=plain&ref=train.1.99",
+        "/api/tokens?run=pair/seed-1/../../plain&ref=train.1.1", "/assets/../app.py", "/%2e%2e/%2e%2e/etc/passwd",
+    ],
+)  # fmt: skip
+def test_a_url_cannot_leave_the_served_folders(client: TestClient, path: str) -> None:
+    response = client.get(path)
+    if response.status_code == 200:  # a study that does not exist
+        assert "There is no study" in response.json()["problem"]
+    else:
+        assert response.status_code == 404
+    assert "root:" not in response.text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8420", "127.0.0.1.evil.example", ""]
+)
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/api/runs", headers={"host": host}).status_code == 421
+    assert client.get("/", headers={"host": "localhost:1234"}).status_code == 200
+
+
+def test_only_reading_is_allowed(client: TestClient) -> None:
+    assert client.post("/api/runs").status_code == 405
+    assert client.delete("/api/run?run=plain").status_code == 405
+
+
+def test_headers(client: TestClient) -> None:
+    for path in ("/", "/app.js", "/api/runs", "/nothing"):
+        policy = client.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert client.get(path).headers["x-content-type-options"] == "nosniff"
+
+
+def test_token(library: Library) -> None:
+    app = make_app(library, hosts=allowed_host_names("0.0.0.0", ["box"]), token="s3cret")
+    client = TestClient(app, base_url="http://box:8420", follow_redirects=False)
+    for path in ("/", "/app.js", "/api/runs", "/api/events"):
+        assert client.get(path).status_code == 401
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/api/runs", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    welcome = client.get("/?token=s3cret")
+    assert welcome.status_code == 303
+    assert "token" not in welcome.headers["location"]
+    cookie = welcome.headers["set-cookie"]
+    assert COOKIE in cookie
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert client.get("/api/runs").status_code == 200
+
+
+def test_other_addresses_than_loopback_need_a_token() -> None:
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert not is_loopback("0.0.0.0")
+    assert not is_loopback("192.168.1.2")
+
+
+def test_wrong_filters_name_the_parameter(client: TestClient) -> None:
+    for query, word in (("first=x", "first"), ("rule=tga", "tag"), ("colour=1", "colour")):
+        response = client.get(f"/api/rollouts?run=plain&{query}")
+        assert response.status_code == 404
+        assert word in response.json()["error"]
+
+
+def test_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(tmp_path / "nothing")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["view", str(tmp_path / "file")]) == 2
+    assert main(["view", str(tmp_path), "--port", "70000"]) == 2

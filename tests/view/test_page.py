@@ -1,0 +1,224 @@
+"""The page in a real browser: live curves, rollouts, keys, addresses, hostile text, no request outside."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.view.conftest import serve
+from tests.view.example_runs import log_step, make_step, open_run
+
+from glasshouse.view.library import Library
+
+pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(Library([runs], tmp_path_factory.mktemp("page-cache"))) as url:
+        yield url
+
+
+class Watched:
+    """A page that records its requests and what goes wrong in it."""
+
+    def __init__(self, browser: Any, address: str, width: int = 1280) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 800})
+        self.page = self.context.new_page()
+        self.address, self.problems, self.requests = address, list[str](), list[str]()
+        self.page.on("console", lambda message: self._log(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.set_default_timeout(30_000)
+
+    def _log(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.problems.append(text)
+
+    def open(self, state: str) -> Any:
+        self.page.goto(f"{self.address}{state}")
+        self.page.locator("h1").first.wait_for()
+        return self.page
+
+
+@pytest.fixture
+def watched(browser: Any, address: str) -> Iterator[Watched]:
+    watched = Watched(browser, address)
+    yield watched
+    assert not watched.problems
+    outside = [url for url in watched.requests if not url.startswith((address, "data:", "blob:"))]
+    assert not outside
+    watched.context.close()
+
+
+def matching(page: Any) -> int:
+    """The number of rollouts that the list says match, once it has stopped changing."""
+    page.locator(".summary b").wait_for()
+    page.locator(".rollout-list[aria-busy]").wait_for(state="detached")
+    return int(page.locator(".summary b").inner_text().replace(",", ""))
+
+
+def wait_for_count(page: Any, expected: int) -> None:
+    page.locator(".summary b", has_text=re.compile(rf"^{expected}$")).wait_for()
+
+
+def test_list_run_click_and_back(watched: Watched) -> None:
+    page = watched.open("")
+    assert page.locator("table.runs tbody tr").count() == 2
+    page.get_by_label("Filter runs").fill("pair")
+    page.locator("tbody tr", has_text="plain").wait_for(state="detached")
+    page.get_by_label("Filter runs").fill("")
+    page.get_by_role("link", name="plain", exact=True).click()
+    chart = page.locator("figure", has=page.get_by_role("heading", name="Reward")).locator("svg")
+    chart.wait_for()
+    box = chart.bounding_box()
+    # the plot begins 46 px from the left and ends 12 px from the right; steps 0 to 6
+    x = box["x"] + 46 + (box["width"] - 58) * 3 / 6
+    page.mouse.move(x, box["y"] + 60)
+    assert page.locator("output.readout").inner_text() == "step 3"
+    assert page.locator(".hover line").count() >= 5  # one rule in every panel
+    page.mouse.click(x, box["y"] + 60)
+    wait_for_count(page, 16)
+    assert "first=3&last=3" in page.url
+    assert "step 3" in page.locator(".item").first.inner_text()
+    page.go_back()
+    page.get_by_role("heading", name="Reward").wait_for()
+    page.mouse.move(box["x"] + 60, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Show all steps").wait_for()
+    assert "zoom=0..3" in page.url
+
+
+def test_filters_search_brush_and_address(watched: Watched) -> None:
+    page = watched.open("#/run/plain/rollouts")
+    wait_for_count(page, 104)
+    page.get_by_label("Graded").select_option("no")
+    page.wait_for_url("**correct=no**")
+    wrong = matching(page)
+    assert 0 < wrong < 104
+    page.get_by_label("Search text").fill("onerror")
+    page.wait_for_url("**text=onerror**")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Clear the filters").first.click()
+    wait_for_count(page, 104)
+    histogram = page.locator("svg.histogram").bounding_box()
+    y = histogram["y"] + 40
+    page.mouse.move(histogram["x"] + histogram["width"] * 0.7, y)
+    page.mouse.down()
+    page.mouse.move(histogram["x"] + histogram["width"] - 2, y, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**min_reward=**")
+    brushed = matching(page)
+    assert 0 < brushed < 104
+    page.get_by_label("Kind").select_option("train")
+    page.wait_for_url("**kind=train**")
+    page.locator(".item").nth(1).click()
+    page.wait_for_url("**ref=**")
+    shown, text = matching(page), page.locator("article.rollout").inner_text()
+    other = Watched(watched.context.browser, watched.address)
+    copy = other.open(page.url.removeprefix(watched.address))
+    wait_for_count(copy, shown)
+    copy.locator("article.rollout").wait_for()
+    assert copy.locator("article.rollout").inner_text() == text
+    assert not other.problems
+    other.context.close()
+
+
+def test_keys_and_group(watched: Watched) -> None:
+    page = watched.open("#/run/plain/rollouts?first=2&last=2")
+    wait_for_count(page, 16)
+    page.locator("article.rollout").wait_for()
+
+    def selected() -> str:
+        return page.locator(".item.selected").get_attribute("data-ref")
+
+    page.keyboard.press("j")
+    assert selected() == "train.2.1"
+    page.keyboard.press("k")
+    assert selected() == "train.2.0"
+    page.keyboard.press("n")
+    assert selected() == "train.2.4"
+    page.keyboard.press("p")
+    assert selected() == "train.2.3"
+    page.keyboard.press("g")
+    page.locator(".group article").nth(3).wait_for()
+    assert page.locator(".group article").count() == 4
+    page.keyboard.press("Escape")
+    page.locator(".group").wait_for(state="detached")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "rollout-search"
+    page.keyboard.type("j")
+    page.wait_for_url("**text=j**")
+    page.keyboard.press("Escape")
+    wait_for_count(page, 16)
+
+
+def test_hostile_completions_stay_text(watched: Watched) -> None:
+    page = watched.open("#/run/plain/rollouts?first=1&last=1&ref=train.1.0")
+    article = page.locator("article.rollout")
+    article.wait_for()
+    text = article.inner_text()
+    assert "<img src=x onerror=" in text
+    assert "</script><script>" in text
+    assert "␛[31mred" in text
+    assert "⟨U+202E⟩" in text
+    assert page.locator("article img, article script, article pre a").count() == 0
+    page.goto(f"{watched.address}#/run/plain/rollouts?first=1&last=1&ref=train.1.1")
+    page.get_by_text("more characters are not shown").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto(f"{watched.address}#/run/plain/suspicious")
+    page.get_by_role("heading", name="garbled text").wait_for()
+    assert page.title() == "plain · Glasshouse"
+
+
+def test_every_other_view(watched: Watched) -> None:
+    page = watched.open("#/run/plain/problems")
+    page.locator(".group article").nth(1).wait_for()
+    assert page.locator(".problem-body ins, .problem-body del").count() > 0
+    page.goto(f"{watched.address}#/run/plain/timeline?first=1&last=4")
+    page.locator("svg.timeline rect").first.wait_for()
+    assert page.locator("svg.timeline .span").count() == 4 * 5
+    page.goto(f"{watched.address}#/compare?runs=plain%7Cpair/seed-1")
+    page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+    assert page.locator("figure.panel").count() >= 3
+    page.goto(f"{watched.address}#/run/nothing")
+    page.get_by_role("alert").wait_for()
+    assert "There is no run" in page.get_by_role("alert").inner_text()
+    watched.problems = [p for p in watched.problems if "404" not in p]
+
+
+def test_narrow_screen_has_no_sideways_scroll(browser: Any, address: str) -> None:
+    watched = Watched(browser, address, width=390)
+    for state in ("", "#/run/plain", "#/run/plain/rollouts", "#/run/plain/timeline"):
+        page = watched.open(state)
+        page.locator(".notice.loading").wait_for(state="detached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, state
+    assert not watched.problems
+    watched.context.close()
+
+
+def test_a_live_run_grows_on_screen(browser: Any, tmp_path: Path) -> None:
+    with (
+        open_run(tmp_path / "runs" / "live", steps=9, done=2) as directory,
+        serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address,
+    ):
+        watched = Watched(browser, address)
+        page = watched.open("#/run/live")
+        page.get_by_text("step 2 of 9").wait_for()
+        path = page.locator("figure", has=page.get_by_role("heading", name="Reward")).locator(
+            ".curve"
+        )
+        before = path.get_attribute("d")
+        started = time.monotonic()
+        log_step(directory, 3, make_step(3, 4, 4))
+        page.get_by_text("step 3 of 9").wait_for()
+        assert time.monotonic() - started < 10  # 2 s on a quiet machine: proofs/view_speed.py
+        assert path.get_attribute("d").count("L") == before.count("L") + 1
+        assert not watched.problems
+        watched.context.close()

@@ -1,0 +1,217 @@
+"""Runs as they grow, are resumed, or are damaged; the index against a plain filter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.view.example_runs import log_step, make_step, open_run, write_run
+
+from glasshouse.store import RolloutFilter, RolloutReader
+from glasshouse.view.discovery import RunLocation, find_runs
+from glasshouse.view.library import Library
+from glasshouse.view.rollout_index import KINDS, RolloutIndex, list_frames
+from glasshouse.view.rollout_query import RolloutQuery, list_rollouts, parse_query, select
+from glasshouse.view.run_reader import RunReader, read_overview
+from glasshouse.view.suspicion import find_suspicions
+from glasshouse.view.text_monitors import make_text_monitors
+
+
+def build_index(run: Path, folder: Path) -> RolloutIndex:
+    reader = RunReader(RunLocation("run", run))
+    reader.refresh()
+    index = RolloutIndex(folder, make_text_monitors(reader.config))
+    for _ in index.update(list_frames(run, reader.monitor)):
+        pass
+    return index
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+def test_runs_are_found_and_links_do_not_lead_out(tmp_path: Path, runs: Path) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "served" / "a" / "b")
+    shutil.copytree(runs / "plain", tmp_path / "secret")
+    (tmp_path / "served" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "served" / "experiment").mkdir()
+    (tmp_path / "served" / "experiment" / "config.yaml").write_text("steps: 1\n")
+    assert set(find_runs([tmp_path / "served"]).runs) == {"a/b"}
+    twice = find_runs([tmp_path / "served" / "a", tmp_path / "served"])
+    assert set(twice.runs) == {"b", "a/b"}
+
+
+def test_a_growing_run(tmp_path: Path) -> None:
+    with open_run(tmp_path / "live", steps=10, done=2) as directory:
+        library = Library([tmp_path], tmp_path / "cache")
+        opened = library.open_run("live")
+        assert opened.reader.status == "running"
+        index = opened.open_index(budget=10)
+        assert len(index.records) == 4 + 2 * 16
+        before = opened.reader.version
+        log_step(directory, 3, make_step(3, 4, 4))
+        assert opened.poll()
+        assert opened.reader.version > before
+        assert opened.reader.describe(since=2)["metrics"]["steps"] == [3]
+        assert len(index.records) == 4 + 3 * 16
+        with open(directory.results / "metrics.jsonl", "a") as file:
+            file.write('{"step": 4, "reward"')  # half a line
+        assert opened.reader.metrics.refresh()
+        assert opened.reader.step == 3
+    assert RunReader(RunLocation("live", tmp_path / "live")).refresh()
+    assert read_overview(RunLocation("live", tmp_path / "live"))["status"] == "interrupted"
+    library.stop()
+
+
+def test_a_resumed_run_that_lost_steps(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", steps=10, done=2) as directory:
+        position = directory.get_position()
+        for step in (3, 4):
+            log_step(directory, step, make_step(step, 4, 4))
+        opened = Library([tmp_path], tmp_path / "cache").open_run("run")
+        index = opened.open_index(budget=10)
+        assert index.records["step"].max() == 4
+        directory.truncate_to(position, 2)
+        log_step(directory, 3, make_step(3, 4, 4, first=["another text"]))
+        opened.poll()
+        assert opened.reader.metrics.generation == 1
+        assert opened.reader.step == 3
+        assert index.records["step"].max() == 3
+        assert len(index.records) == 4 + 3 * 16
+        assert list_rollouts(index, RolloutQuery(text="another text"))["matching"] == 1
+
+
+def test_the_cache_is_used_again_and_rebuilt_if_damaged(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    first = build_index(run, folder)
+    expected = first.records.copy()
+    first.close()
+    second = RolloutIndex(folder, first.monitors)
+    assert np.array_equal(second.records, expected)
+    assert list(second.update(list_frames(run, None))) == []
+    assert second.preview(3)["question"].startswith("What is")
+    other = RolloutIndex(folder, first.monitors)  # a second server: the folder is locked
+    assert other.folder != folder
+    other.close()
+    second.close()
+    (folder / "search.bin").write_bytes(b"")
+    third = build_index(run, folder)
+    assert np.array_equal(third.records, expected)
+    third.close()
+
+
+def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: Path) -> None:
+    index = build_index(run, tmp_path / "cache")
+    rows = list(RolloutReader(run).iter_rows())
+    place = {
+        (r["kind"], r["step"], r["split"], r["group"], r["sample"]): n for n, r in enumerate(rows)
+    }
+    cases: list[tuple[dict[str, str], dict[str, Any]]] = [
+        ({}, {}),
+        (
+            {"kind": "train", "first": "2", "last": "4"},
+            {"kinds": ("train",), "first_step": 2, "last_step": 4},
+        ),
+        ({"correct": "no", "rule": "last"}, {"correct": False, "rule": "last"}),
+        ({"min_reward": "-0.8", "max_reward": "0.5"}, {"min_reward": -0.8, "max_reward": 0.5}),
+        ({"text": "[ANSWER] 2"}, {"text": "[answer] 2"}),
+        ({"text": "WHAT IS"}, {"text": "what is"}),
+        ({"text": "no such text"}, {"text": "no such text"}),
+        ({"split": "validation/greedy", "group": "1"}, {"split": "validation/greedy", "group": 1}),
+    ]
+    for parameters, options in cases:
+        chosen = select(index, parse_query(parameters))
+        found = {
+            place[(KINDS[r["kind"]], r["step"], index.splits[r["split"]], r["group"], r["sample"])]
+            for r in index.records[chosen]
+        }
+        expected = {n for n, row in enumerate(rows) if RolloutFilter(**options).matches(row)}
+        if "kinds" in options:
+            expected = {
+                n for n in expected if rows[n]["kind"] == "train" and 2 <= rows[n]["step"] <= 4
+            }
+        assert found == expected, parameters
+    index.close()
+
+
+def test_pages_histogram_and_facets(run: Path, tmp_path: Path) -> None:
+    index = build_index(run, tmp_path / "cache")
+    everything = list_rollouts(index, RolloutQuery(limit=200))
+    assert sum(everything["histogram"]["all"]) == everything["matching"] == 4 + 6 * 16 + 4
+    half = list_rollouts(index, parse_query({"min_reward": "0.9", "limit": "3", "sort": "-step"}))
+    assert sum(half["histogram"]["all"]) == everything["matching"]
+    assert (
+        sum(half["histogram"]["selected"]) == half["matching"] == half["facets"]["correct"]["yes"]
+    )
+    assert len(half["rows"]) == 3
+    assert half["rows"][0]["step"] == 6
+    next_page = list_rollouts(
+        index, parse_query({"min_reward": "0.9", "offset": "3", "sort": "-step"})
+    )
+    assert not {r["ref"] for r in half["rows"]} & {r["ref"] for r in next_page["rows"]}
+    flagged = list_rollouts(index, RolloutQuery(flagged="step_verifier"))
+    passed = list_rollouts(index, RolloutQuery(flagged="!step_verifier"))
+    assert flagged["matching"] + passed["matching"] == everything["matching"]
+    index.close()
+
+
+def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
+    log = run / "results" / "rollouts" / "train.jsonl.zst"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    metrics = run / "results" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 3', '"step": 33'))
+    (run / "results" / "summary.json").write_text("{")
+    (run / "config.yaml").write_text((run / "config.yaml").read_text() + "# changed\n")
+    reader = RunReader(RunLocation("run", run))
+    reader.refresh()
+    description = reader.describe()
+    assert description["metrics"]["steps"] == [1, 2, 4, 5, 6]
+    assert {d["file"] for d in description["damage"]} == {
+        "config.yaml", "results/metrics.jsonl", "results/summary.json",
+    }  # fmt: skip
+    index = build_index(run, tmp_path / "cache")
+    assert len(index.damage) == 1
+    assert "16 rows lost" in index.damage[0]
+    assert len(index.records) == 4 + 5 * 16 + 4
+    assert read_overview(RunLocation("run", run))["damage"]
+    for name in ("results/rollouts/manifest.jsonl", "results/events.jsonl", "config.yaml"):
+        (run / name).unlink()
+        (run / name).mkdir()  # not even a file
+    reader.refresh()
+    json.dumps(reader.describe(), allow_nan=False)
+    read_overview(RunLocation("run", run))
+    index.close()
+
+
+def test_every_suspicion_has_a_reason(run: Path) -> None:
+    row = next(r for r in RolloutReader(run).iter_rows() if r["correct"] and r["rule"] == "tag")
+    passed = {"step_verifier": {"score": 0.0, "flagged": False, "reason": ""}}
+    flagged = {"step_verifier": {"score": 0.5, "flagged": True, "reason": "2+2=5"}}
+    other = {"rule": {"score": 0.0, "flagged": False, "reason": ""}}
+    assert find_suspicions(row, passed) == {}
+    assert set(find_suspicions({**row, "ambiguous": True}, passed)) == {"ambiguous"}
+    assert set(find_suspicions({**row, "rule": "last"}, passed)) == {"fallback"}
+    assert find_suspicions(row, flagged) == {"unsupported": "2+2=5"}
+    assert "disagreement" in find_suspicions(row, flagged | other)
+    copied = {**row, "completion": f"{row['question']} Yes. [ANSWER] 3"}
+    assert set(find_suspicions(copied, passed)) == {"prompt_copy"}
+    for text in ("ab\ufffd", "\x1b[31mred", "\u202eabc", "ab " * 400):
+        assert set(find_suspicions({**row, "completion": text}, passed)) == {"garbled"}, text
+    assert find_suspicions({**row, "reward": -1, "rule": "last", "ambiguous": True}, passed) == {}
+
+
+def test_a_list_of_runs_reads_a_sample(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "long", steps=70, groups=1, samples=2)
+    overview = read_overview(RunLocation("long", path))
+    assert overview["step"] == 70
+    assert overview["logged_steps"] == 70
+    assert len(overview["train_accuracy"]) == 60
+    assert overview["accuracy"][-1]["step"] == 70
