@@ -110,7 +110,7 @@ def test_help_lists_every_command_in_groups_and_every_command_has_an_example() -
     for title in GROUPS:
         assert f"\n{title}:\n" in description
     (commands,) = [a.choices for a in parser._actions if a.dest == "command"]
-    assert len(commands) == 18
+    assert {"demo", "train", "study"} <= commands.keys()
     for name, command in commands.items():
         assert f"\n  {name} " in description
         assert f"  glasshouse {name}" in command.format_help().partition("examples:")[2]
