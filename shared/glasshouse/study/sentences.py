@@ -272,8 +272,8 @@ def format_effect_in_words(contrast: Contrast) -> str:
     """`+0.72, 95 % interval +0.68 to +0.76`"""
     numbers = _format_interval(contrast)
     if numbers is None:
-        effect = contrast.paired.effect
-        value = "undefined" if effect is None else format_signed(effect)
+        mean = contrast.paired.effect
+        value = "undefined" if mean is None else format_signed(mean)
         return f"{value}: {contrast.paired.reason}"
     effect, low, high = numbers
     return f"{effect}, 95 % interval {low} to {high}"
