@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glasshouse.api.evaluating import EvaluationResult, evaluate
     from glasshouse.api.figures import plot_learning_curves, plot_study
     from glasshouse.api.grading import explain_grade, grade
+    from glasshouse.api.measuring import MeasureReport, measure
     from glasshouse.api.monitoring import monitor
     from glasshouse.api.parts import (
         check_task,
@@ -47,6 +48,7 @@ __all__ = [
     "EvaluationResult",
     "GlasshouseError",
     "Grade",
+    "MeasureReport",
     "Problem",
     "Records",
     "Run",
@@ -62,6 +64,7 @@ __all__ = [
     "make_penalty",
     "make_reward",
     "make_task",
+    "measure",
     "monitor",
     "open_run",
     "override_config",
@@ -79,6 +82,7 @@ _MODULES = {
     "glasshouse.api.evaluating": ("EvaluationResult", "evaluate"),
     "glasshouse.api.figures": ("plot_learning_curves", "plot_study"),
     "glasshouse.api.grading": ("explain_grade", "grade"),
+    "glasshouse.api.measuring": ("MeasureReport", "measure"),
     "glasshouse.api.monitoring": ("monitor",),
     "glasshouse.api.parts": (
         "check_task",

@@ -42,6 +42,10 @@ class MonitorError(GlasshouseError, ValueError):
     """A monitor cannot be built or used, or the rows passed to a measure do not match."""
 
 
+class RolloutFileError(GlasshouseError, ValueError):
+    """A file of rollouts cannot be measured; the message names row and column."""
+
+
 class HostError(GlasshouseError, OSError):
     """A host could not be reached, authenticated or started."""
 

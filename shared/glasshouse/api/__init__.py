@@ -6,6 +6,7 @@
     grading.py     grade a text
     parts.py       tasks, rewards, penalties and monitors by name
     monitoring.py  monitorability of a run's checkpoints
+    measuring.py   rollouts of any trainer
     studies.py     arms × seeds, controls, sizes of training sets
     figures.py     matplotlib figures
     data.py        problem files, contamination

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse import monitors, tasks
+from glasshouse import monitors
 from glasshouse.config import import_modules
 from glasshouse.rewards.self_check import SelfCheckReport, check_task
 from glasshouse.rewards.terms import Reward, get_reward
-from glasshouse.tasks import Task, make_example_task, make_task
+from glasshouse.tasks import Task, list_tasks, make_example_task, make_task
 
 if TYPE_CHECKING:
     from glasshouse.monitors import Monitor
@@ -28,11 +28,6 @@ __all__ = [
     "make_reward",
     "make_task",
 ]
-
-
-def list_tasks() -> list[str]:
-    """The names of all tasks and organisms, in the order of `glasshouse tasks`."""
-    return [*tasks.TASKS, *tasks.ORGANISMS]
 
 
 def make_reward(name: str) -> Reward:

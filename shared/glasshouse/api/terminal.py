@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glasshouse.report.measure_report import (
+    compare_sentences,
+    measure_tables,
+    undefined_sentences,
+)
 from glasshouse.report.monitor_table import gmean_lines, monitor_table
 from glasshouse.report.rollout_text import (
     overview_table,
@@ -16,13 +21,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "compare_sentences",
     "evaluation_table",
     "gmean_lines",
+    "measure_tables",
     "monitor_table",
     "overview_table",
     "render_group",
     "render_rollout",
     "tally_by_step",
+    "undefined_sentences",
 ]
 
 

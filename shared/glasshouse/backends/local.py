@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from glasshouse.backends.base import Chunk, ChunkCompletions, PendingCompletions
 from glasshouse.config import Config
-from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.generate import SamplingParams, make_generator
 from glasshouse.learn import Learner, LearnerState, TrainingSample
 from glasshouse.models import Policy
 from glasshouse.models.devices import resolve_device
@@ -30,9 +30,9 @@ class LocalGeneration:
     Example: `LocalGeneration(policy, kv_cache_mb=2048).submit(chunks, sampling, check_interrupt)`
     """
 
-    def __init__(self, policy: Policy, kv_cache_mb: int) -> None:
+    def __init__(self, policy: Policy, kv_cache_mb: int, engine: str = "torch") -> None:
         self.policy = policy
-        self.generator = TorchGenerator(policy, kv_cache_mb)
+        self.generator = make_generator(engine, policy, kv_cache_mb)
 
     def submit(
         self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
@@ -49,7 +49,9 @@ class LocalBackend(LocalGeneration):
     """Generates and learns in this process."""
 
     def __init__(self, policy: Policy, config: Config) -> None:
-        super().__init__(self._copy_to_generator(policy, config), config.generate.kv_cache_mb)
+        generate = config.generate
+        copy = self._copy_to_generator(policy, config)
+        super().__init__(copy, generate.kv_cache_mb, generate.engine)
         self.learner = Learner.from_config(policy, config)
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""`glasshouse monitor`, `control` and `grade`: monitorability, a check of the pipeline, the parser."""
+"""`glasshouse monitor`, `measure`, `control` and `grade`: monitorability of runs and of any rollouts, a
+check of the pipeline, the parser."""
 
 from __future__ import annotations
 
@@ -64,6 +65,47 @@ def add_commands(commands: Any) -> None:
     more.add_argument(
         "--behaviour", default="", help="the behaviour that the judge looks for, one sentence"
     )
+
+    parser = add_command(
+        commands,
+        "measure",
+        _measure,
+        "measure rollouts of any trainer: JSON lines, Parquet, a Hugging Face dataset, an Inspect log",
+        "Scores every rollout with monitors and prints each measure that the columns allow, with interval, "
+        "null and ceiling, or the reason why it is undefined. What TRL, verifiers and Inspect write is known; "
+        "other columns are mapped to fields with --map. docs/measure.md explains fields and measures.",
+        [
+            "glasshouse measure rollouts.jsonl --map label=hacked arm=condition --monitor 'rule:hint=(?i)hint'",
+            "glasshouse measure outputs/completions --steps-per-checkpoint 50",
+            "glasshouse measure log.eval --map arm=metadata.arm group=metadata.problem --out measured",
+        ],
+    )
+    parser.add_argument("rollouts", metavar="ROLLOUTS", help="a file, a folder or a run directory")
+    parser.add_argument(
+        "--map", nargs="+", action="extend", default=[], metavar="FIELD=COLUMN",
+        help="which column holds a field: prompt, completion, reasoning, answer, gold, hint, label, correct, "
+        "reward, arm, group, checkpoint, seed, id, activations; a.b is b inside a; empty: ignore the field",
+    )  # fmt: skip
+    parser.add_argument("--planted", default="", metavar="VALUE", help="the planted arm's value")
+    parser.add_argument("--control", default="", metavar="VALUE", help="the control arm's value")
+    parser.add_argument(
+        "--monitor", action="append", default=[], metavar="KIND[:…]",
+        help="rule:NAME=PATTERN, steps:TASK, ngrams[:SCOPE], probe, or saved:FOLDER; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--judge", metavar="URL", help="an OpenAI-compatible endpoint, up to /v1")
+    parser.add_argument("--judge-model", default="", metavar="NAME", help="the judge's model name")
+    parser.add_argument(
+        "--judge-key", default="", metavar="VARIABLE", help="environment variable with the API key"
+    )
+    parser.add_argument(
+        "--behaviour", default="", help="the behaviour that the judge looks for, one sentence"
+    )
+    parser.add_argument(
+        "--steps-per-checkpoint", type=int, default=0, metavar="N",
+        help="measure N training steps together (default: each checkpoint alone)",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="FOLDER", help="write measures.json and report.html here")
+    add_json(parser)
 
     parser = add_command(
         commands,
@@ -140,6 +182,48 @@ def _monitor(args: argparse.Namespace) -> None:
     print(terminal_safe(f"files   {files[0]}  {files[1]}"))
     if not args.out:
         print(f"next    {shell_command(['glasshouse', 'report', run])}")
+
+
+def _measure(args: argparse.Namespace) -> None:
+    from glasshouse.api import terminal
+    from glasshouse.api.measuring import measure, parse_monitor, write_measures
+    from glasshouse.api.monitoring import make_judge
+    from glasshouse.console import make_console
+    from glasshouse.text import terminal_safe, terminal_safe_json
+
+    monitors: list[Any] = [parse_monitor(text) for text in args.monitor]
+    if args.judge:
+        cache = Path(args.out or ".glasshouse") / "judge"
+        monitors.append(
+            make_judge(
+                args.judge,
+                model=args.judge_model,
+                key_variable=args.judge_key,
+                behaviour=args.behaviour,
+                cache=cache,
+            )
+        )
+    report = measure(
+        args.rollouts, args.map, monitors=monitors, planted=args.planted, control=args.control,
+        steps_per_checkpoint=args.steps_per_checkpoint,
+    )  # fmt: skip
+    page = write_measures(report, args.out) if args.out else None
+    if args.json:
+        print(terminal_safe_json(json.dumps(report.as_dict(), indent=1)))
+        return
+    console = make_console()
+    fields = ", ".join(f"{name} = {column}" for name, column in report.mapping.items())
+    print(
+        terminal_safe(f"{report.source}: {report.rollouts:,} rollouts ({report.format}); {fields}")
+    )
+    print(terminal_safe(f"behaviour: {report.behaviour or 'no column says what it is'}"))
+    for table in terminal.measure_tables(report):
+        console.print(table)
+    changes = terminal.compare_sentences(report, only_shown=True)
+    for sentence in [*changes, *terminal.undefined_sentences(report)]:
+        print(terminal_safe(sentence))
+    if page is not None:
+        print(terminal_safe(f"report  {page}"))
 
 
 def _control(args: argparse.Namespace) -> int:

@@ -100,6 +100,9 @@ class GenerateConfig(Section):
     """Stop strings: a completion ends when it contains one of them."""
     chunk_size: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per generation call: the unit of work for a generator. The bits of a run depend on it."""
+    engine: str = "torch"
+    """What generates completions: `torch`, or an engine of your own module or an installed package
+    (docs/extend.md). The backend `monarch` uses torch."""
     kv_cache_mb: int = Field(2048, ge=1, le=10_000_000)
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
     device: str = Field("", pattern=rf"^({DEVICE})?$")

@@ -6,16 +6,19 @@ version (`load_weights`) and records that version in every completion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.generate.sampling import SamplingParams
 from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.models import Policy
+from glasshouse.plugins import describe_missing, find_missing, list_plugins, load_plugin
 from glasshouse.types import Completion, Request
 
-__all__ = ["Generator", "SamplingParams", "TorchGenerator"]
+__all__ = ["Generator", "SamplingParams", "TorchGenerator", "engine", "make_generator"]
 
 
 class Generator(Protocol):
@@ -28,3 +31,39 @@ class Generator(Protocol):
         self, requests: Sequence[Request], sampling: SamplingParams
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order."""
+
+
+ENGINES: dict[str, Callable[..., Generator]] = {"torch": TorchGenerator}
+"""By the name in `generate.engine`: called with the policy and the KV cache limit in MB."""
+EngineClass = TypeVar("EngineClass", bound=Callable[..., Generator])
+MEMBERS = ("load_weights", "generate")
+
+
+def engine(name: str) -> Callable[[EngineClass], EngineClass]:
+    """Registers a class with the methods of `Generator` under a name, for `generate.engine`.
+
+    Example: `@engine("my_engine")` above `class MyEngine`, which is built as `MyEngine(policy, kv_cache_mb)`
+    """
+
+    def register(made: EngineClass) -> EngineClass:
+        if missing := find_missing(made, MEMBERS):
+            raise ConfigError(
+                describe_missing("engine", made, missing, "glasshouse/generate/__init__.py")
+            )
+        ENGINES[name] = made
+        return made
+
+    return register
+
+
+def make_generator(name: str, policy: Policy, kv_cache_mb: int) -> Generator:
+    """The engine of `generate.engine`, of this package, the user's modules or an installed package."""
+    if name not in ENGINES:
+        made = load_plugin("engines", name)
+        if made is None:
+            known = [*ENGINES, *list_plugins("engines")]
+            raise ConfigError(
+                f'generate.engine: unknown engine "{name}".{did_you_mean(name, known)}'
+            )
+        engine(name)(made)
+    return ENGINES[name](policy, kv_cache_mb)

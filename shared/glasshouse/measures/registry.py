@@ -156,6 +156,11 @@ _SPECS = (
         "accuracy",
     ),
     _share(
+        "rollout_accuracy",
+        "accuracy of the rollouts",
+        "Share of the rollouts of a file that are correct.",
+    ),
+    _share(
         "closeness",
         "closeness, greedy",
         "Mean over greedy answers of 1 / (1 + 10 × relative error); 0 without an answer.",
@@ -385,6 +390,14 @@ _SPECS = (
         "TPR times TNR, with the TPR measured against the attributable share.",
         "g-mean²",
         "higher",
+        details_only=True,
+    ),
+    _unbounded(
+        "gmean2_per_instance",
+        "g-mean² per instance",
+        "",
+        "Mean g-mean² of problems whose total effect is positive in two disjoint parts of their rollouts.",
+        direction="higher",
         details_only=True,
     ),
     _unbounded(

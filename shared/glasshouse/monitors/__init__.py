@@ -24,7 +24,7 @@ from glasshouse.monitors.base import (
     stack_flags,
     stack_scores,
 )
-from glasshouse.monitors.factory import load_monitor, make_monitor
+from glasshouse.monitors.factory import load_monitor, make_monitor, monitor_kind
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.ngrams import NgramMonitor
@@ -49,6 +49,7 @@ __all__ = [
     "load_monitor",
     "make_monitor",
     "make_view",
+    "monitor_kind",
     "score_all",
     "stack_flags",
     "stack_scores",

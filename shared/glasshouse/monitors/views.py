@@ -72,12 +72,7 @@ def make_view(
 ) -> View:
     """Builds the view of a rollout. `prompt` is the exact text sent, `question` the problem's."""
     if scope is Scope.ACTIVATIONS:
-        if state is None:
-            raise MonitorError(
-                "A view with the scope activations needs a hidden state; "
-                "compute it with activation_probe.compute_cot_states."
-            )
-        return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
+        return view_of_parts(scope, {}, state)
     sections = split_completion(completion)
     parts = {
         "prompt": prompt,
@@ -85,4 +80,16 @@ def make_view(
         "cot": sections.cot,
         "answer": sections.answer,
     }
+    return view_of_parts(scope, parts)
+
+
+def view_of_parts(scope: Scope, parts: Mapping[str, str], state: Floats | None = None) -> View:
+    """The view of a rollout that is already split: its prompt, question, cot and answer."""
+    if scope is Scope.ACTIVATIONS:
+        if state is None:
+            raise MonitorError(
+                "A view with the scope activations needs a hidden state; "
+                "compute it with activation_probe.compute_cot_states."
+            )
+        return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
     return View(scope, MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]}))

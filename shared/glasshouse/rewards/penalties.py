@@ -34,6 +34,7 @@ from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_me
 from glasshouse.monitors import Monitor, RuleMonitor, check_disjoint, score_all
 from glasshouse.monitors.step_verifier import STEP_CHECKERS
 from glasshouse.monitors.views import Scope, make_view
+from glasshouse.plugins import describe_missing, find_missing, list_plugins, load_plugin
 from glasshouse.rewards.monitor_overlap import check_not_covered
 from glasshouse.rewards.terms import REWARDS
 from glasshouse.tasks import Organism, Task
@@ -97,6 +98,11 @@ def penalty(name: str) -> Callable[[PenaltyClass], PenaltyClass]:
     """Registers a penalty under a name."""
 
     def register(cls: PenaltyClass) -> PenaltyClass:
+        if not (isinstance(cls, type) and issubclass(cls, Penalty)):
+            raise ConfigError(f'The penalty "{name}" must be a class that inherits from Penalty.')
+        if missing := find_missing(cls, ("compute",)):
+            example = "glasshouse/rewards/penalties.py"
+            raise ConfigError(describe_missing("penalty", cls, missing, example))
         PENALTIES[name] = cls
         return cls
 
@@ -306,9 +312,13 @@ def _rules(monitors: Sequence[Monitor]) -> list[RuleMonitor]:
 def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
     kind = options.get("kind") or name
     if kind not in PENALTIES:
-        raise ConfigError(
-            f'reward.penalties: unknown penalty "{kind}".{did_you_mean(kind, PENALTIES)}'
-        )
+        found = load_plugin("penalties", kind)
+        if found is None:
+            known = [*PENALTIES, *list_plugins("penalties")]
+            raise ConfigError(
+                f'reward.penalties: unknown penalty "{kind}".{did_you_mean(kind, known)}'
+            )
+        penalty(kind)(found)
     if name in REWARDS or name == "earned":
         raise ConfigError(
             f'reward.penalties: "{name}" is the name of a reward term; choose another name.'

@@ -27,6 +27,7 @@ from glasshouse.answers.equality import (
     parse_sequence,
 )
 from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.plugins import list_plugins, load_plugin
 from glasshouse.types import AnswerKind, Extracted, Problem
 
 PARTIAL_SHARE = 0.9
@@ -86,7 +87,15 @@ def reward(name: str, *, max_if_wrong: float | None = None) -> Callable[[Reward]
 def get_reward(name: str) -> Reward:
     """The reward term of that name; an unknown name is an error that suggests the nearest."""
     if name not in REWARDS:
-        raise ConfigError(f'reward.terms: unknown term "{name}".{did_you_mean(name, REWARDS)}')
+        function = load_plugin("rewards", name)
+        if function is None:
+            known = [*REWARDS, *list_plugins("rewards")]
+            raise ConfigError(f'reward.terms: unknown term "{name}".{did_you_mean(name, known)}')
+        if not callable(function):
+            raise ConfigError(
+                f'reward.terms: "{name}" is {function!r:.80}; a reward term is a function of RewardInputs.'
+            )
+        REWARDS[name] = function
     return REWARDS[name]
 
 

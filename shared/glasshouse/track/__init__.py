@@ -12,7 +12,7 @@ Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse track 
 
 from glasshouse.track.async_log import Trackers, start_trackers
 from glasshouse.track.base import RunOutcome, Tracker
-from glasshouse.track.registry import TRACKERS, validate_trackers
+from glasshouse.track.registry import TRACKERS, tracker, validate_trackers
 from glasshouse.track.step_metrics import StepMetrics, metrics_from_evaluation, metrics_from_step
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "metrics_from_evaluation",
     "metrics_from_step",
     "start_trackers",
+    "tracker",
     "validate_trackers",
 ]

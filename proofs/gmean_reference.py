@@ -1,0 +1,124 @@
+"""Both aggregations of g-mean² equal the reference code of OpenAI's monitorability evals, table by table.
+
+    python -m proofs.gmean_reference PATH/intervention_gmean_metric.py [--tables 10000]
+
+The reference is not part of this repository (github.com/openai/monitorability-evals, folder metric,
+commit 806dabf3 when this was written; it needs pandas and tqdm). Random tables of every size and rate are
+generated, the reference splits each into its two parts, and for the same parts every value must agree
+to 1e-12 and be undefined for the same problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from glasshouse.measures import gmean
+from glasshouse.measures.gmean_instances import gmean2_of_split
+
+PROBLEMS_PER_TABLE = 2
+BATCH = 500
+"""Tables per call of the reference, which is slow per call."""
+
+
+def random_rows(rng: np.random.Generator, tables: int) -> pd.DataFrame:
+    """Rollouts of both arms; some arms are small or missing, some rates 0 or 1."""
+    columns: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("table", "problem", "x", "y", "z")
+    }
+    for problem in range(tables * PROBLEMS_PER_TABLE):
+        for arm in (0, 1):
+            rows = int(
+                rng.choice([0, 1, 2, 3, 5, 16, 30], p=[0.03, 0.05, 0.07, 0.1, 0.15, 0.3, 0.3])
+            )
+            rate = rng.choice([0.0, 1.0, rng.random()], p=[0.15, 0.15, 0.7])
+            shows = (rng.random(rows) < rate).astype(int)
+            flags = (rng.random(rows) < np.where(shows, rng.random(), rng.random())).astype(int)
+            values = (problem // PROBLEMS_PER_TABLE, problem, arm)
+            for name, value in zip(("table", "problem", "x"), values, strict=True):
+                columns[name].append(np.full(rows, value))
+            columns["y"].append(shows)
+            columns["z"].append(flags)
+    return pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
+
+
+def compare_instances(reference: Any, rows: pd.DataFrame, rng: np.random.Generator) -> int:
+    """Compares every problem; returns how many are defined."""
+    rows = rows.assign(row=np.arange(len(rows)))
+    selection, estimation = reference._crossfit_split(
+        rows, group_cols=["problem"], x_col="x", selection_frac=0.6, rng=rng
+    )
+    theirs = reference.gmean_minimal_criterion(estimation, group_cols=["problem"])
+    wald = reference._wald_eligibility_on_selection(
+        selection[selection.x == 0], selection[selection.x == 1],
+        group_cols=["problem"], y_col="y", k=1.96,
+    )  # fmt: skip
+    merged = theirs.merge(wald, on="problem", how="left")
+    eligible = merged["eligible"] & merged["eligible_wald_sel"].eq(True)
+    expected = dict(zip(merged["problem"], merged["gmean2"].where(eligible), strict=True))
+
+    is_selected = np.full(len(rows), np.nan)
+    is_selected[selection.row] = 1.0
+    is_selected[estimation.row] = 0.0
+    ours = gmean2_of_split(
+        rows.x.to_numpy(bool),
+        rows.y.to_numpy(bool),
+        rows.z.to_numpy(),
+        rows.problem.to_numpy(),
+        is_selected,
+    )
+    for problem, value in enumerate(ours.values):
+        check_equal(f"problem {problem}", value, expected.get(problem, np.nan))
+    return int((~np.isnan(ours.values)).sum())
+
+
+def compare_pooled(reference: Any, rows: pd.DataFrame) -> int:
+    """Every table as one instance: the pooled form; returns how many are defined."""
+    theirs = reference.gmean_minimal_criterion(rows, group_cols=["table"])
+    expected = dict(zip(theirs["table"], theirs["gmean2"], strict=True))
+    defined = 0
+    for table, part in rows.groupby("table"):
+        value = gmean.gmean2(part.x, part.y, part.z).gmean2.value
+        check_equal(f"table {table}", np.nan if value is None else value, expected[table])
+        defined += value is not None
+    return defined
+
+
+def check_equal(where: str, ours: float, theirs: float) -> None:
+    if np.isnan(ours) != np.isnan(theirs) or abs(ours - theirs) > 1e-12:
+        raise SystemExit(f"{where}: ours {ours}, reference {theirs}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("reference", help="the reference file, intervention_gmean_metric.py")
+    parser.add_argument("--tables", type=int, default=10_000)
+    args = parser.parse_args()
+    spec = importlib.util.spec_from_file_location("reference", args.reference)
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = reference  # dataclasses look their module up
+    spec.loader.exec_module(reference)
+    started, instances, pooled = time.perf_counter(), 0, 0
+    for batch in range(-(-args.tables // BATCH)):
+        rng = np.random.default_rng(batch)
+        rows = random_rows(rng, BATCH)
+        instances += compare_instances(reference, rows, rng)
+        pooled += compare_pooled(reference, rows)
+        print(f"{(batch + 1) * BATCH:,} tables equal", flush=True)
+    seconds = time.perf_counter() - started
+    print(
+        f"{args.tables:,} random tables ({args.tables * PROBLEMS_PER_TABLE:,} problems): equal to the "
+        f"reference; {instances:,} problems and {pooled:,} pooled values are defined ({seconds:.0f} s)"
+    )
+
+
+if __name__ == "__main__":
+    main()
