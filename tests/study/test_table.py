@@ -50,6 +50,18 @@ def test_rows_come_from_evaluations_training_steps_and_monitoring(run: Path) -> 
     }  # fmt: skip
 
 
+def test_partial_credit_is_in_the_rows_only_if_it_is_named(run: Path) -> None:
+    """Tables from before these measures existed must stay the same."""
+    events = run / "results" / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    credit = {"closeness": 0.5, "sampled_median_relative_error": 0.25}
+    events.write_text("".join(json.dumps(line | credit) + "\n" for line in lines))
+    plain = collect_rows(run, "a", "b", 3)
+    named = collect_rows(run, "a", "b", 3, {"closeness", "accuracy"})
+    assert {row.measure for row in named} - {row.measure for row in plain} == {"closeness"}
+    assert {row.value for row in named if row.measure == "closeness"} == {0.5}
+
+
 def test_a_table_is_sorted_and_survives_a_round_trip(tmp_path: Path) -> None:
     rows = [
         make_row("b", 0, 0, "x", 1),
