@@ -105,6 +105,10 @@ hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised pe
 discovery-proof: $(VENV)/.ready ## a worker's discovery port with 200 half-open and 20 trickling clients (1 min)
 	@$(BIN)/python -m proofs.discovery_load
 
+.PHONY: gpu-proof
+gpu-proof: $(VENV)/.ready ## on a machine with a GPU: every part on it, bitwise resume, speed, memory; writes a report (10 min)
+	@$(BIN)/python -m proofs.gpu $(ARGS)
+
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)
@@ -120,6 +124,10 @@ coverage-proof: $(VENV)/.ready ## intervals of studies cover what they should, o
 .PHONY: data-million
 data-million: $(VENV)/.ready ## a million fresh problems per task: no repeats, no leaks, constant memory (10 min)
 	@$(BIN)/python -m proofs.fresh_problems $(ARGS)
+
+.PHONY: measure-million
+measure-million: $(VENV)/.ready ## glasshouse measure on a million rollouts: time, and memory that does not grow (5 min)
+	@$(BIN)/python -m proofs.measure_million $(ARGS)
 
 .PHONY: monarch-kills
 monarch-kills: $(VENV)/.ready ## kill generators 50 times in one run: bitwise equal to an undisturbed run (5 min)

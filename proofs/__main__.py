@@ -24,6 +24,7 @@ PROOFS = {
     "hosts": ("hosts-proof", 5),
     "view": ("view-proof", 10),
     "data": ("data-million", 10),
+    "measure": ("measure-million", 5),
     "parser": ("parser-proof", 15),
     "example": ("example-seeds", 10),
     "image": ("image-proof", 10),

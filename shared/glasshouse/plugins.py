@@ -48,7 +48,7 @@ def load_plugin(group: str, name: str) -> Any | None:
 
 def find_missing(part: Any, members: Sequence[str]) -> list[str]:
     """The members that a class or object lacks, or declares without an implementation."""
-    abstract = getattr(part, "__abstractmethods__", frozenset())
+    abstract: frozenset[str] = getattr(part, "__abstractmethods__", frozenset())
     return [name for name in members if not hasattr(part, name) or name in abstract]
 
 

@@ -12,6 +12,8 @@
     data.py        problem files, contamination
     tracking.py    upload a run to a tracker
     hosts.py       several machines
+    rollouts.py    query and export the rollout log
+    applications.py  the demo, the live page
     terminal.py    results as text for a terminal
 
 The command line parses arguments, calls these functions and prints what they return.

@@ -13,7 +13,7 @@ from glasshouse.text import terminal_safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.tasks import Task
+    from glasshouse.api.parts import Task
 
 
 def add_commands(commands: Any) -> None:
@@ -112,83 +112,60 @@ def _config(args: argparse.Namespace) -> None:
         console.print(Padding(Text(about), (0, 0, 0, 4)))
 
 
-def _tasks(args: argparse.Namespace) -> None:
-    from rich.console import Console
+def _tasks(args: argparse.Namespace) -> int:
+    from rich.markup import escape
 
-    from glasshouse import tasks
-    from glasshouse.config import import_modules
-    from glasshouse.rewards.self_check import check_task
+    from glasshouse.api import parts
+    from glasshouse.console import make_console
 
-    import_modules(args.imports)
-    console = Console(highlight=False, emoji=False, markup=False)
-    for name in [args.name] if args.name else [*tasks.TASKS, *tasks.ORGANISMS]:
-        task = tasks.make_example_task(name)
+    parts.import_modules(args.imports)
+    console, passed = make_console(), True
+    for name in [args.name] if args.name else parts.list_tasks():
+        task = parts.make_example_task(name)
         _print_task(console, task)
         if args.name:
-            _print_prompts(console, task, args.model)
+            for heading, text in parts.render_example_prompts(task, args.model):
+                console.rule(escape(terminal_safe(heading)), align="left")
+                console.print(terminal_safe(text), soft_wrap=True, markup=False)
         if args.validate:
-            console.print(f"    {check_task(task, args.validate)}")
+            report = parts.check_task(task, args.validate)
+            passed &= report.passed
+            console.print(f"    {report}", markup=False)
     if not args.name:
         console.print(
             f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
             soft_wrap=True,
+            markup=False,
         )
+    return 0 if passed else 1
 
 
 def _print_task(console: Console, task: Task[Any]) -> None:
     """Print what the task is, its number of problems, an example and its options."""
-    from glasshouse import randomness
+    from glasshouse.api.parts import draw_example
 
-    problem = task.draw(randomness.stream("example", task.name))
-    size = task.size()
-    console.print(
-        f"{task.name}: {task.description}; {f'{size:,}' if size else 'uncounted'} problems"
-    )
-    console.print(f"    {problem.question}  →  {problem.answer}")
+    problem, size = draw_example(task), task.size()
+    counted = f"{size:,}" if size else "uncounted"
+    lines = [f"{task.name}: {task.description}; {counted} problems"]
+    lines.append(f"    {problem.question}  →  {problem.answer}")
     for option, field in task.Options.model_fields.items():
         default = (
             "required"
             if field.is_required()
             else f"= {field.get_default(call_default_factory=True)}"
         )
-        console.print(f"    {option} {default}: {' '.join((field.description or '').split())}")
-
-
-def _print_prompts(console: Console, task: Task[Any], model: str) -> None:
-    """Print the chat of each style, the model's prompt for it, and a demonstration of each mode."""
-    from glasshouse import randomness
-    from glasshouse.models.chat_template import drops_system_messages, render_prompt
-    from glasshouse.models.policy import load_tokenizer
-    from glasshouse.tasks.base import MODE_STREAM_KEYS
-    from glasshouse.types import Style
-
-    problem = task.draw(randomness.stream("example", task.name))
-    tokenizer = load_tokenizer(model)
-    for style in Style:
-        messages = task.messages(problem, style)
-        console.rule(f"task.style={style.value}: messages of the task", align="left")
-        for message in messages:
-            console.print(f"{message['role']}: {message['content']}", soft_wrap=True)
-        console.rule(
-            f"task.style={style.value}: prompt of the model {terminal_safe(model)}", align="left"
-        )
-        if drops_system_messages(tokenizer):
-            console.print("(its chat template drops the system message)")
-        console.print(terminal_safe(render_prompt(tokenizer, messages, model)), soft_wrap=True)
-    for name, mode in task.modes.items():
-        console.rule(f"{name}: {mode.description}", align="left")
-        stream_key = MODE_STREAM_KEYS.get(name, name)
-        rng = randomness.stream("shown", task.name, stream_key)
-        console.print(task.demonstrate(problem, name, rng))
+        lines.append(f"    {option} {default}: {' '.join((field.description or '').split())}")
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def _build_pocket(args: argparse.Namespace) -> None:
-    from glasshouse.pocket.build_command import build_pocket_model
+    from glasshouse.api.parts import build_pocket_model
 
     build_pocket_model(args.recipe, Path(args.out), args.steps)
 
 
 def _print_card(args: argparse.Namespace) -> None:
-    from glasshouse.models.policy import POCKET_FOLDER
+    from glasshouse.api.parts import read_pocket_card
 
-    print((POCKET_FOLDER / "README.md").read_text(), end="")
+    print(read_pocket_card(), end="")

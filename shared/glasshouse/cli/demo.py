@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from glasshouse.demo import run_demo
+    from glasshouse.api.applications import run_demo
     from glasshouse.text import shell_command
 
     console = Console(highlight=False, emoji=False)

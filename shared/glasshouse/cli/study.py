@@ -12,7 +12,7 @@ from glasshouse.text import count_noun, shell_command, terminal_safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.study.spec import Study
+    from glasshouse.api.studies import Study
 
 
 def add_commands(commands: Any) -> None:
@@ -75,30 +75,23 @@ def add_commands(commands: Any) -> None:
 
 
 def _study(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.markup import escape
 
-    from glasshouse.study import spec
-    from glasshouse.study.display import TerminalProgress
-    from glasshouse.study.power import describe_power
-    from glasshouse.study.runner import run_study
-    from glasshouse.study.seed_reuse import check_seeds_are_fresh
-    from glasshouse.study.table import Table
-    from glasshouse.study.table_check import compare_tables, read_table_lines
+    from glasshouse.api import studies
+    from glasshouse.console import make_console
 
     file = Path(args.study)
     if args.action == "freeze":
-        return _freeze(file)
+        print(terminal_safe(f"{file}: {studies.freeze_study(file)}"))
+        return 0
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
-    study = spec.load_study(file, args.overrides).subset(arms, args.seeds)
-    out = Path(args.out) if args.out else Path("runs") / "studies" / spec.study_name(file)
-    console = Console(highlight=False, emoji=False)
+    study = studies.load_study(file, args.overrides, arms=arms, seeds=args.seeds)
+    out = Path(args.out) if args.out else studies.default_folder(file)
+    console = make_console()
     # read it first: it may be the file that this study overwrites
-    committed = read_table_lines(Path(args.check)) if args.check else None
-    if arms is None and args.seeds is None:
-        spec.check_seeds_per_base(study)
-    if study.frozen is not None and not args.table:
-        check_seeds_are_fresh(study, file)
+    committed = studies.read_table_lines(Path(args.check)) if args.check else None
+    is_whole = arms is None and args.seeds is None
+    studies.check_study(study, file, is_whole=is_whole, trains=not args.table)
     if args.dry_run:
         _list_runs(study, out, console)
         return 0
@@ -106,16 +99,15 @@ def _study(args: argparse.Namespace) -> int:
         f"[bold]{escape(terminal_safe(study.title))}[/]: {_describe_size(study)} → {escape(terminal_safe(str(out)))}",
         soft_wrap=True,
     )
-    if not args.table and (power := describe_power(study)):
+    if not args.table and (power := studies.describe_power(study)):
         console.print(power, markup=False, soft_wrap=True)
     if args.table:
-        table = Table.load(Path(args.table)).subset(study.arms, study.seeds)
+        table = studies.load_table(study, args.table)
     else:
         try:
-            with TerminalProgress(study, console) as progress:
-                table = run_study(
-                    study, out, jobs=args.jobs, keep_rollouts=args.keep, progress=progress
-                )
+            table = studies.train_study(
+                study, out, jobs=args.jobs, keep_rollouts=args.keep, console=console
+            )
         except KeyboardInterrupt:
             console.print(
                 "Interrupted; unfinished runs are saved. Repeat the command to resume.",
@@ -124,36 +116,16 @@ def _study(args: argparse.Namespace) -> int:
             return 130
         table_file = out / "results" / "table.jsonl"
         print(terminal_safe(f"table   {table_file}  ({count_noun(len(table), 'row')})"))
-    from glasshouse.models.provenance import software_versions
-    from glasshouse.report.study_output import (  # imports torch and matplotlib
-        publish_study,
-        report_study,
-    )
-
-    analysis = report_study(study, table, out / "results", software_versions(), console)
+    result = studies.report_study(study, table, out, console=console)
     if args.publish:
         command = shell_command(["glasshouse", "study", args.study, "--publish", args.publish])
-        publish_study(analysis, table, out / "results", Path(args.publish), command)
+        studies.publish_study(result, args.publish, command)
     if committed is not None:
-        same, sentence = compare_tables(
+        same, sentence = studies.compare_tables(
             table, committed, args.check, only_these_runs=bool(arms or args.seeds)
         )
         console.print(sentence, markup=False, soft_wrap=True)
         return 0 if same else 1
-    return 0
-
-
-def _freeze(file: Path) -> int:
-    """Check that the study can be registered, and write the section `frozen` into its file."""
-    from glasshouse.study import spec
-    from glasshouse.study.freeze import describe_registration, freeze_study
-    from glasshouse.study.seed_reuse import check_seeds_are_fresh
-
-    study = spec.load_study(file)
-    spec.check_seeds_per_base(study)
-    check_seeds_are_fresh(study, file)
-    freeze_study(file)
-    print(terminal_safe(f"{file}: {describe_registration(spec.load_study(file))}"))
     return 0
 
 
@@ -168,8 +140,7 @@ def _describe_size(study: Study) -> str:
 
 def _list_runs(study: Study, out: Path, console: Console) -> None:
     """Print the runs of the study and which of them are finished."""
-    from glasshouse.study.power import describe_power
-    from glasshouse.study.runner import plan_runs
+    from glasshouse.api.studies import describe_power, plan_runs
 
     runs = plan_runs(study, out)
     for run in runs:

@@ -51,9 +51,9 @@ def add_commands(commands: Any) -> None:
 
 
 def _view(args: argparse.Namespace) -> None:
-    from glasshouse.view.server import serve
+    from glasshouse.api.applications import view_runs
 
-    serve(
+    view_runs(
         [Path(run) for run in args.runs],
         host=args.host,
         port=args.port,

@@ -84,7 +84,8 @@ def message_text(value: Any) -> str:
 
 
 def _split_channels(text: str, channels: Sequence[re.Match[str]]) -> SplitCompletion:
-    cot, answer = [], []
+    cot: list[str] = []
+    answer: list[str] = []
     for channel in channels:
         end = _HARMONY_END.search(text, channel.end())
         body = text[channel.end() : end.start() if end else len(text)]

@@ -1,0 +1,166 @@
+"""Parts from outside: the examples of docs/extend.md and of the experiment template, run as written."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import glasshouse
+from glasshouse import generate, tasks
+from glasshouse.cli import main
+from glasshouse.errors import ConfigError, TaskError, TrackError
+from glasshouse.monitors import MonitorOutput, Scope, make_monitor, monitor_kind
+from glasshouse.monitors.factory import MONITOR_KINDS
+from glasshouse.rewards import REWARDS
+from glasshouse.rewards.penalties import PENALTIES, Penalty, penalty
+from glasshouse.rewards.terms import get_reward
+from glasshouse.track.registry import OWN_TRACKERS, make_tracker, tracker, validate_trackers
+
+ROOT = Path(__file__).parents[2]
+REGISTRIES = (
+    tasks.TASKS, tasks.ORGANISMS, REWARDS, PENALTIES, MONITOR_KINDS, OWN_TRACKERS, generate.ENGINES,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def restore_registries(monkeypatch):
+    before = [dict(registry) for registry in REGISTRIES]
+    modules = set(sys.modules)
+    yield
+    for registry, content in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(content)
+    for name in set(sys.modules) - modules:
+        if name.startswith(("imported from ", "outside_")):
+            del sys.modules[name]
+
+
+def documented_task() -> str:
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL
+    )
+    (task,) = blocks
+    assert len(task.splitlines()) < 60
+    return task
+
+
+def test_documented_task_passes_its_validation(tmp_path, capsys):
+    file = tmp_path / "vowels.py"
+    file.write_text(documented_task())
+    arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "100"]
+    assert main(arguments) == 0
+    assert "0 faults" in capsys.readouterr().out
+
+
+def test_a_task_with_a_fault_fails_its_validation(tmp_path, capsys):
+    file = tmp_path / "vowels.py"
+    file.write_text(documented_task().replace("return str(count)", "return str(count + 1)"))
+    arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "5"]
+    assert main(arguments) == 1
+    assert "rejects" in capsys.readouterr().out
+
+
+def install(tmp_path: Path, monkeypatch, entry_points: str, source: str) -> None:
+    """What pip leaves of a package `outside`."""
+    info = tmp_path / "outside-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    (tmp_path / "outside_parts.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch):
+    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
+    lines = [line for line in template.splitlines() if line.startswith("#")]
+    source = "\n".join(line[2:] for line in lines)
+    undecorated = re.sub(r"(?m)^@\w+.*$", "", source)  # entry points take the decorators' place
+    points = {
+        "tasks": "digit_pairs = outside_parts:DigitPairs",
+        "organisms": "second_hint = outside_parts:SecondHint",
+        "rewards": "brief = outside_parts:brief",
+        "penalties": "shouting = outside_parts:Shouting",
+        "monitors": "length = outside_parts:LengthMonitor",
+        "trackers": "print = outside_parts:PrintTracker",
+        "engines": "counting = outside_parts:CountingEngine",
+    }
+    text = "\n".join(f"[glasshouse.{group}]\n{point}\n" for group, point in points.items())
+    install(tmp_path, monkeypatch, text, undecorated)
+    assert {"digit_pairs", "second_hint"} <= set(tasks.list_tasks())
+    assert glasshouse.check_task(glasshouse.make_task("digit_pairs"), 20).passed
+    assert isinstance(glasshouse.make_task("second_hint"), tasks.Organism)
+    assert callable(get_reward("brief"))
+    assert glasshouse.make_penalty("shouting", "sum_digits", weight=0.5).options.weight == 0.5
+    assert glasshouse.make_monitor("long", {"kind": "length", "limit": 3}).limit == 3
+    validate_trackers(["print"])
+    assert make_tracker("print").url == "this terminal"
+    made = generate.make_generator.__globals__["load_plugin"]("engines", "counting")
+    assert made.__name__ == "CountingEngine"
+
+
+def test_parts_of_the_template_register_themselves():
+    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
+    lines = [line for line in template.splitlines() if line.startswith("#")]
+    exec(compile("\n".join(line[2:] for line in lines), "train.py", "exec"), {"__name__": "parts"})
+    assert {"digit_pairs"} <= tasks.TASKS.keys()
+    assert {"second_hint"} <= tasks.ORGANISMS.keys()
+    assert {"brief"} <= REWARDS.keys()
+    assert {"shouting"} <= PENALTIES.keys()
+    assert {"length"} <= MONITOR_KINDS.keys()
+    assert {"print"} <= OWN_TRACKERS.keys()
+    assert {"counting"} <= generate.ENGINES.keys()
+
+
+def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
+    with pytest.raises(TaskError, match=r"Half.*solve"):
+        tasks.register_task(
+            type("Half", (tasks.TASKS["sum_digits"],), {"name": "half", "solve": abstract()})
+        )
+    with pytest.raises(TaskError, match="not a task"):
+        tasks.register_task(dict)
+    with pytest.raises(ConfigError, match="compute"):
+        penalty("p")(type("Empty", (Penalty,), {}))
+    with pytest.raises(TrackError, match="start and finish"):
+        tracker("t")(type("Empty", (), {"log": print}))
+    with pytest.raises(ConfigError, match="load_weights"):
+        generate.engine("e")(type("Empty", (), {"generate": print}))
+    monitor_kind("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
+    with pytest.raises(ConfigError, match="score and describe"):
+        make_monitor("m", {"kind": "m"})
+    with pytest.raises(ConfigError, match="limits"):
+        make_monitor("m", {"kind": "m", "limits": 3})
+
+
+def abstract():
+    from abc import abstractmethod
+
+    return abstractmethod(lambda self, problem, scratchpad: "")
+
+
+def test_own_monitor_kind_in_measure(tmp_path):
+    class Constant:
+        scope = Scope.ANSWER
+
+        def __init__(self, name):
+            self.name = name
+
+        def score(self, view):
+            return MonitorOutput.from_score(1.0, threshold=0.5)
+
+        def describe(self):
+            return {"kind": "constant", "name": self.name, "scope": self.scope.value}
+
+    monitor_kind("constant")(Constant)
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text('{"completion": "a"}\n{"completion": "b"}\n')
+    report = glasshouse.measure(file, monitors=["constant"], progress=False)
+    assert report.cells[0].measures["constant.flag_rate"].measure.value == 1
+
+
+def test_broken_and_ambiguous_packages(tmp_path, monkeypatch):
+    install(
+        tmp_path, monkeypatch, "[glasshouse.tasks]\nbroken = outside_parts:Missing\n", "x = 1 / 1\n"
+    )
+    with pytest.raises(ConfigError, match=r"broken.*outside.*Missing"):
+        glasshouse.make_task("broken")
