@@ -123,7 +123,7 @@ def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
         penalty("p")(type("Empty", (Penalty,), {}))
     with pytest.raises(TrackError, match="start and finish"):
         tracker("t")(type("Empty", (), {"log": print}))
-    with pytest.raises(ConfigError, match="load_weights"):
+    with pytest.raises(ConfigError, match="load_weights and unload"):
         generate.engine("e")(type("Empty", (), {"generate": print}))
     monitor_kind("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
     with pytest.raises(ConfigError, match="score and describe"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -104,16 +105,17 @@ class Cell:
             self._halve()
 
     def _halve(self) -> None:
-        """Keep the rows of the half of the problems with the smaller hashes; of a single problem, all
-        that there are."""
+        """Keep the rows of the half of the problems with the smaller hashes; of a single problem, the
+        rows so far."""
         problems = sorted(set(self.hashes))
-        self.limit = problems[len(problems) // 2]  # 1 problem: its own hash, so that it is dropped
         if len(problems) == 1:
-            self.limit = 0
+            self.limit = 0  # add no more
             return
+        self.limit = problems[len(problems) // 2]
         kept = [i for i, hashed in enumerate(self.hashes) if hashed < self.limit]
-        columns = [self.hashes, self.planted, self.label, *self.quantities.values()]
-        for column in [*columns, *self.flags, *self.scores]:
+        columns: list[array[Any]] = [self.hashes, self.planted, self.label]
+        columns += [*self.quantities.values(), *self.flags, *self.scores]
+        for column in columns:
             values = array(column.typecode, [column[i] for i in kept])
             del column[:]
             column.extend(values)

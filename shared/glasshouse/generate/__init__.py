@@ -32,11 +32,14 @@ class Generator(Protocol):
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order."""
 
+    def unload(self) -> None:
+        """Called before an update: frees what the new weights will replace. May do nothing."""
+
 
 ENGINES: dict[str, Callable[..., Generator]] = {"torch": TorchGenerator}
 """By the name in `generate.engine`: called with the policy and the KV cache limit in MB."""
 EngineClass = TypeVar("EngineClass", bound=Callable[..., Generator])
-MEMBERS = ("load_weights", "generate")
+MEMBERS = ("load_weights", "generate", "unload")
 
 
 def engine(name: str) -> Callable[[EngineClass], EngineClass]:
