@@ -9,7 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from glasshouse.cli.parser import add_command, add_config_files, add_json, add_run_directory
+from glasshouse.cli.parser import (
+    add_command,
+    add_config_files,
+    add_imports,
+    add_json,
+    add_run_directory,
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -104,6 +110,7 @@ def add_commands(commands: Any) -> None:
         "--steps-per-checkpoint", type=int, default=0, metavar="N",
         help="measure N training steps together (default: each checkpoint alone)",
     )  # fmt: skip
+    add_imports(parser)
     parser.add_argument("--out", metavar="FOLDER", help="write measures.json and report.html here")
     add_json(parser)
 
@@ -188,9 +195,11 @@ def _measure(args: argparse.Namespace) -> None:
     from glasshouse.api import terminal
     from glasshouse.api.measuring import measure, parse_monitor, write_measures
     from glasshouse.api.monitoring import make_judge
+    from glasshouse.config import import_modules
     from glasshouse.console import make_console
     from glasshouse.text import terminal_safe, terminal_safe_json
 
+    import_modules(args.imports)
     monitors: list[Any] = [parse_monitor(text) for text in args.monitor]
     if args.judge:
         cache = Path(args.out or ".glasshouse") / "judge"

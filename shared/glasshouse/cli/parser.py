@@ -98,7 +98,7 @@ def add_imports(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module or file.py that registers tasks, as in the config key `imports`; repeatable",
+        help="a module or file.py that registers your own parts, as in the config key `imports`; repeatable",
     )
 
 
