@@ -9,6 +9,7 @@ rollout_index.py    a compact index of every rollout, in a cache outside the run
 rollout_query.py    filters, search, histogram: pure functions over the index
 rollout_details.py  one rollout, group or problem in full
 monitored.py        the rollouts of `glasshouse monitor` as rows of the same shape
+token_entropy.py    entropy of each token, by a process that loads a checkpoint
 text_monitors.py    the monitors that score a rollout's text without a model
 suspicion.py        why a rollout deserves a closer look
 compare.py          several runs: config differences, arms, curves; studies.py: a study's questions
@@ -17,5 +18,5 @@ library.py          all runs that a server shows, with their indexes
 app.py, live.py     HTTP and server-sent events; security.py: host check, token, headers
 assets/             the built front end (sources: shared/view_frontend, `make view-assets`)
 
-Nothing here writes into a run directory, and nothing imports torch.
+Nothing here writes into a run directory, and the server does not import torch.
 """

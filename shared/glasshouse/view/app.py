@@ -25,6 +25,7 @@ from glasshouse.view.security import Guard
 from glasshouse.view.studies import load_study_results
 from glasshouse.view.suspicion import SUSPICIONS
 from glasshouse.view.timeline import build_timeline
+from glasshouse.view.token_entropy import compute_entropies
 
 ASSETS = {
     "app.js": "text/javascript; charset=utf-8",
@@ -174,7 +175,10 @@ def _tokens(library: Library, request: Request) -> Any:
     row = rollout_details.load_rollout(
         run.frames, run.frame_cache, request.query_params.get("ref", "")
     )
-    return rollout_details.load_tokens(run.location.path, row)
+    content = rollout_details.load_tokens(run.location.path, row)
+    if request.query_params.get("entropy"):
+        content |= compute_entropies(run.location.path, row)
+    return content
 
 
 def _suspicious(library: Library, request: Request) -> Any:

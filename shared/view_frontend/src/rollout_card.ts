@@ -35,8 +35,8 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
   const text = h("div", { class: "completion" });
   const drawText = (): void => {
     const blocks: HTMLElement[] = [];
-    if (part !== "answer") blocks.push(h("section", {}, h("h4", {}, "Chain of thought"), cot.trim() ? modelText(cot, "cot") : h("p", { class: "muted" }, "empty")));
-    if (part !== "cot") blocks.push(h("section", {}, h("h4", {}, "Answer"), answer.trim() ? modelText(answer, "answer") : h("p", { class: "muted" }, "no answer")));
+    if (part !== "answer") blocks.push(h("section", {}, h("h3", { class: "label" }, "Chain of thought"), cot.trim() ? modelText(cot, "cot") : h("p", { class: "muted" }, "empty")));
+    if (part !== "cot") blocks.push(h("section", {}, h("h3", { class: "label" }, "Answer"), answer.trim() ? modelText(answer, "answer") : h("p", { class: "muted" }, "no answer")));
     replace(text, ...blocks);
     const missing = rollout.characters - rollout.completion.length;
     if (missing > 0) text.append(h("p", { class: "muted" }, `${count(missing)} more characters are not shown.`));
@@ -118,6 +118,7 @@ function toMarkdown(run: string, r: Rollout): string {
 }
 
 async function tint(box: HTMLElement, rollout: Rollout, options: CardOptions): Promise<void> {
+  if (options.tint === "entropy") box.prepend(notice("loading", "Computing the entropy with a checkpoint of this run…"));
   try {
     const tokens = await get<Tokens>("tokens", { run: options.run, ref: rollout.ref, ...(options.tint === "entropy" ? { entropy: 1 } : {}) });
     const values = options.tint === "entropy" ? tokens.entropies ?? [] : options.tint === "advantage" ? tokens.pieces.map(() => tokens.advantage ?? 0) : tokens.logprobs;
@@ -129,9 +130,10 @@ async function tint(box: HTMLElement, rollout: Rollout, options: CardOptions): P
       token.style.setProperty("--tint", String(Math.max(0, Math.min(1, strength)).toFixed(2)));
       return token;
     }));
-    const legend = { logprob: "Darker tokens were less likely when they were sampled (probability 1 is white).", advantage: "Every token of a rollout has its advantage: blue raises it, orange lowers it.", entropy: "Darker tokens were sampled where the model was less certain.", none: "" }[options.tint];
-    replace(box, h("section", {}, h("h4", {}, `Tokens by ${what}`), pre, h("p", { class: "muted" }, legend)));
+    const legend = { logprob: "Darker tokens were less likely when they were sampled (probability 1 is white).", advantage: "Every token of a rollout has its advantage: blue raises it, orange lowers it.", entropy: `Darker tokens were sampled where the model was less certain, by the weights of step ${tokens.checkpoint ?? "?"}.`, none: "" }[options.tint];
+    replace(box, h("section", {}, h("h3", { class: "label" }, `Tokens by ${what}`), pre, h("p", { class: "muted" }, legend)));
   } catch (error) {
+    box.querySelector(".notice")?.remove();
     box.prepend(notice("error", "The tokens cannot be tinted.", (error as Error).message));
   }
 }

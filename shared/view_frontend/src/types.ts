@@ -168,6 +168,7 @@ export interface Tokens {
   pieces: string[];
   logprobs: number[];
   entropies?: number[];
+  checkpoint?: number;
   advantage: Value;
 }
 

@@ -16,7 +16,7 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
   const toolbar = h("div", { class: "toolbar" });
   const grid = h("div", { class: "panels" });
   const facts = h("div");
-  replace(root, toolbar, grid, facts);
+  replace(root, h("h2", { class: "offscreen" }, "Curves"), toolbar, grid, facts);
 
   const range = (run: Run): [number, number, boolean] => {
     const [from, to] = (current().params.get("zoom") ?? "").split("..").map(Number);

@@ -33,7 +33,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
   });
   const histogram = new Histogram((low, high) => setParams({ min_reward: low, max_reward: high, offset: null }));
   const listColumn = h("div", { class: "list-column" }, h("label", { class: "field search" }, h("span", {}, "Search"), search, h("kbd", {}, "/")), summary, list, pager);
-  replace(root, h("div", { class: "rollouts-layout" }, h("aside", { class: "filter-column", "aria-label": "Filters" }, histogram.element, filters), listColumn, detail));
+  replace(root, h("h2", { class: "offscreen" }, "Rollouts"), h("div", { class: "rollouts-layout" }, h("aside", { class: "filter-column", "aria-label": "Filters" }, histogram.element, filters), listColumn, detail));
 
   const query = (): Record<string, string> => {
     const { params } = current();
