@@ -2,9 +2,9 @@
 
     python -m proofs.measure_million [--rollouts 1000000]
 
-Writes random rollouts with think tags, two arms, ten thousand problems, two checkpoints and two seeds to a
-temporary file, measures the first tenth and then all of them with two rule monitors, each in a process
-of its own, and compares the peak memory of both. It may grow by at most MAX_GROWTH.
+Writes random rollouts with think tags, two arms, ten thousand problems and two checkpoints to a
+temporary file, measures a tenth of them and then all of them with two rule monitors, each in a process
+of its own, and compares the peak memory of both. It may grow by at most MAX_GROWTH_MB.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ def write_rollouts(file: Path, count: int) -> None:
                 "arm": "planted" if planted else "control",
                 "group": number // 2 % 10_000,
                 "checkpoint": number // 20_000 % 2 * 100,
-                "seed": number // 40_000 % 2,
                 "reward": rng.random(),
             }
             out.write(json.dumps(row) + "\n")
@@ -63,9 +62,7 @@ def measure(file: str, queue: multiprocessing.Queue) -> None:
     import glasshouse
 
     started = time.perf_counter()
-    report = glasshouse.measure(
-        file, monitors=["rule:hint=(?i)hint", "rule:key=(?i)key"], progress=sys.stderr.isatty()
-    )
+    report = glasshouse.measure(file, monitors=["rule:hint=(?i)hint"], progress=sys.stderr.isatty())
     usage = resource.getrusage(resource.RUSAGE_SELF)
     queue.put(
         {

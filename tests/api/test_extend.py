@@ -112,6 +112,28 @@ def test_parts_of_the_template_register_themselves():
     assert {"counting"} <= generate.ENGINES.keys()
 
 
+def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
+    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
+    lines = [line[2:] for line in template.splitlines() if line.startswith("#")]
+    (tmp_path / "parts.py").write_text("\n".join(lines))
+    config = glasshouse.load_config(
+        overrides={
+            "imports": [str(tmp_path / "parts.py")], "model": "models/mock", "steps": 1,
+            "data.groups_per_step": 2, "generate.group_size": 2, "generate.max_tokens": 8,
+            "evaluate.problems": 2, "evaluate.samples": 0, "out": str(tmp_path / "run"),
+            "task.name": "digit_pairs", "reward.terms": {"exact": 1, "brief": 0.1},
+            "reward.penalties": {"shouting": {"weight": 0.5}}, "trackers": ["print"],
+            "generate.engine": "counting",
+        }
+    )  # fmt: skip
+    result = glasshouse.train(config, progress=False)
+    rows = list(result.open().rollouts(kinds=("train",)))
+    assert {row["task"] for row in rows} == {"digit_pairs"}
+    assert all({"brief", "shouting"} <= row["terms"].keys() for row in rows)
+    assert generate.ENGINES["counting"].requests >= 2
+    assert "train 1" in capsys.readouterr().out
+
+
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
     with pytest.raises(TaskError, match=r"Half.*solve"):
         tasks.register_task(

@@ -18,6 +18,7 @@ def upload_run(
     Example: `upload_run("runs/try", ["tensorboard"])`
     """
     from glasshouse import track
+    from glasshouse.config import import_modules
     from glasshouse.errors import TrackError
     from glasshouse.store import verify
     from glasshouse.store.run_directory import acquire_lock, load_summary
@@ -26,6 +27,7 @@ def upload_run(
     config, damage = verify.load_verified_config(path)
     for item in [*damage, *verify.verify_derived_files(path, {})]:
         warn(str(item))
+    import_modules(config.imports)  # they may register trackers
     track.validate_trackers(trackers)
     with acquire_lock(path):
         started = track.start_trackers(

@@ -90,7 +90,9 @@ class Cell:
         for number, name in enumerate(QUANTITIES):
             value = getattr(rollout, name)
             if value == value:
-                self.sums[number, group] += (1.0, value)
+                sums = self.sums[number, group]
+                sums[0] += 1.0
+                sums[1] += value
         if hashed >= self.limit:
             return
         self.hashes.append(hashed)
