@@ -21,7 +21,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "standin"
 SYNCHRONISATIONS: Counter[str] = Counter()
@@ -113,10 +116,17 @@ def _find_caller() -> str:
     return "elsewhere"
 
 
+class _DeviceModule(_DummyBackendModule):
+    """What PyTorch asks of `torch.standin`."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
 @cache
 def _register() -> torch.library.Library:
     """Registers the device once per process, with kernels for what bypasses modes, as `torch.tensor` does."""
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_DeviceModule())
     library = torch.library.Library("aten", "IMPL")
 
     def empty_strided(

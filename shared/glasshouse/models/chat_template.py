@@ -83,9 +83,9 @@ def _apply_template(
             )  # fmt: skip
         except Exception as error:  # a template is a program and may raise anything
             errors.append(error)
-    error = errors[0]
+    first = errors[0]
     raise ModelError(
-        f'The chat template of "{name}" failed: {type(error).__name__}: {error}. It must '
+        f'The chat template of "{name}" failed: {type(first).__name__}: {first}. It must '
         f"accept messages of the roles {', '.join(m['role'] for m in messages)}."
     ) from None
 

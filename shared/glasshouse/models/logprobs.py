@@ -82,8 +82,7 @@ def compute_logprobs(
         logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     else:
         with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
-            all_logits = model(input_ids=batch.tokens, use_cache=False).logits  # (R, L, V)
-        logits = all_logits[batch.rows, batch.predicting_positions].float()
+            logits = _predicting_logits(model, batch).float()
     if temperature not in (0, 1):
         logits = logits / temperature
     normaliser = logits.logsumexp(-1)
@@ -92,6 +91,23 @@ def compute_logprobs(
     if entropy:
         entropies = _scatter_to_rows(batch, normaliser - (logits.softmax(-1) * logits).sum(-1))
     return _scatter_to_rows(batch, chosen), entropies
+
+
+def _predicting_logits(model: Any, batch: CompletionBatch) -> Tensor:
+    """(N, V) logits of transformers' model at the predicting positions. The output layer gets no other
+    hidden states: with a large vocabulary it would be most of the work."""
+
+    def select(module: Any, inputs: tuple[Any, ...]) -> tuple[Tensor] | None:
+        return (inputs[0][batch.rows, batch.predicting_positions],) if inputs else None
+
+    head = model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(select) if head is not None else None
+    try:
+        logits: Tensor = model(input_ids=batch.tokens, use_cache=False).logits
+    finally:
+        if hook:
+            hook.remove()
+    return logits if logits.ndim == 2 else logits[batch.rows, batch.predicting_positions]
 
 
 def autocast_to(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:

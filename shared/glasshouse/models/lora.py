@@ -23,7 +23,7 @@ def add_adapters(policy: Policy, rank: int, seed: int, targets: Sequence[str] = 
             f"learn.lora_rank needs peft; install it with: {install_command('lora')}"
         ) from None
     check_targets(policy.model, targets)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # of the CPU
         torch.manual_seed(seed)
         lora_config = LoraConfig(
             r=rank,

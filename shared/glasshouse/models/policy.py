@@ -269,7 +269,19 @@ def save_policy(policy: Policy, folder: Path) -> None:
         model = copy.deepcopy(model).merge_and_unload()
     # One file, whatever its size. transformers renames the tensors of some architectures (mixtures of
     # experts, GPT-NeoX) on saving; with their own names a checkpoint can be compared and resumed.
-    model.save_pretrained(folder, max_shard_size="1TB", save_original_format=False)
+    model.save_pretrained(
+        folder, max_shard_size="1TB", save_original_format=False,
+        state_dict=None if policy.device.type == "cpu" else copy_to_cpu(model),
+    )  # fmt: skip
     policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD_FILE).write_text(json.dumps(policy.card, indent=2) + "\n")
+
+
+def copy_to_cpu(model: Any) -> dict[str, Tensor]:
+    """The state dict on the CPU; tensors that are tied in the model are tied in it."""
+    copies: dict[int, Tensor] = {}
+    return {
+        name: copies.setdefault(id(tensor), tensor.detach().cpu())
+        for name, tensor in model.state_dict(keep_vars=True).items()
+    }

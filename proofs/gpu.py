@@ -1,0 +1,213 @@
+"""Checks a machine with a GPU and writes a report to send back: `make gpu-proof`.
+
+    python -m proofs.gpu                         the first GPU
+    python -m proofs.gpu --device cuda:1 --model Qwen/Qwen3-0.6B
+    python -m proofs.gpu --device cpu            a rehearsal without a GPU
+
+1. Generation, learning, evaluation, monitoring and checkpoints of tiny models on the device, compared with
+   the CPU in float32 within the tolerances of `device_checks.LIMITS`.
+2. An interrupted run resumes bitwise equal.
+3. 20 steps of the chosen model in float32 and bfloat16: tokens per second and peak memory, and whether the
+   log-probabilities of generator and learner agree.
+
+Exit code 0 if all checks pass, 1 if one fails, 2 without a GPU. The report is build/gpu/report.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glasshouse.config import load_config
+from glasshouse.errors import GlasshouseError
+from glasshouse.models.configured import read_size
+from glasshouse.models.devices import resolve_device, resolve_dtype
+from glasshouse.models.memory import describe, estimate_memory
+from glasshouse.models.provenance import software_versions
+from glasshouse.store.run_directory import load_metrics
+from glasshouse.train import Trainer
+from proofs import device_checks
+
+REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"
+STEPS = 20
+MAX_LOGPROB_DIFF = {"float32": 1e-2, "bfloat16": 1.0}
+"""Largest difference of a token's log-probability between generator and learner in the 20-step run."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu as a rehearsal")
+    parser.add_argument("--model", default="pocket", help="the model of the 20-step run")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    try:
+        device = resolve_device(arguments.device, 1)
+    except GlasshouseError as error:
+        print(
+            f"error: {error} To rehearse the proof here: python -m proofs.gpu --device cpu",
+            file=sys.stderr,
+        )
+        return 2
+    dtypes = ["float32", "bfloat16"]
+    try:
+        resolve_dtype("bfloat16", device)
+    except GlasshouseError as error:
+        print(f"note: {error}")
+        dtypes = ["float32"]
+    report: dict[str, Any] = {"machine": describe_machine(device), "checks": []}
+    with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
+        for name, check in list_checks(str(device), dtypes, arguments, Path(folder)):
+            report["checks"].append(run_check(name, check))
+            REPORT.parent.mkdir(parents=True, exist_ok=True)
+            REPORT.write_text(json.dumps(report, indent=2) + "\n")
+    failed = [c["name"] for c in report["checks"] if not c["passed"]]
+    print(f"\n{len(report['checks']) - len(failed)} of {len(report['checks'])} checks passed")
+    print(f"report: {REPORT}")
+    return 1 if failed else 0
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """What the results depend on."""
+    found: dict[str, Any] = {
+        "device": str(device),
+        **software_versions(),
+        "system": platform.platform(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "gpus": torch.cuda.device_count(),
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+def list_checks(
+    device: str, dtypes: list[str], arguments: argparse.Namespace, work: Path
+) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Names and functions; a function raises AssertionError if its check fails."""
+    checks: list[tuple[str, Callable[[], dict[str, Any]]]] = []
+    for dtype in dtypes:
+        for architecture in ("llama", "gpt2"):
+            checks.append(
+                (
+                    f"{architecture} {dtype} equals the CPU",
+                    lambda a=architecture, d=dtype: compare(a, device, d),
+                )
+            )
+        checks.append(
+            (
+                f"train, evaluate, monitor, checkpoint in {dtype}",
+                lambda d=dtype: run(device, d, work / f"all-{d}"),
+            )
+        )
+        checks.append(
+            (
+                f"resumed run in {dtype} is bitwise equal",
+                lambda d=dtype: resume(device, d, work / f"resume-{d}"),
+            )
+        )
+    checks.append(
+        (
+            "generators on the CPU",
+            lambda: run(device, "float32", work / "split", "generate.device=cpu"),
+        )
+    )
+    checks.append(("LoRA", lambda: run(device, "float32", work / "lora", "learn.lora_rank=2")))
+    for dtype in dtypes:
+        checks.append(
+            (
+                f"{arguments.steps} steps of {arguments.model} in {dtype}",
+                lambda d=dtype: measure(
+                    device, d, arguments.model, arguments.steps, work / f"long-{d}"
+                ),
+            )
+        )
+    return checks
+
+
+def run_check(name: str, check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    started = time.monotonic()
+    print(f"{name} … ", end="", flush=True)
+    try:
+        result = {"name": name, "passed": True, **check()}
+    except Exception as error:  # a failed check does not stop the others
+        if not isinstance(error, AssertionError):
+            traceback.print_exc()
+        result = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
+    result["seconds"] = round(time.monotonic() - started, 2)
+    details = {k: v for k, v in result.items() if k not in {"name", "passed"}}
+    print("passed" if result["passed"] else "FAILED", json.dumps(details), flush=True)
+    return result
+
+
+def compare(architecture: str, device: str, dtype: str) -> dict[str, Any]:
+    found = device_checks.compare_with_cpu(architecture, device, dtype)
+    exceeding = found.exceeding(device_checks.LIMITS[dtype])
+    assert not exceeding, "; ".join(exceeding)
+    return {"differences": device_checks.asdict(found)}
+
+
+def run(device: str, dtype: str, work: Path, *overrides: str) -> dict[str, Any]:
+    found = device_checks.run_everything(device, work, f"dtype={dtype}", *overrides)
+    assert found["summary"]["steps_done"] == 2
+    assert len(found["monitor"]["subjects"]) == 2
+    return {}
+
+
+def resume(device: str, dtype: str, work: Path) -> dict[str, Any]:
+    differing = device_checks.compare_resumed_run(device, work, f"dtype={dtype}")
+    assert not differing, f"{' and '.join(differing)} differ"
+    return {}
+
+
+def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[str, Any]:
+    """Trains and measures; the first two steps, in which the device warms up, are left out."""
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    config = load_config(
+        [],
+        [f"model={model}", f"device={device}", f"dtype={dtype}", f"steps={steps}", f"out={out}",
+         "data.groups_per_step=16", "generate.group_size=8", "generate.max_tokens=64",
+         "learn.microbatch_tokens=8192", "evaluate.problems=0", "checkpoints.save_best=false",
+         "checkpoints.save_above_reward=null", "checkpoints.every=0"],
+    )  # fmt: skip
+    Trainer(config).train()
+    rows = load_metrics(out)
+    difference = max(row["logprob_diff_max"] for row in rows)
+    peak = (
+        torch.cuda.max_memory_allocated(device)
+        if on_gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    assert difference <= MAX_LOGPROB_DIFF[dtype], f"log-probabilities differ by {difference:.2g}"
+    timings = [row["timing"] for row in rows[2:] or rows]
+    return {
+        **{
+            name: statistics.median(timing[name] for timing in timings)
+            for name in ("generate_tokens_per_second", "learn_tokens_per_second")
+        },
+        "peak_memory_gb": round(peak / 1e9, 3),
+        "estimated_memory_gb": describe(estimate_memory(read_size(model), config, training=True)),
+        "logprob_diff_max": difference,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
