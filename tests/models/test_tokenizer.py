@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from glasshouse.models import Policy
-from glasshouse.models.tokenizer import ASSISTANT, END, PAD, SYSTEM, USER, train_tokenizer
+from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
 
 SPECIAL = [PAD, END, USER, ASSISTANT]
 TEXTS = [
@@ -113,9 +113,3 @@ def test_with_phrases_a_token_may_span_words_but_digits_never_merge() -> None:
 @given(st.text())
 def test_with_phrases_any_text_round_trips(text: str) -> None:
     assert PHRASES.decode(PHRASES(text)["input_ids"]) == text
-
-
-def test_with_phrases_the_chat_template_keeps_the_system_message() -> None:
-    chat = [{"role": "system", "content": "Multiply."}, {"role": "user", "content": "2 * 3?"}]
-    prompt = PHRASES.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert prompt == f"{SYSTEM}Multiply.{USER}2 * 3?{ASSISTANT}"

@@ -14,17 +14,13 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 SYSTEM = "<|system|>"
-"""Only in tokenizers whose chat template keeps the system message."""
+"""In tokenizers with phrases; reserved for a chat template that keeps the system message."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}"
     "{% if m['role'] == 'user' %}<|user|>{{ m['content'] }}"
     "{% elif m['role'] == 'assistant' %}<|assistant|>{{ m['content'] }}<|end|>{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-SYSTEM_CHAT_TEMPLATE = CHAT_TEMPLATE.replace(
-    "{% if m['role'] == 'user' %}",
-    "{% if m['role'] == 'system' %}<|system|>{{ m['content'] }}{% elif m['role'] == 'user' %}",
 )
 PRETOKEN_PATTERN = r"\[ANSWER\] ?|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
 """BPE merges only within these: the answer tag, a digit, a word, a punctuation mark, a space."""
@@ -36,8 +32,7 @@ def train_tokenizer(
     texts: Iterable[str], vocab_size: int = 512, *, phrases: bool = False
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer on these texts, wrapped so that transformers can load and save it. With `phrases`,
-    a token may span several words, and the chat template keeps the system message, which then takes only
-    a few tokens."""
+    a token may span several words."""
     bpe = Tokenizer(models.BPE())
     pattern = PHRASE_PATTERN if phrases else PRETOKEN_PATTERN
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -62,5 +57,5 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         model_max_length=512,
     )
-    tokenizer.chat_template = SYSTEM_CHAT_TEMPLATE if phrases else CHAT_TEMPLATE
+    tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

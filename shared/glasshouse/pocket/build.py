@@ -107,10 +107,7 @@ def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[
     samples = []
     for _ in range(recipe.batch_size):
         component, problem, text = phase.draw_demonstration(rng)
-        messages = component.task.messages(problem, component.style)
-        if not phase.system_messages:
-            messages = [message for message in messages if message["role"] != "system"]
-        _, prompt = policy.encode_prompt(messages)
+        _, prompt = policy.encode_prompt(component.task.messages(problem, component.style))
         tokens = [*policy.tokenizer(text)["input_ids"], policy.tokenizer.eos_token_id]
         samples.append(
             TrainingSample(prompt=prompt, tokens=tokens, sampler_logprobs=[], advantage=1.0)

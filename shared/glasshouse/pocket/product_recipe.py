@@ -1,8 +1,8 @@
 """The recipe of the positive control's larger base: products of three by two digits without a CoT.
 
-The model has to compute a product without writing steps. It sees only correct answers until the last phase,
-starting with shorter products. The last phase adds wrong answers (the product with the last digit of the
-right factor only), so that RL has room to improve, and the system message.
+The model has to compute a product without writing steps. It first sees only correct answers, starting with
+shorter products. The last phase adds wrong answers (the product with the last digit of the right factor only),
+so that RL has room to improve.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _mixture(
 PRODUCTS = Recipe(
     name="positive-control-products",
     phases=(
-        Phase(_mixture(SHORT), 400, 3e-3, system_messages=False),
-        Phase(_mixture(ALL), 3_700, 3e-3, system_messages=False),
-        Phase(_mixture(ALL, correct=0.6), 120, 5e-4),
+        Phase(_mixture(SHORT), 400, 3e-3),
+        Phase(_mixture(ALL), 3_700, 3e-3),
+        Phase(_mixture(ALL, correct=0.6), 200, 5e-4),
     ),
     hidden_size=128,
     intermediate_size=512,

@@ -40,8 +40,6 @@ class Phase:
     steps: int
     learning_rate: float
     """Peak learning rate, after a linear warm-up and before a cosine decay."""
-    system_messages: bool = True
-    """Whether prompts have a system message, if the chat template keeps it; without one they are shorter."""
 
     def draw_demonstration(self, rng: random.Random) -> tuple[MixtureComponent, Problem, str]:
         """Draws a component, one of its training problems, and a demonstration. Validation and test
@@ -67,7 +65,7 @@ class Recipe:
     intermediate_size: int = 176
     vocab_size: int = 512
     phrases: bool = False
-    """Tokens may span several words, and the chat template keeps the system message."""
+    """Tokens may span several words, so that prompts are shorter."""
     batch_size: int = 64
     microbatch_tokens: int = 1024
     """Tokens per forward and backward pass: as many as fit into a core's cache."""
