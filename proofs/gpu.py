@@ -10,7 +10,8 @@
 3. 20 steps of the chosen model in float32 and bfloat16: tokens per second and peak memory, and whether the
    log-probabilities of generator and learner agree.
 
-Exit code 0 if all checks pass, 1 if one fails, 2 without a GPU. The report is build/gpu/report.json.
+Exit code 0 if all checks pass, 1 if one fails, 2 without a GPU. The report is build/gpu/report.json. It is not part
+of `make proofs`, which needs no GPU.
 """
 
 from __future__ import annotations

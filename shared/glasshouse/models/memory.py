@@ -64,8 +64,8 @@ def estimate_memory(size: ModelSize, config: Config, *, training: bool) -> Memor
     if not training:
         return MemoryNeeds(4 * n, 0, 0, itemsize * n, 0, config.generate.kv_cache_mb << 20)
     learn = config.learn
-    # Per token and layer: input, norms, q/k/v, attention, three tensors of the MLP, about 4 hidden sizes wide.
-    per_token = (4 if learn.activation_checkpointing else 34) * size.hidden_size * itemsize
+    # Per token and layer, in hidden sizes: input, norms, q, k, v and attention 8, the MLP's tensors 12.
+    per_token = (4 if learn.activation_checkpointing else 20) * size.hidden_size * itemsize
     # Logits, probabilities and their gradient.
     per_token = per_token * size.layers + 3 * 4 * size.vocabulary
     trained = n // 50 if learn.lora_rank else n

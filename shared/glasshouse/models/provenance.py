@@ -24,6 +24,7 @@ def software_versions() -> dict[str, str]:
         "transformers": transformers.__version__,
         "python": sys.version.split()[0],
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{_cpu_model()}",
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
     }
 
 
