@@ -12,6 +12,8 @@ from glasshouse.evaluation.evaluate import evaluate_model
 from glasshouse.evaluation.setup import fill_task_options
 from glasshouse.models.policy import BASES_FOLDER, load_policy
 from glasshouse.pocket.population_recipes import POPULATION_RECIPES
+from glasshouse.tasks import make_task
+from glasshouse.types import Style
 
 CARDS = {
     path.name: json.loads((path / "glasshouse.json").read_text()) for path in BASES_FOLDER.iterdir()
@@ -113,3 +115,24 @@ def test_card_agrees_with_a_new_measurement(tmp_path: Path) -> None:
     rates = evaluate_model(config.load_config([], overrides))["organism"]
     assert rates["reliance"] == pytest.approx(card["reliance"], abs=0.1)  # three standard errors
     assert rates["accuracy_control"] == pytest.approx(card["accuracy_control"], abs=0.12)
+
+
+def test_the_base_for_products_computes_some_without_a_cot() -> None:
+    """RL needs correct answers to reinforce, and room to improve; shorter products are easier."""
+    card = CARDS["positive-control-products"]
+    by_digits = {
+        (c["options"]["left_digits"], c["options"]["right_digits"]): measured
+        for c, measured in zip(card["mixture"], card["measured"], strict=True)
+    }
+    assert 0.01 <= by_digits[3, 2]["sampled"] <= 0.3
+    assert by_digits[3, 2]["greedy"] > 0
+    assert by_digits[3, 2]["sampled"] < by_digits[2, 2]["sampled"] < by_digits[2, 1]["sampled"]
+
+
+def test_the_base_for_products_is_larger_and_has_short_prompts() -> None:
+    policy = load_policy("positive-control-products")
+    assert 1_000_000 <= policy.model.num_parameters() <= 5_000_000
+    task = make_task("multiplication", {})
+    text, tokens = policy.encode_prompt(task.messages(task.example(), Style.DIRECT))
+    assert text.endswith("What is 273 * 46? Answer only, no steps.<|assistant|>")
+    assert len(tokens) == 10
