@@ -126,7 +126,7 @@ def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: P
         ({"split": "validation/greedy", "group": "1"}, {"split": "validation/greedy", "group": 1}),
     ]
     for parameters, options in cases:
-        chosen = select(index, parse_query(parameters))
+        chosen = select(index, parse_query(parameters), index.records)
         found = {
             place[(KINDS[r["kind"]], r["step"], index.splits[r["split"]], r["group"], r["sample"])]
             for r in index.records[chosen]

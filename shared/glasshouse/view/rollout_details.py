@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,15 +35,16 @@ class FrameCache:
 
     def __init__(self) -> None:
         self._frames: OrderedDict[str, list[Row]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def rows(self, frame: Frame) -> list[Row]:
-        if frame.identity not in self._frames:
-            rows = frame.read()
-            self._frames[frame.identity] = rows
-            while len(self._frames) > CACHED_FRAMES:
-                self._frames.popitem(last=False)
-        self._frames.move_to_end(frame.identity)
-        return self._frames[frame.identity]
+        with self._lock:
+            if frame.identity not in self._frames:
+                self._frames[frame.identity] = frame.read()
+                while len(self._frames) > CACHED_FRAMES:
+                    self._frames.popitem(last=False)
+            self._frames.move_to_end(frame.identity)
+            return self._frames[frame.identity]
 
 
 def parse_ref(ref: str) -> tuple[str, int, int]:
@@ -109,10 +111,10 @@ def load_group(
 
 def list_suspicious(index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache) -> list[Row]:
     """Each suspicion with the number of its rollouts and the newest of them in full."""
-    groups = []
+    groups, records = [], index.records
     for id, label in SUSPICIONS.items():
-        places = np.flatnonzero(select(index, RolloutQuery(suspicious=id)))
-        newest = places[np.argsort(-index.records["step"][places], kind="stable")]
+        places = np.flatnonzero(select(index, RolloutQuery(suspicious=id), records))
+        newest = places[np.argsort(-records["step"][places], kind="stable")]
         examples = []
         for number in newest[:MAX_EXAMPLES]:
             ref = describe_record(index, int(number))["ref"]
@@ -163,7 +165,7 @@ def load_problem(
 ) -> list[Row]:
     """Every held-out rollout of one problem, in full, by step."""
     records = index.records
-    mask = select(index, RolloutQuery(key=key))
+    mask = select(index, RolloutQuery(key=key), records)
     mask &= (records["kind"] == 1) | (records["kind"] == 3)
     rollouts = []
     for number in np.flatnonzero(mask)[:MAX_PROBLEM_ROLLOUTS]:

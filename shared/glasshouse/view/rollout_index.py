@@ -16,6 +16,7 @@ import fcntl
 import json
 import mmap
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,16 +148,13 @@ class RolloutIndex:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock: IO[str] | None = None
         self.folder = self._open_folder(folder)
-        self._records = np.empty(0, RECORD)
-        self._count = 0
+        self._capacity = np.empty(0, RECORD)
+        self.records: Records = self._capacity[:0]
+        """The records of all indexed rollouts. Handlers read it once: it is replaced, not changed,
+        while the index grows in another thread."""
         self._maps: dict[str, tuple[int, mmap.mmap]] = {}
         self._by_identity: dict[str, dict[str, Any]] = {}
         self._load()
-
-    @property
-    def records(self) -> Records:
-        """The records of all indexed rollouts; later appends do not change the returned array."""
-        return self._records[: self._count]
 
     @property
     def total_frames(self) -> int:
@@ -175,9 +173,6 @@ class RolloutIndex:
     def damage(self) -> list[str]:
         """What cannot be read of the log."""
         return [f"{f['kind']}, step {f['step']}: {f['damage']}" for f in self.frames if f["damage"]]
-
-    def find_frame(self, kind: str, step: int) -> list[dict[str, Any]]:
-        return [f for f in self.frames if f["kind"] == kind and f["step"] == step]
 
     # --- building --------------------------------------------------------------------------
 
@@ -216,13 +211,13 @@ class RolloutIndex:
             records[number]["preview_end"] = preview_start + len(preview)
         self._write("search.bin", search_start, bytes(search))
         self._write("preview.bin", preview_start, bytes(preview))
-        self._write("columns.bin", self._count * RECORD.itemsize, records.tobytes())
+        self._write("columns.bin", len(self.records) * RECORD.itemsize, records.tobytes())
         line = {
             "identity": frame.identity,
             "kind": frame.kind,
             "step": frame.step,
-            "start": self._count,
-            "end": self._count + len(rows),
+            "start": len(self.records),
+            "end": len(self.records) + len(rows),
             "damage": damage,
             "splits": self.splits[splits:],
             "monitors": self.monitor_names[monitors:],
@@ -230,7 +225,7 @@ class RolloutIndex:
         with open(self.folder / "frames.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self._grow(records)
-        self.frames.append(line)
+        self.frames = [*self.frames, line]
         self._by_identity[frame.identity] = line
 
     def _fill(self, records: Records, number: int, kind: str, row: Mapping[str, Any]) -> None:
@@ -277,7 +272,8 @@ class RolloutIndex:
 
     def search_bytes(self) -> mmap.mmap | bytes:
         """The lower-case texts of all rollouts; see `search_end` of the records."""
-        return self._map("search.bin", int(self.records["search_end"][-1]) if self._count else 0)
+        records = self.records
+        return self._map("search.bin", int(records["search_end"][-1]) if len(records) else 0)
 
     def preview(self, number: int) -> dict[str, Any]:
         """What a list shows of one rollout."""
@@ -350,10 +346,15 @@ class RolloutIndex:
         self.frames = self.frames[:frames]
         self._by_identity = {frame["identity"]: frame for frame in self.frames}
         count = self.frames[-1]["end"] if self.frames else 0
-        self._records = self._records[:count].copy()
-        self._count = count
-        for _, mapped in self._maps.values():
-            mapped.close()
+        self._capacity = self.records[:count].copy()
+        self.records = self._capacity
+        sizes = dict(zip(("search.bin", "preview.bin"), self._ends(), strict=True))
+        for name, size in {**sizes, "columns.bin": count * RECORD.itemsize}.items():
+            # A new file: reading a shrunken one through an older map would end the process.
+            kept = self.folder / f"{name}.tmp"
+            with open(self.folder / name, "rb") as old, open(kept, "wb") as new:
+                shutil.copyfileobj(_Prefix(old, size), new)
+            os.replace(kept, self.folder / name)
         self._maps.clear()
         self._rewrite_frames()
 
@@ -370,19 +371,20 @@ class RolloutIndex:
             file.write(data)
 
     def _ends(self) -> tuple[int, int]:
-        if not self._count:
+        if not len(self.records):
             return 0, 0
-        last = self._records[self._count - 1]
+        last = self.records[-1]
         return int(last["search_end"]), int(last["preview_end"])
 
     def _grow(self, records: Records) -> None:
-        needed = self._count + len(records)
-        if needed > len(self._records):
-            grown = np.empty(max(needed, 2 * len(self._records), 1024), RECORD)
-            grown[: self._count] = self._records[: self._count]
-            self._records = grown
-        self._records[self._count : needed] = records
-        self._count = needed
+        count, needed = len(self.records), len(self.records) + len(records)
+        capacity = self._capacity
+        if needed > len(capacity):
+            capacity = np.empty(max(needed, 2 * len(capacity), 1024), RECORD)
+            capacity[:count] = self.records
+        capacity[count:needed] = records
+        self._capacity = capacity
+        self.records = capacity[:needed]
 
     def _map(self, name: str, size: int) -> mmap.mmap | bytes:
         """The first `size` bytes of a file, mapped into memory."""
@@ -395,6 +397,18 @@ class RolloutIndex:
                 mapped = (length, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ))
             self._maps[name] = mapped  # the old map is freed when its last user is done
         return mapped[1]
+
+
+class _Prefix:
+    """The first bytes of a file, for `shutil.copyfileobj`."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self.file, self.left = file, size
+
+    def read(self, length: int) -> bytes:
+        data = self.file.read(min(length, self.left))
+        self.left -= len(data)
+        return data
 
 
 def cache_folder(cache: Path, run: Path) -> Path:

@@ -98,9 +98,11 @@ def parse_query(values: Mapping[str, str]) -> RolloutQuery:
     return query
 
 
-def select(index: RolloutIndex, query: RolloutQuery, *, with_reward: bool = True) -> Mask:
-    """Which rollouts match; `with_reward=False` leaves out the range of rewards, for the histogram."""
-    records = index.records
+def select(
+    index: RolloutIndex, query: RolloutQuery, records: Records, *, with_reward: bool = True
+) -> Mask:
+    """Which of `records` match; `with_reward=False` leaves out the range of rewards, for the
+    histogram."""
     mask = np.ones(len(records), dtype=bool)
     if query.kind:
         mask &= records["kind"] == KINDS.index(query.kind)
@@ -133,7 +135,7 @@ def select(index: RolloutIndex, query: RolloutQuery, *, with_reward: bool = True
             bits = 1 << list(SUSPICIONS).index(query.suspicious)
         mask &= (records["suspicion"] & bits) != 0
     if query.text:
-        mask &= search_text(index, query.text, mask)
+        mask &= search_text(index, query.text, records, mask)
     if with_reward and query.min_reward is not None:
         mask &= records["reward"] >= query.min_reward - 1e-6
     if with_reward and query.max_reward is not None:
@@ -151,7 +153,7 @@ def _select_verdict(index: RolloutIndex, records: Records, verdict: str) -> Mask
     return is_scored & (~is_flagged if verdict.startswith("!") else is_flagged)
 
 
-def search_text(index: RolloutIndex, text: str, candidates: Mask) -> Mask:
+def search_text(index: RolloutIndex, text: str, records: Records, candidates: Mask) -> Mask:
     """Which rollouts contain the text; only the range of the candidates is scanned."""
     needle = text.replace("\0", " ").lower().encode("utf-8", "replace")
     found = np.zeros(len(candidates), dtype=bool)
@@ -159,7 +161,7 @@ def search_text(index: RolloutIndex, text: str, candidates: Mask) -> Mask:
     if not len(places):
         return found
     first, last = int(places[0]), int(places[-1])
-    ends = index.records["search_end"]
+    ends = records["search_end"]
     start = int(ends[first - 1]) if first else 0
     data = index.search_bytes()
     for number in _find_rows(data, needle, ends[first : last + 1], start):
@@ -183,7 +185,7 @@ def _find_rows(
 def list_rollouts(index: RolloutIndex, query: RolloutQuery) -> dict[str, Any]:
     """One page of the matching rollouts, with counts and the histogram of their rewards."""
     records = index.records
-    before_reward = select(index, query, with_reward=False)
+    before_reward = select(index, query, records, with_reward=False)
     matching = before_reward
     if query.min_reward is not None:
         matching = matching & (records["reward"] >= query.min_reward - 1e-6)

@@ -81,7 +81,7 @@ function render(): void {
     document.title = `${route.id} · Glasshouse`;
     openRun(content, route.id, route.tab);
   } else {
-    replace(content, notice("error", "There is no such page.", h("a", { href: link("runs") }, "All runs")));
+    replace(content, h("h1", {}, "Glasshouse"), notice("error", "There is no such page.", h("a", { href: link("runs") }, "All runs")));
   }
   drawNav();
   window.scrollTo(0, 0);
@@ -99,7 +99,7 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
   const drawHead = (): void => {
     const run = here.run;
     if (here.error) {
-      replace(content, notice("error", "The run cannot be shown.", here.error, " ", h("a", { href: link("runs") }, "All runs")));
+      replace(content, h("h1", {}, id), notice("error", "The run cannot be shown.", here.error, " ", h("a", { href: link("runs") }, "All runs")));
       return;
     }
     if (!run) {
