@@ -26,6 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,42 +104,28 @@ def list_checks(
 ) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
     """Names and functions; a function raises AssertionError if its check fails."""
     checks: list[tuple[str, Callable[[], dict[str, Any]]]] = []
-    for dtype in dtypes:
-        for architecture in ("llama", "gpt2"):
-            checks.append(
-                (
-                    f"{architecture} {dtype} equals the CPU",
-                    lambda a=architecture, d=dtype: compare(a, device, d),
-                )
-            )
-        checks.append(
+    for d in dtypes:
+        checks += [
+            (f"llama {d} equals the CPU", partial(compare, "llama", device, d)),
+            (f"gpt2 {d} equals the CPU", partial(compare, "gpt2", device, d)),
             (
-                f"train, evaluate, monitor, checkpoint in {dtype}",
-                lambda d=dtype: run(device, d, work / f"all-{d}"),
-            )
-        )
-        checks.append(
+                f"train, evaluate, monitor, checkpoint in {d}",
+                partial(run, device, d, work / f"all-{d}"),
+            ),
             (
-                f"resumed run in {dtype} is bitwise equal",
-                lambda d=dtype: resume(device, d, work / f"resume-{d}"),
-            )
-        )
-    checks.append(
-        (
-            "generators on the CPU",
-            lambda: run(device, "float32", work / "split", "generate.device=cpu"),
-        )
-    )
-    checks.append(("LoRA", lambda: run(device, "float32", work / "lora", "learn.lora_rank=2")))
-    for dtype in dtypes:
-        checks.append(
-            (
-                f"{arguments.steps} steps of {arguments.model} in {dtype}",
-                lambda d=dtype: measure(
-                    device, d, arguments.model, arguments.steps, work / f"long-{d}"
-                ),
-            )
-        )
+                f"resumed run in {d} is bitwise equal",
+                partial(resume, device, d, work / f"resume-{d}"),
+            ),
+        ]
+    on_cpu, lora = "generate.device=cpu", "learn.lora_rank=2"
+    checks += [
+        ("generators on the CPU", partial(run, device, "float32", work / "split", on_cpu)),
+        ("LoRA", partial(run, device, "float32", work / "lora", lora)),
+    ]
+    model, steps = arguments.model, arguments.steps
+    for d in dtypes:
+        long = partial(measure, device, d, model, steps, work / f"long-{d}")
+        checks.append((f"{steps} steps of {model} in {d}", long))
     return checks
 
 

@@ -37,7 +37,7 @@ aten = torch.ops.aten
 class DeviceTensor(torch.Tensor):
     """A tensor on the stand-in device."""
 
-    inner: torch.Tensor
+    on_cpu: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, requires_grad: bool = False) -> DeviceTensor:
@@ -47,17 +47,19 @@ class DeviceTensor(torch.Tensor):
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device=torch.device(NAME, 0), requires_grad=requires_grad,
         )  # fmt: skip
-        tensor.inner = inner
+        tensor.on_cpu = inner
         return tensor
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"DeviceTensor({self.inner})"
+        return f"DeviceTensor({self.on_cpu})"
 
     def tolist(self) -> Any:  # torch refuses it for subclasses
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _run(func, args, kwargs or {})
 
 
@@ -88,7 +90,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     inner_args, inner_kwargs = tree_map(
-        lambda t: t.inner if isinstance(t, DeviceTensor) else t, (args, kwargs)
+        lambda t: t.on_cpu if isinstance(t, DeviceTensor) else t, (args, kwargs)
     )
     out = func(*inner_args, **inner_kwargs)
     if name == "copy_":  # returns its first argument, whichever device that is on
