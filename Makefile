@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV   := .venv
 BENCH  := .venv-bench
 TRACK  := .venv-track
+DOCS   := .venv-docs
 BIN    := $(VENV)/bin
 EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard,view
 TRACKERS := mlflow,tensorboard,trackio,wandb
@@ -54,8 +55,12 @@ view-assets: ## build the front end of `glasshouse view` into the package (needs
 view-screenshots: $(VENV)/.ready ## docs/figures/view-*: train a run, photograph its page, and record it live (5 min)
 	@$(BIN)/python -m tools.view_screenshots $(ARGS)
 
+.PHONY: docs
+docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site into build/site; a broken link is an error
+	@$(BIN)/python tools/docs_site.py && $(DOCS)/bin/mkdocs build $(ARGS)
+
 .PHONY: lock
-lock: $(VENV)/.ready ## write requirements.lock: the installed versions with the hashes of their files
+lock: $(VENV)/.ready ## write constraints.txt and requirements.lock: the installed versions, and the hashes of their files
 	@$(BIN)/python tools/lock.py
 
 ##@ Images (docs/images.md)
@@ -151,6 +156,10 @@ parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a milli
 view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory, accessibility (10 min)
 	@$(BIN)/python -m proofs.view_speed $(ARGS)
 
+.PHONY: wheel-proof
+wheel-proof: $(VENV)/.ready ## build the wheel, install it into a new environment, run the demo there (10 min)
+	@$(BIN)/python -m proofs.wheel $(ARGS)
+
 .PHONY: compare-trl
 compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those of TRL (1 min)
 	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)
@@ -174,29 +183,37 @@ pocket: $(VENV)/.ready ## rebuild the embedded model into build/pocket (under 1 
 # compiled, on the second core while pip installs the rest. The pip that comes with Python 3.11 needs twice the CPU time
 # of today's to read the index pages, hence --upgrade-deps. setuptools warns about every editable installation.
 INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The build of PyTorch: CUDA with an NVIDIA driver, else the CPU build of this index if it can be reached, else what
+# pip's index has (docs/install.md). TORCH_CPU_INDEX= skips the second.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+INSTALL_TORCH = build=$$($(PYTHON) tools/torch_build.py "$(TORCH_CPU_INDEX)") && $(call INSTALL,$(1)) $$build
 COMPILE = $(1)/bin/python -m compileall -qq $(1)/lib/python*/site-packages/{torch,sympy} || true
 EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
 # $(call timed,what it does,command): prints both ends of a slow set-up step.
 timed = @printf '%s … ' '$(1)'; start=$$SECONDS; $(2) && echo "$$((SECONDS - start)) s"
 
-$(VENV)/.ready: shared/pyproject.toml Makefile
+$(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "error: Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
 	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv --upgrade-deps $(VENV) > /dev/null)
-	$(call timed,set-up 2/3: install PyTorch (large; a few minutes),$(call INSTALL,$(VENV)) "torch==2.13.0")
-	$(call timed,set-up 3/3: install glasshouse and its extras,{ { $(call COMPILE,$(VENV)); } & $(call INSTALL,$(VENV)) -e "shared[$(EXTRAS)]" && wait; })
+	$(call timed,set-up 2/3: install PyTorch (large; a few minutes),$(call INSTALL_TORCH,$(VENV)))
+	$(call timed,set-up 3/3: install glasshouse and its extras,{ { $(call COMPILE,$(VENV)); } & $(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && wait; })
 	@touch $@
 
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(BENCH),$(PYTHON) -m venv $(BENCH))
-	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL,$(BENCH)) "torch==2.13.0")
+	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(BENCH)))
 	$(call timed,set-up 3/3: install TRL,$(call INSTALL,$(BENCH)) -r bench/requirements.txt -e shared)
 	@touch $@
 
 $(TRACK)/.ready: shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(TRACK),$(PYTHON) -m venv $(TRACK))
-	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL,$(TRACK)) "torch==2.13.0")
+	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(TRACK)))
 	$(call timed,set-up 3/3: install the trackers,$(call INSTALL,$(TRACK)) pytest pytest-timeout -e "shared[$(TRACKERS)]")
+	@touch $@
+
+$(DOCS)/.ready: shared/pyproject.toml
+	$(call timed,set-up: create $(DOCS) and install mkdocs,$(PYTHON) -m venv $(DOCS) && $(call INSTALL,$(DOCS)) $$($(PYTHON) tools/docs_requirements.py))
 	@touch $@
 
 .PHONY: help

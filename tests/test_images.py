@@ -145,7 +145,7 @@ def test_a_code_change_rebuilds_no_dependency() -> None:
     """The base image contains no code; experiments copy code after they install requirements."""
     copied = re.findall(r"^COPY (.*)", BASE_DOCKERFILE.read_text(), re.MULTILINE)
     assert [line for line in copied if line.startswith("shared")] == [
-        "shared/pyproject.toml shared/"
+        "shared/pyproject.toml shared/README.md shared/LICENSE shared/"
     ]
     assert not [line for line in copied if line.startswith("training")]
     template = (TEMPLATE / "Dockerfile").read_text()

@@ -1,4 +1,4 @@
-"""requirements.lock: every dependency at a tested version, each file with its hash, no index."""
+"""requirements.lock and constraints.txt: every dependency at a tested version, no index; the build of PyTorch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tools.lock import HEADER, LOCK, format_lock
+from tools.lock import CONSTRAINTS, HEADER, LOCK, format_constraints, format_lock
+from tools.torch_build import choose_build, is_reachable, read_pin
+
+import glasshouse
 
 ROOT = Path(__file__).resolve().parent.parent
-TRACKERS = {"mlflow", "trackio", "wandb"}
-"""Extras with their own environment, .venv-track."""
+SEPARATE = {"docs", "mlflow", "trackio", "wandb"}
+"""Extras with their own environments, .venv-docs and .venv-track."""
 ENTRY = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
 
 
@@ -22,7 +27,7 @@ def test_every_dependency_is_locked_with_a_hash_at_a_version_that_is_allowed() -
     assert ENTRY.sub("", text) == ""  # nothing else, no index for example
     project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].items()
-    lines = project["dependencies"] + [x for name, e in extras if name not in TRACKERS for x in e]
+    lines = project["dependencies"] + [x for name, e in extras if name not in SEPARATE for x in e]
     for requirement in map(Requirement, lines):
         if requirement.name != "torch":  # its CPU and CUDA builds are different files
             version = entries[canonicalize_name(requirement.name)]
@@ -30,10 +35,48 @@ def test_every_dependency_is_locked_with_a_hash_at_a_version_that_is_allowed() -
     assert "torch" not in entries
 
 
-def test_the_header_names_the_tested_torch() -> None:
-    dependencies = (ROOT / "shared" / "pyproject.toml").read_text()
-    (torch,) = re.findall(r'"torch==([^"]+)"', dependencies)
-    assert f"torch=={torch} first" in LOCK.read_text()
+def test_constraints_are_the_versions_of_the_lock_and_of_torch() -> None:
+    pins = [m["name"] + "==" + m["version"] for m in ENTRY.finditer(LOCK.read_text())]
+    torch = read_pin(CONSTRAINTS.read_text())
+    assert CONSTRAINTS.read_text() == format_constraints([*pins, torch])
+    project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
+    required = next(x for x in map(Requirement, project["dependencies"]) if x.name == "torch")
+    assert required.specifier.contains(torch.partition("==")[2])
+    for file in ("requirements.lock", "training/Dockerfile.base", "bench/requirements.txt"):
+        assert torch in (ROOT / file).read_text(), file
+
+
+@pytest.mark.parametrize(
+    ("driver", "reachable", "expected"),
+    [
+        (True, True, ["torch==2.13.0"]),
+        (False, True, ["torch==2.13.0+cpu", "--extra-index-url", "https://cpu.example"]),
+        (False, False, ["torch==2.13.0"]),
+    ],
+)
+def test_the_driver_decides_the_build_of_torch(
+    driver: bool, reachable: bool, expected: list[str]
+) -> None:
+    arguments, sentence = choose_build(
+        "torch==2.13.0", "https://cpu.example", "linux", lambda: driver, lambda url: reachable
+    )
+    assert arguments == expected
+    assert ("CUDA build" in sentence) == driver
+    assert ("CPU build" in sentence) == (reachable and not driver)
+
+
+def test_an_index_that_does_not_answer_is_not_reachable() -> None:
+    assert not is_reachable("http://127.0.0.1:9")
+    assert not is_reachable("no address")
+
+
+def test_licence_and_version_are_in_one_place() -> None:
+    assert (ROOT / "shared" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
+    assert glasshouse.__version__ == project["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
 
 
 def test_the_lock_does_not_say_where_a_file_was_downloaded() -> None:

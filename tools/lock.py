@@ -1,10 +1,13 @@
-"""Writes requirements.lock: the tested versions of all packages, with the hashes of their files.
+"""Writes the tested versions of all packages: constraints.txt, and requirements.lock with hashes.
 
     make lock        after changing a dependency, with the tested environment in .venv
 
 The versions are those installed in .venv. pip resolves the file of each for this platform, without
 installing it, and reports its SHA-256. PyTorch is pinned by version only, because its CPU and CUDA
 builds are different files; glasshouse itself is installed from this repository.
+
+There are two files because pip refuses an editable installation as soon as a constraint has a hash:
+`make setup` uses constraints.txt, on every platform; requirements.lock is for this platform only.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+CONSTRAINTS = ROOT / "constraints.txt"
 EXCLUDED = {"pip", "setuptools", "torch"}
+CONSTRAINTS_HEADER = """\
+# The versions with which Glasshouse is tested, for `pip install -c constraints.txt`: `make setup` uses this file.
+# Created by `make lock`, together with requirements.lock, which has the same versions with the hashes of their files.
+"""
 HEADER = """\
 # The versions with which Glasshouse is tested, with the SHA-256 of each file. Created by `make lock`.
 # Python {python}, {system} {machine}: on another platform pip selects other files and refuses them.
@@ -40,8 +48,10 @@ def main() -> int:
         print("error: torch is not installed in this environment; run make setup.", file=sys.stderr)
         return 2
     pins = [f"{name}=={version}" for name, version in versions.items() if name not in EXCLUDED]
-    LOCK.write_text(format_lock(resolve_files(pins), versions["torch"].partition("+")[0]))
-    print(f"{LOCK.name}: {len(pins)} packages")
+    torch = versions["torch"].partition("+")[0]
+    LOCK.write_text(format_lock(resolve_files(pins), torch))
+    CONSTRAINTS.write_text(format_constraints([*pins, f"torch=={torch}"]))
+    print(f"{LOCK.name}, {CONSTRAINTS.name}: {len(pins)} packages and torch")
     return 0
 
 
@@ -78,6 +88,11 @@ def format_lock(entries: list[dict[str, Any]], torch: str) -> str:
         machine=platform.machine(), torch=torch,
     )  # fmt: skip
     return header + "".join(sorted(lines))
+
+
+def format_constraints(pins: list[str]) -> str:
+    """Return the text of the constraints file: one `name==version` per line."""
+    return CONSTRAINTS_HEADER + "\n".join(sorted(pins)) + "\n"
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from glasshouse.tasks import register_task
     from glasshouse.types import Grade, Problem
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "Config",
@@ -105,6 +105,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # of shared/pyproject.toml
+        return importlib.import_module("importlib.metadata").version("glasshouse")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
