@@ -15,7 +15,7 @@ from glasshouse.errors import RunError
 from glasshouse.view.rollout_index import Frame, RolloutIndex
 from glasshouse.view.rollout_query import RolloutQuery, describe_record, select
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
-from glasshouse.view.text_monitors import score_row
+from glasshouse.view.text_monitors import score_rows
 
 Row = dict[str, Any]
 CACHED_FRAMES = 4
@@ -72,7 +72,7 @@ def describe_rollout(index: RolloutIndex, row: Mapping[str, Any]) -> Row:
     text = str(row["completion"])
     verdicts = row.get("verdicts")
     if verdicts is None:
-        verdicts = score_row(index.monitors, row)
+        verdicts = score_rows(index.monitors, [row])[0]
     found = find_suspicions(row, verdicts)
     keys = (
         "ref", "kind", "step", "split", "group", "sample", "task", "key", "level", "question", "gold",

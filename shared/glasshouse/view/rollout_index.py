@@ -34,7 +34,7 @@ from glasshouse.store.manifest import ManifestEntry, read_manifest
 from glasshouse.types import ExtractionRule, StopReason
 from glasshouse.view.monitored import read_monitored_rollouts
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
-from glasshouse.view.text_monitors import score_row
+from glasshouse.view.text_monitors import Verdict, score_rows
 
 VERSION = 1
 """Changes with the format of the index and with what it computes; older caches are rebuilt."""
@@ -203,8 +203,11 @@ class RolloutIndex:
         search, preview = bytearray(), bytearray()
         search_start, preview_start = self._ends()
         splits, monitors = len(self.splits), len(self.monitor_names)
+        unscored = [row for row in rows if "verdicts" not in row]
+        scored = iter(score_rows(self.monitors, unscored))
         for number, row in enumerate(rows):
-            self._fill(records, number, frame.kind, row)
+            verdicts = row["verdicts"] if "verdicts" in row else next(scored)
+            self._fill(records, number, frame.kind, row, verdicts)
             search += encode_search_text(row)
             preview += encode_preview(row)
             records[number]["search_end"] = search_start + len(search)
@@ -228,11 +231,15 @@ class RolloutIndex:
         self.frames = [*self.frames, line]
         self._by_identity[frame.identity] = line
 
-    def _fill(self, records: Records, number: int, kind: str, row: Mapping[str, Any]) -> None:
-        verdicts = row.get("verdicts")
-        if verdicts is None:
-            verdicts = score_row(self.monitors, row)
-        elif new := [name for name in verdicts if name not in self.monitor_names]:
+    def _fill(
+        self,
+        records: Records,
+        number: int,
+        kind: str,
+        row: Mapping[str, Any],
+        verdicts: Mapping[str, Verdict],
+    ) -> None:
+        if new := [name for name in verdicts if name not in self.monitor_names]:
             self.monitor_names += new[: MAX_MONITORS - len(self.monitor_names)]
         flagged = scored = 0
         for bit, name in enumerate(self.monitor_names):

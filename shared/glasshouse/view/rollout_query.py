@@ -6,9 +6,7 @@ scans the texts of the index (`search.bin`) from one rollout to the next.
 
 from __future__ import annotations
 
-import bisect
 import mmap
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +20,8 @@ from glasshouse.view.suspicion import SUSPICIONS
 
 HISTOGRAM_BINS = 40
 MAX_PAGE = 200
+BLOCK_ROWS = 256
+"""Rollouts that a search looks at together."""
 SORTS: Mapping[str, tuple[str, bool]] = {
     "step": ("step", False),
     "-step": ("step", True),
@@ -164,21 +164,22 @@ def search_text(index: RolloutIndex, text: str, records: Records, candidates: Ma
     ends = records["search_end"]
     start = int(ends[first - 1]) if first else 0
     data = index.search_bytes()
-    for number in _find_rows(data, needle, ends[first : last + 1], start):
-        found[first + number] = True
+    found[[first + row for row in _find_rows(data, needle, ends[first : last + 1], start)]] = True
     return found
 
 
 def _find_rows(
     data: mmap.mmap | bytes, needle: bytes, ends: NDArray[Any], start: int
 ) -> Sequence[int]:
-    """The numbers of the rows that contain the needle: one search per row that has a match."""
-    limits = array("Q", ends.astype(np.uint64).tobytes())
-    rows, position, number, stop = [], start, 0, limits[-1]
-    while (position := data.find(needle, position, stop)) >= 0:
-        number = bisect.bisect_right(limits, position, number)
-        rows.append(number)
-        position = limits[number]
+    """The numbers of the rows that contain the needle. A block without it is skipped by one search;
+    the rows of the others are tested one by one, so a text that is everywhere is quick too."""
+    rows = list[int]()
+    for first in range(0, len(ends), BLOCK_ROWS):
+        end = int(ends[min(first + BLOCK_ROWS, len(ends)) - 1])
+        if data.find(needle, start, end) >= 0:
+            texts = data[start:end].split(b"\0")
+            rows += [first + number for number, text in enumerate(texts) if needle in text]
+        start = end
     return rows
 
 
@@ -249,9 +250,8 @@ def reward_histogram(rewards: NDArray[Any], before: Mask, matching: Mask) -> dic
     low, high = float(values.min()), float(values.max())
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, HISTOGRAM_BINS + 1)
-    counts, _ = np.histogram(values, edges)
-    chosen, _ = np.histogram(rewards[matching & known], edges)
+    counts, edges = np.histogram(values, HISTOGRAM_BINS, (low, high))
+    chosen, _ = np.histogram(rewards[matching & known], HISTOGRAM_BINS, (low, high))
     return {"edges": edges.tolist(), "all": counts.tolist(), "selected": chosen.tolist()}
 
 

@@ -37,7 +37,7 @@ REPETITION = 0.06
 def find_suspicions(row: Mapping[str, Any], verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     """The reasons by suspicion; empty if there is none.
 
-    Example: `find_suspicions(row, score_row(monitors, row))` may give
+    Example: `find_suspicions(row, score_rows(monitors, [row])[0])` may give
     `{"fallback": "the answer 12 is the last number of the text; no tag announces it"}`
     """
     text, found = str(row["completion"]), {}
@@ -86,7 +86,7 @@ def describe_garbling(text: str) -> str:
     text = text[:MAX_CHECKED]
     if not text:
         return ""
-    if not (text.isascii() and text.isprintable()):
+    if not text.replace("\n", "").isprintable():
         strange = [c for c in set(text) if c not in "\n\t\r" and _is_strange(c)]
         share = sum(text.count(c) for c in strange) / len(text)
         if share > GARBLED_SHARE or "\ufffd" in strange:

@@ -47,20 +47,25 @@ def make_text_monitors(config: Mapping[str, Any]) -> list[Monitor]:
     return monitors
 
 
-def score_row(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> dict[str, Verdict]:
-    """The verdict of each monitor on a row of the rollout log."""
-    verdicts = {}
+def score_rows(
+    monitors: Sequence[Monitor], rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Verdict]]:
+    """The verdict of each monitor on each row of the rollout log."""
+    verdicts: list[dict[str, Verdict]] = [{} for _ in rows]
     for monitor in monitors:
-        view = make_view(
-            monitor.scope,
-            prompt=row["prompt"],
-            question=row["question"],
-            completion=row["completion"],
-        )
-        output = score_all(monitor, [view])[0]
-        verdicts[monitor.name] = {
-            "score": output.score,
-            "flagged": output.flagged,
-            "reason": output.reason,
-        }
+        views = [
+            make_view(
+                monitor.scope,
+                prompt=row["prompt"],
+                question=row["question"],
+                completion=row["completion"],
+            )
+            for row in rows
+        ]
+        for verdict, output in zip(verdicts, score_all(monitor, views), strict=True):
+            verdict[monitor.name] = {
+                "score": output.score,
+                "flagged": output.flagged,
+                "reason": output.reason,
+            }
     return verdicts

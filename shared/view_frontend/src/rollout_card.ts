@@ -75,7 +75,7 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
           options.ontint && rollout.has_tokens ? segmented("Tint tokens", options.tint, [["none", "No tint"], ["logprob", "Log-probability"], ["advantage", "Advantage"], ["entropy", "Entropy"]], (t) => options.ontint!(t as Tint)) : null)
       : null,
     text,
-    h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout)),
+    h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout, options.compact ?? false)),
     options.compact ? null : h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),
     options.compact ? null : h("footer", { class: "toolbar slim" },
       h("a", { class: "button", href: link("run", run, "problems", { key: rollout.key }) }, "Same problem across checkpoints"),
@@ -97,15 +97,15 @@ function termsTable(rollout: Rollout): HTMLElement | null {
       h("tr", { class: "sum" }, h("th", { scope: "row" }, "reward"), h("td", { class: "numeric" }, number(rollout.reward)))));
 }
 
-function verdictsTable(rollout: Rollout): HTMLElement | null {
+function verdictsTable(rollout: Rollout, compact: boolean): HTMLElement | null {
   const verdicts = Object.entries(rollout.verdicts);
   if (!verdicts.length) return null;
   return h("table", { class: "mini" }, h("caption", {}, "Monitors"),
-    h("tbody", {}, verdicts.map(([name, v]) => h("tr", {},
+    h("tbody", {}, verdicts.map(([name, v]) => h("tr", { title: compact ? visible(v.reason) : null },
       h("th", { scope: "row" }, label(name)),
       h("td", { class: "numeric" }, number(v.score, 2)),
       h("td", {}, v.flagged === null ? "failed" : h("span", { class: v.flagged ? "flag on" : "flag" }, v.flagged ? "⚑ flagged" : "not flagged")),
-      h("td", { class: "muted" }, visible(v.reason))))));
+      compact ? null : h("td", { class: "muted" }, visible(v.reason))))));
 }
 
 function toMarkdown(run: string, r: Rollout): string {

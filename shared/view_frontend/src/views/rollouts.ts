@@ -74,7 +74,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
   const render = (): void => {
     if (!page) return;
     const { params } = current();
-    const ref = params.get("ref") ?? "";
+    const ref = params.get("ref") ?? page.rows[0]?.ref ?? "";
     if (document.activeElement !== search) search.value = params.get("text") ?? "";
     histogram.update(page.histogram, params.get("min_reward"), params.get("max_reward"));
     drawFilters(page);
