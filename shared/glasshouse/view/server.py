@@ -88,6 +88,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, candidate))
+            listener.listen(128)  # a browser that opens the printed address at once must wait
             return listener
         except OSError as error:
             listener.close()
