@@ -1,0 +1,137 @@
+"""Every code block of the README and the docs is executed, parsed or listed with the reason why not.
+
+docs/documentation.md says which blocks are executed and which are only parsed. Nothing is trained here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from tests.docs.tables import ROOT
+
+from glasshouse.cli.app import make_parser
+from glasshouse.config import describe_keys
+
+EXECUTED = {
+    "README.md": "tests/docs/test_python_example.py",
+    "docs/python.md": "tests/api/test_docs.py",
+    "docs/extend.md": "tests/api/test_extend.py",
+    "docs/monitorability.md": "tests/measures/test_docs.py",
+}
+"""Page: the test that executes its Python blocks."""
+IMPORTS_ONLY = {
+    "docs/monitoring.md": "needs a run directory and the reader's own evaluation",
+    "docs/organisms.md": "needs the rollout log of a run on an organism",
+    "docs/rollout_log.md": "needs the rollout log of a run",
+}
+"""Page: why its Python blocks are compiled and their imports executed, but no more."""
+NOT_RUN = {
+    ".": "activates an environment in the reader's shell",
+    "cp": "creates a file with credentials to be filled in",
+    "curl": "calls a service that needs an account",
+    "docker": "needs a daemon; make image-proof builds and runs an image with buildah",
+    "pip": "installs; make wheel-proof installs the wheel",
+    "python": "starts a training or a server; tests/test_experiments.py runs every train.py",
+    "sbatch": "needs a Slurm cluster",
+}
+"""Program: why the commands that start with it are not run."""
+BLOCK = re.compile(r"(?m)^```(sh|bash|python)\n(.*?)^```", re.DOTALL)
+
+
+def list_pages() -> list[str]:
+    listed = ["README.md", "SECURITY.md", "docs/*.md", "training/README.md"]
+    command = ["git", "ls-files", *listed]
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+
+
+def find_commands(text: str) -> Iterator[list[str]]:
+    """The commands of the shell blocks, as words; a pipeline is several commands."""
+    for kind, block in BLOCK.findall(text):
+        if kind != "python":
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                while words:
+                    end = words.index("|") if "|" in words else len(words)
+                    yield words[:end]
+                    words = words[end + 1 :]
+
+
+def find_programs(text: str) -> list[str]:
+    return [block for kind, block in BLOCK.findall(text) if kind == "python"]
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    return frozenset(key for key, *_ in describe_keys())
+
+
+@cache
+def make_targets() -> frozenset[str]:
+    return frozenset(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+
+
+def is_known_key(key: str) -> bool:
+    """Is it a key of the schema, or an entry of one that holds a mapping, like `task.options.digits`?"""
+    parts = key.split(".")
+    return any(".".join(parts[:n]) in known_keys() for n in range(1, len(parts) + 1))
+
+
+def check_command(words: list[str]) -> None:
+    program, *arguments = words
+    if program == "glasshouse":
+        try:
+            parsed = make_parser().parse_args(arguments)
+        except SystemExit:
+            raise AssertionError(f"the command line refuses: {shlex.join(words)}") from None
+        for override in getattr(parsed, "overrides", None) or []:
+            assert is_known_key(override.partition("=")[0]), (shlex.join(words), override)
+    elif program == "make":
+        targets = [word for word in arguments if "=" not in word and not word.startswith("-")]
+        assert set(targets) <= make_targets(), shlex.join(words)
+    else:
+        assert program in NOT_RUN, f"neither parsed nor listed with a reason: {shlex.join(words)}"
+
+
+@pytest.mark.parametrize("page", list_pages())
+def test_commands_are_accepted(page: str) -> None:
+    for words in find_commands((ROOT / page).read_text()):
+        check_command(words)
+
+
+@pytest.mark.parametrize("page", list_pages())
+def test_python_blocks_are_executed_or_say_why_not(page: str) -> None:
+    programs = find_programs((ROOT / page).read_text())
+    assert bool(programs) == (page in EXECUTED or page in IMPORTS_ONLY)
+    for program in programs:
+        tree = ast.parse(program, page)
+        if page in IMPORTS_ONLY:
+            imports = [x for x in tree.body if isinstance(x, ast.Import | ast.ImportFrom)]
+            exec(compile(ast.Module(imports, []), page, "exec"), {})
+        else:
+            test = (ROOT / EXECUTED[page]).read_text()
+            assert page.rpartition("/")[2] in test, f"{EXECUTED[page]} does not read {page}"
+            assert "exec(" in test or "subprocess" in test or "write_text" in test
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "glasshouse trian",
+        "glasshouse train --no-such-option",
+        "glasshouse train learn.lr=1",
+        "make no-such-target",
+        "rm -r runs",
+    ],
+)
+def test_a_wrong_command_fails(command: str) -> None:
+    (words,) = find_commands(f"```sh\n{command}  # a comment\n```\n")
+    with pytest.raises(AssertionError):
+        check_command(words)
