@@ -4,6 +4,7 @@ from tests.mock_training import train_one_step
 
 from glasshouse import tasks
 from glasshouse.config import load_config
+from glasshouse.study.spec import load_study
 
 EXPERIMENT = Path(__file__).parent
 
@@ -34,3 +35,12 @@ def test_the_prompt_forbids_steps() -> None:
     system, question = task.messages(task.example(), config.task.style)
     assert "Do not show steps" in system["content"]
     assert "no steps" in question["content"]
+
+
+def test_products_are_trained_as_in_their_study() -> None:
+    config = load_config([EXPERIMENT / "config.yaml", EXPERIMENT / "products.yaml"])
+    study = load_study(EXPERIMENT / "study_products.yaml").run_config("products", seed=0)
+    for section in ("model", "steps", "task", "data", "generate", "reward", "learn"):
+        assert getattr(config, section) == getattr(study, section), section
+    assert list(config.task.schedule) == [0, 4, 8]
+    assert config.task.schedule[8] == {}  # from here on, the products that are evaluated
