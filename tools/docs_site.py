@@ -19,7 +19,7 @@ from glasshouse.config import describe_keys
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build" / "docs-source"
-LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def main() -> int:
@@ -54,13 +54,17 @@ def linked_files(text: str, page: Path) -> Iterator[Path]:
 
 
 def link_folders(text: str, page: Path) -> str:
-    """The text with links to a folder replaced by links to its README.md: a site has no folder listings."""
+    """The text with links to a folder replaced by links to its README.md, or by their text if it has none: a site
+    has no folder listings."""
 
     def replace(match: re.Match[str]) -> str:
         path = resolve(match["target"], page)
-        if path is None or not (path / "README.md").is_file():
+        if path is None or not path.is_dir():
             return match[0]
-        return f"]({match['target'].rstrip('/')}/README.md{match['anchor'] or ''})"
+        if not (path / "README.md").is_file():
+            return match["text"]
+        target = f"{match['target'].rstrip('/')}/README.md{match['anchor'] or ''}"
+        return f"[{match['text']}]({target})"
 
     return LINK.sub(replace, text)
 
