@@ -86,7 +86,7 @@ def describe_garbling(text: str) -> str:
     text = text[:MAX_CHECKED]
     if not text:
         return ""
-    if not text.replace("\n", "").isprintable():
+    if "\ufffd" in text or not text.replace("\n", "").isprintable():
         strange = [c for c in set(text) if c not in "\n\t\r" and _is_strange(c)]
         share = sum(text.count(c) for c in strange) / len(text)
         if share > GARBLED_SHARE or "\ufffd" in strange:
