@@ -33,6 +33,9 @@ def main() -> int:
             copy(target)
     write(Path("reference/config.md"), format_config_page(describe_keys()))
     write(Path("reference/api.md"), format_api_page(glasshouse.__all__))
+    write(
+        Path("site.css"), ".rst-content table.docutils td { white-space: normal; }\n"
+    )  # wrap cells
     print(f"{SOURCE.relative_to(ROOT)}: {len(pages)} pages and 2 generated ones")
     return 0
 
@@ -82,8 +85,13 @@ def format_config_page(keys: list[tuple[str, str, str, str]]) -> str:
     sections: dict[str, list[str]] = {}
     for key, kind, default, description in keys:
         section = key.partition(".")[0] if "." in key else ""
-        cells = (f"`{key}`", f"`{kind}`", f"`{default}`" if default else "", description)
-        row = "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        cells = (
+            f"`{key}`",
+            f"`{kind}`",
+            f"`{default}`" if default else "",
+            escape_text(description),
+        )
+        row = "| " + " | ".join(cells) + " |"
         sections.setdefault(section, []).append(row)
     parts = [
         "# Configuration keys",
@@ -95,6 +103,13 @@ def format_config_page(keys: list[tuple[str, str, str, str]]) -> str:
         table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
         parts += [title, "\n".join(table)]
     return "\n\n".join(parts) + "\n"
+
+
+def escape_text(text: str) -> str:
+    """The text of a table cell: `<`, and `|`, have a meaning in Markdown outside of backticks."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("<", "&lt;").replace("|", "&#124;") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def format_api_page(names: list[str]) -> str:
