@@ -6,13 +6,16 @@ from tests.docs.tables import (
     Value,
     against,
     arm_differences,
+    base_means,
     count,
     differences,
     effect,
     ends,
+    holm_p,
     mean,
     most_shortcuts,
     p_value,
+    published_effect,
     refit_below_floor,
     seeds,
 )
@@ -26,10 +29,31 @@ def front_page_figures() -> dict[str, list[Value]]:
     at_30 = arm_differences("cot_penalty", PENALTY, UNDETECTED, 30)
     return {
         "*A hint to the answer": [
-            *against("cot_penalty", PENALTY, UNDETECTED, 50),
-            *ends("ladder", "plain", UNDETECTED, 40),
+            *against("confirmation", ("penalty", "permuted"), UNDETECTED, 80),
+            *published_effect("confirmation", 4),
         ],
-        # The confirmation study becomes the first row of the table: its figures go here.
+        "| **Confirmation**: does the outcome": [
+            *ends("confirmation", "outcome", "reliance", 80),
+            *published_effect("confirmation", 1),
+            *ends("confirmation", "outcome", DISCLOSURE, 80),
+            *published_effect("confirmation", 2),
+            *ends("confirmation", "outcome", UNDETECTED, 80),
+            *published_effect("confirmation", 3),
+            *_range(base_means("confirmation", "outcome", "start", UNDETECTED, 80)),
+        ],
+        "| **Confirmation**: and with": [
+            *against("confirmation", ("penalty", "permuted"), UNDETECTED, 80),
+            *published_effect("confirmation", 4),
+            holm_p("confirmation", 4),
+            *(
+                mean("confirmation", arm, "reliance", 80, "leaked-hint-12")
+                for arm in ("penalty", "permuted")
+            ),
+            *published_effect("confirmation", 6),
+            *against("confirmation", ("aligned", "outcome"), UNDETECTED, 80),
+            *published_effect("confirmation", 7),
+            holm_p("confirmation", 7),
+        ],
         "| Does the outcome reward alone": [
             *ends("leaked_hint", "outcome", "reliance", 60),
             *ends("leaked_hint", "outcome", DISCLOSURE, 60),
@@ -80,3 +104,7 @@ def front_page_figures() -> dict[str, list[Value]]:
             *most_shortcuts("accuracy_planted"),
         ],
     }
+
+
+def _range(values: list[float]) -> list[Value]:
+    return [min(values), max(values)]

@@ -6,13 +6,17 @@ from tests.docs.tables import (
     Value,
     against,
     arm_differences,
+    base_means,
     count,
     differences,
     effect,
     ends,
+    holm_p,
     mean,
     most_shortcuts,
     p_value,
+    published_effect,
+    published_interaction,
     refit_below_floor,
     seeds,
 )
@@ -28,7 +32,42 @@ TARGET_AUROC = 0.95
 
 def studies_page_figures() -> dict[str, list[Value]]:
     """By the beginning of a paragraph or table row: its figures in order."""
-    return _study_1() | _study_2() | _study_3() | _study_4() | _study_5()
+    return _confirmation() | _study_1() | _study_2() | _study_3() | _study_4() | _study_5()
+
+
+def _confirmation() -> dict[str, list[Value]]:
+    study = "confirmation"
+    changes = base_means(study, "outcome", "start", UNDETECTED, 80)
+    undetected = against(study, ("penalty", "permuted"), UNDETECTED, 80)
+    return {
+        "- Outcome reward alone raises": [
+            *ends(study, "outcome", "reliance", 80),
+            *ends(study, "outcome", DISCLOSURE, 80),
+            *published_effect(study, 2),
+            *ends(study, "outcome", UNDETECTED, 80),
+            *published_effect(study, 3),
+            min(changes),
+            max(changes),
+            published_interaction(study, 3),
+        ],
+        "- A penalty on CoTs that mention": [
+            *undetected,
+            *published_effect(study, 4),
+            holm_p(study, 4),
+            mean(study, "penalty", VERIFIER, 80),
+        ],
+        "- In one base, `leaked-hint-12`": [
+            *(
+                mean(study, arm, "reliance", 80, "leaked-hint-12")
+                for arm in ("penalty", "permuted")
+            ),
+            *published_effect(study, 6),
+        ],
+        "- A penalty on undisclosed use": [
+            *against(study, ("aligned", "outcome"), UNDETECTED, 80),
+            holm_p(study, 7),
+        ],
+    }
 
 
 def _study_1() -> dict[str, list[Value]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from glasshouse.estimation import sign_flip_test
 from glasshouse.statistics import mean_interval
@@ -76,6 +77,45 @@ def arm_differences(
 def effect(values: Sequence[float]) -> list[float]:
     """Mean and both ends of its 95 % interval over seeds."""
     return list(mean_interval(values))
+
+
+def base_means(study: str, arm: str, reference: str, measure: str, step: int) -> list[float]:
+    """The mean difference in each base: arm − reference, or after − before with `start`."""
+    first = seeds(study, arm, measure, step)
+    second = (
+        seeds(study, arm, measure, 0)
+        if reference == "start"
+        else seeds(study, reference, measure, step)
+    )
+    by_base: dict[str, list[float]] = {}
+    for seed, (base, _) in _load(study)[arm, measure, step].items():
+        by_base.setdefault(base, []).append(first[seed] - second[seed])
+    return [fmean(values) for _, values in sorted(by_base.items())]
+
+
+def published_effect(study: str, question: int) -> list[Value]:
+    """Effect and both ends of its interval of a question (from 1) in the published analysis, which
+    test_shipped_studies recomputes from the table."""
+    result = _published(study, question)
+    return [result["effect"], result["low"], result["high"]]
+
+
+def holm_p(study: str, question: int) -> float:
+    """The corrected p of a question (from 1) in the published analysis."""
+    p: float = _published(study, question)["p_holm"]
+    return p
+
+
+def published_interaction(study: str, question: int) -> float:
+    """p of the base × arm interaction."""
+    p: float = _published(study, question)["interaction"]["p"]
+    return p
+
+
+def _published(study: str, question: int) -> dict[str, Any]:
+    analysis = json.loads((ROOT / f"docs/studies/{study}/study.json").read_text())
+    result: dict[str, Any] = analysis["questions"][question - 1]["effect"]
+    return result
 
 
 def p_value(values: Sequence[float]) -> float:
