@@ -363,9 +363,9 @@ def _explain(error: dict[str, Any], where: str) -> str:
         key = str(error["loc"][-1])
         return f'{where}: there is no key "{path}".{did_you_mean(key, section.model_fields)}'
     if error["type"] == "invalid_key":
-        section = ".".join(str(part) for part in error["loc"][:-1]) or "the top level"
+        place = ".".join(str(part) for part in error["loc"][:-1]) or "the top level"
         key = "null" if error["input"] is None else error["input"]
-        return f"{where}, {section}: YAML does not read the key `{key}` as text. Did you mean `null_arm`?"
+        return f"{where}, {place}: YAML does not read the key `{key}` as text. Did you mean `null_arm`?"
     message = error["msg"].removeprefix("Value error, ").rstrip(".?")
     end = "?" if error["msg"].endswith("?") else "."
     if error["type"] == "missing":
