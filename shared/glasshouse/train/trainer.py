@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse import track
+from glasshouse.checksums import add_check, compute_checksum
 from glasshouse.config import Config
 from glasshouse.data.files import write_problem_file
 from glasshouse.errors import RunError
@@ -64,7 +65,6 @@ class Trainer:
     def _train_in(self, directory: RunDirectory) -> dict[str, Any]:
         config, parts = self.config, self.parts
         self.display.start(config, directory.path, parts.policy, parts.task)
-        self._write_held_out(directory.path / "data")
         facts = {
             "config": config.model_dump(mode="json"),
             "versions": software_versions(),
@@ -73,6 +73,7 @@ class Trainer:
         diagnostics = Diagnostics(config)
         restored = resume.restore_checkpoint(directory, parts, facts, self.display, diagnostics)
         self.progress = restored or self.progress
+        self._write_held_out(directory.path / "data")
         self._write_data_manifest(directory.path / "data")
         if text := describe_shortage(config, len(parts.held_out)):
             self._log_event("warning", text=text)
@@ -148,17 +149,20 @@ class Trainer:
         return summary
 
     def _write_held_out(self, folder: Path) -> None:
-        """Write the held-out problems to `evaluation.jsonl`; the problem stream keeps its state there."""
+        """Write the held-out problems to `evaluation.jsonl`, again if the file is missing or damaged (they
+        follow from the configuration); the problem stream keeps its state there."""
         folder.mkdir(exist_ok=True)
-        if self.parts.held_out and not (folder / "evaluation.jsonl").exists():
-            write_problem_file(folder / ".writing.jsonl", self.parts.held_out)
-            os.replace(folder / ".writing.jsonl", folder / "evaluation.jsonl")
+        file, temporary = folder / "evaluation.jsonl", folder / ".writing.jsonl"
+        if self.parts.held_out:
+            write_problem_file(temporary, self.parts.held_out)
+            self.data_manifest["validation"] |= compute_checksum(temporary)
+            os.replace(temporary, file)
         self.parts.problems.set_state_dir(folder)
 
     def _write_data_manifest(self, folder: Path) -> None:
         """Write where the problems come from, with the number of training problems drawn so far."""
         self.data_manifest["train"]["drawn"] = self.progress.data["drawn"]
-        write_json(folder / "manifest.json", self.data_manifest)
+        write_json(folder / "manifest.json", add_check(self.data_manifest))
 
     def _log_event(self, kind: str, **details: Any) -> None:
         """Log an event of the backend or of a tracker, and show its `text`."""
