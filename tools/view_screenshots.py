@@ -1,23 +1,31 @@
 """Photographs the page of a real run for the docs: `make view-screenshots`.
 
-Trains the example of training/example.rl with 40 steps and an evaluation every 5, records the page while
-it trains (docs/figures/view-live.gif), and writes docs/figures/view-*.png. `--run DIR` photographs an
-existing run instead.
+Trains the example of training/example.rl (or takes a finished run: `--run DIR`), then writes its metrics
+and events again, step by step, into a folder that `glasshouse view` serves, and records the page as it grows:
+docs/figures/view-live.gif. Then it photographs the views: docs/figures/view-*.png.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+
+from glasshouse.store.run_directory import acquire_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
+LIVE_FRAMES = 20
 PICTURES = {
     "view-run-light": ("#/run/{run}?smooth=5", 1440, 900, "light"),
     "view-rollouts-light": ("#/run/{run}/rollouts?first=10&last=10", 1440, 900, "light"),
@@ -34,29 +42,24 @@ PICTURES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", help="photograph this run instead of training one")
+    parser.add_argument(
+        "--run", type=Path, help="a finished run to photograph instead of training one"
+    )
+    parser.add_argument("--only", choices=("live", "pictures"), help="write only these")
     args = parser.parse_args()
     if not CHROMIUM:
         print("error: install chromium (Debian: apt-get install chromium).", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        runs = Path(folder) / "runs"
-        runs.mkdir()
-        training = None
-        if args.run:
-            shutil.copytree(args.run, runs / Path(args.run).name)
-        else:
-            command = [
-                sys.executable, str(ROOT / "training" / "example.rl" / "train.py"), "steps=40",
-                "evaluate.every=5", "evaluate.problems=100", f"out={runs / 'sum_digits-grpo-1'}",
-            ]  # fmt: skip
-            training = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        run: Path = args.run or train_example(Path(folder) / "trained" / "sum_digits-grpo-1")
+        served = Path(folder) / "runs"
+        served.mkdir()
         command = [
             sys.executable,
             "-m",
             "glasshouse",
             "view",
-            str(runs),
+            str(served),
             "--port",
             "0",
             "--cache",
@@ -65,76 +68,97 @@ def main() -> int:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
-            photograph(server.stdout.readline().split()[-1], training)
+            address = server.stdout.readline().split()[-1]
+            with sync_playwright() as engine:
+                browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+                if args.only != "pictures":
+                    record_live(browser, address, run, served / run.name)
+                shutil.copytree(run, served / run.name, dirs_exist_ok=True)
+                if args.only != "live":
+                    photograph(browser, address, run.name)
+                browser.close()
         finally:
             server.terminate()
             server.wait(20)
-            if training:
-                training.terminate()
-                training.wait(60)
     return 0
 
 
-def photograph(address: str, training: subprocess.Popen[bytes] | None) -> None:
-    from playwright.sync_api import sync_playwright
+def train_example(out: Path) -> Path:
+    script = ROOT / "training" / "example.rl" / "train.py"
+    subprocess.run(
+        [sys.executable, str(script), "evaluate.every=10", f"out={out}"], cwd=ROOT, check=True
+    )
+    return out
 
-    with sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1100, "height": 620})
-        page.goto(address)
-        link = page.locator("a.run-name").first
-        link.wait_for(timeout=120_000)
-        run = link.inner_text()
-        if training:
-            record_live(page, f"{address}#/run/{run}", training)
-        for name, (state, width, height, scheme) in PICTURES.items():
-            context = browser.new_context(
-                viewport={"width": width, "height": height}, color_scheme=scheme
-            )
-            picture = context.new_page()
-            picture.goto(address + state.format(run=run))
-            picture.locator("h1").first.wait_for()
-            picture.locator(".notice.loading").wait_for(state="detached")
-            if "rollouts" in name:
-                picture.locator("article.rollout").first.wait_for()
-                picture.get_by_text("indexed").wait_for(state="detached", timeout=300_000)
-            picture.wait_for_timeout(800)
-            save_picture(picture.screenshot(), FIGURES / f"{name}.png")
-            context.close()
-        browser.close()
+
+def record_live(browser: Browser, address: str, run: Path, copy: Path) -> None:
+    """Append the run's steps to a copy and take a picture after every few: an animated GIF."""
+    (copy / "results").mkdir(parents=True)
+    shutil.copy(run / "config.yaml", copy)
+    metrics = (run / "results" / "metrics.jsonl").read_text().splitlines(True)
+    events = (run / "results" / "events.jsonl").read_text().splitlines(True)
+    pending = [(json.loads(line).get("step", 0), line) for line in events]
+    page = browser.new_page(viewport={"width": 1100, "height": 620})
+    frames: list[Image.Image] = []
+    lock = acquire_lock(copy)
+    chunk = max(1, len(metrics) // LIVE_FRAMES)
+    for start in range(0, len(metrics), chunk):
+        lines = metrics[start : start + chunk]
+        step = json.loads(lines[-1])["step"]
+        append(copy / "results" / "events.jsonl", [t for s, t in pending if s <= step])
+        pending = [(s, text) for s, text in pending if s > step]
+        append(copy / "results" / "metrics.jsonl", lines)
+        if not frames:
+            page.goto(f"{address}#/run/{run.name}")
+            wait_for_run(page, address, run.name)
+        page.get_by_text(f"step {step} of").wait_for(timeout=300_000)
+        frames.append(Image.open(BytesIO(page.screenshot(timeout=300_000))).convert("RGB"))
+    lock.close()
+    page.close()
+    palette = frames[-1].quantize(64)
+    images = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    file = FIGURES / "view-live.gif"
+    images[0].save(file, save_all=True, append_images=[*images[1:], *[images[-1]] * 6],
+                   duration=250, loop=0, optimize=True)  # fmt: skip
+    print(file, file.stat().st_size)
+
+
+def wait_for_run(page: Any, address: str, name: str) -> None:
+    """The server finds a new run within seconds; open it again until it does."""
+    while not page.get_by_role("heading", name="Reward").count():
+        page.wait_for_timeout(1500)
+        if page.get_by_role("alert").count():
+            page.goto("about:blank")
+            page.goto(f"{address}#/run/{name}")
+
+
+def append(file: Path, lines: list[str]) -> None:
+    with open(file, "a", encoding="utf-8") as handle:
+        handle.writelines(lines)
+
+
+def photograph(browser: Browser, address: str, run: str) -> None:
+    for name, (state, width, height, scheme) in PICTURES.items():
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        context.set_default_timeout(300_000)
+        page = context.new_page()
+        page.goto(address + state.format(run=run))
+        page.locator("h1").first.wait_for()
+        page.locator(".notice.loading").wait_for(state="detached")
+        if "rollouts" in name:
+            page.locator("article.rollout").first.wait_for()
+            page.get_by_text("indexed").wait_for(state="detached")
+        page.wait_for_timeout(800)
+        save_picture(page.screenshot(), FIGURES / f"{name}.png")
+        context.close()
 
 
 def save_picture(data: bytes, file: Path) -> None:
     """With a palette of 128 colours: a third of the size."""
-    from io import BytesIO
-
-    from PIL import Image
-
     image = Image.open(BytesIO(data)).convert("RGB")
     image.quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
-    print(file, file.stat().st_size)
-
-
-def record_live(page: Any, address: str, training: subprocess.Popen[bytes]) -> None:
-    """A picture per second while the run trains, as an animated GIF."""
-    from io import BytesIO
-
-    from PIL import Image
-
-    page.goto(address)
-    page.locator(".line .curve").first.wait_for(state="attached", timeout=300_000)
-    frames = []
-    while training.poll() is None and len(frames) < 120:
-        frames.append(
-            Image.open(BytesIO(page.screenshot())).convert(
-                "P", palette=Image.Palette.ADAPTIVE, colors=48
-            )
-        )
-        page.wait_for_timeout(1000)
-    training.wait(600)
-    kept = frames[:: max(1, len(frames) // 30)]
-    file = FIGURES / "view-live.gif"
-    kept[0].save(file, save_all=True, append_images=kept[1:], duration=200, loop=0, optimize=True)
     print(file, file.stat().st_size)
 
 
