@@ -412,8 +412,8 @@ class _Prefix:
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.left = file, size
 
-    def read(self, length: int) -> bytes:
-        data = self.file.read(min(length, self.left))
+    def read(self, length: int = -1, /) -> bytes:
+        data = self.file.read(self.left if length < 0 else min(length, self.left))
         self.left -= len(data)
         return data
 
