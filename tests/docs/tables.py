@@ -14,7 +14,10 @@ from glasshouse.statistics import mean_interval
 from glasshouse.study.table import read_table_text
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENTS = {"monitorability.grpo": "training/monitorability.grpo/results"}
+EXPERIMENTS = {
+    "monitorability.grpo": "training/monitorability.grpo/results",
+    "study_products": "training/positive_control.grpo/results_products",
+}
 """Studies of experiments; the others are in docs/studies."""
 
 Value = float | tuple[int, int]

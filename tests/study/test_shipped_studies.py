@@ -29,9 +29,9 @@ pytestmark = pytest.mark.xdist_group(
 )  # one worker makes the expensive fixtures once
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
-EXPERIMENTS = sorted((ROOT / "training").glob("*/study.yaml"))
+EXPERIMENTS = sorted((ROOT / "training").glob("*/study*.yaml"))
 PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | {
-    file: file.parent / "results" for file in EXPERIMENTS
+    file: file.parent / file.stem.replace("study", "results") for file in EXPERIMENTS
 }
 """The published results of each study."""
 SMALL = [
