@@ -182,7 +182,7 @@ pocket: $(VENV)/.ready ## rebuild the embedded model into build/pocket (under 1 
 # pip does not compile the 17,000 files: Python compiles the modules that it imports. Only PyTorch and its sympy are
 # compiled, on the second core while pip installs the rest. The pip that comes with Python 3.11 needs twice the CPU time
 # of today's to read the index pages, hence --upgrade-deps. setuptools warns about every editable installation.
-INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-compile
 # The build of PyTorch: CUDA with an NVIDIA driver, else the CPU build of this index if it can be reached, else what
 # pip's index has (docs/install.md). TORCH_CPU_INDEX= skips the second.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -195,7 +195,7 @@ timed = @printf '%s … ' '$(1)'; start=$$SECONDS; $(2) && echo "$$((SECONDS - s
 $(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "error: Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
-	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv --upgrade-deps $(VENV) > /dev/null)
+	$(call timed,set-up 1/3: create $(VENV),PIP_QUIET=2 $(PYTHON) -m venv --upgrade-deps $(VENV))
 	$(call timed,set-up 2/3: install PyTorch (large; a few minutes),$(call INSTALL_TORCH,$(VENV)))
 	$(call timed,set-up 3/3: install glasshouse and its extras,{ { $(call COMPILE,$(VENV)); } & $(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && wait; })
 	@touch $@
