@@ -79,7 +79,7 @@ def used_cpu_seconds() -> float:
             fields = stat.read_text().rpartition(") ")[2].split()
             pid = int(stat.parent.name)
             children.setdefault(int(fields[1]), []).append(pid)
-            ticks[pid] = int(fields[11]) + int(fields[12])
+            ticks[pid] = sum(map(int, fields[11:15]))  # with those of children that have ended
     total, queue = 0, [os.getpid()]
     while queue:
         pid = queue.pop()
@@ -132,12 +132,29 @@ def write_large_run(folder: Path, steps: int) -> Path:
     return path
 
 
-def measure_large(folder: Path, browser: Browser, report: Report, steps: int) -> None:
+def measure_large(
+    folder: Path, browser: Browser, report: Report, steps: int, keep_cache: bool
+) -> None:
     write_large_run(folder, steps)
     cache = folder / "cache-large"
-    shutil.rmtree(cache, ignore_errors=True)
+    if not keep_cache:
+        shutil.rmtree(cache, ignore_errors=True)
+        measure_empty_cache(folder, cache, browser, report)
+    with run_server(folder / "large", cache) as (address, process):
+        warm_up(browser, address)
+        with report.measure("first paint of curves, full cache", "first paint"):
+            paint(browser, f"{address}#/run/large", ".line .curve")
+        with report.measure("first paint of all rollouts, full cache", "first paint"):
+            paint(browser, f"{address}#/run/large/rollouts", ".rollout-list .item")
+        measure_filters(browser, address, report)
+        measure_queries(address, report)
+        report.figures["memory with the index open, MB"] = round(resident_mb(process.pid), 1)
+        print(f"  memory of the server: {resident_mb(process.pid):.0f} MB", flush=True)
+
+
+def measure_empty_cache(folder: Path, cache: Path, browser: Browser, report: Report) -> None:
     with run_server(folder / "large", cache) as (address, _):
-        fetch(address, "api/info")  # the server is up
+        warm_up(browser, address)
         with report.measure("first paint of curves, empty cache", "first paint"):
             paint(browser, f"{address}#/run/large", ".line .curve")
         with report.measure("first paint of one step's rollouts, empty cache", "first paint"):
@@ -149,16 +166,12 @@ def measure_large(folder: Path, browser: Browser, report: Report, steps: int) ->
             while (answer := fetch(address, query))["indexed_frames"] < answer["frames"]:
                 time.sleep(2)
         print(f"  {answer['total']:,} rollouts", flush=True)
-    with run_server(folder / "large", cache) as (address, process):
-        fetch(address, "api/info")
-        with report.measure("first paint of curves, full cache", "first paint"):
-            paint(browser, f"{address}#/run/large", ".line .curve")
-        with report.measure("first paint of all rollouts, full cache", "first paint"):
-            paint(browser, f"{address}#/run/large/rollouts", ".rollout-list .item")
-        measure_filters(browser, address, report)
-        measure_queries(address, report)
-        report.figures["memory with the index open, MB"] = round(resident_mb(process.pid), 1)
-        print(f"  memory of the server: {resident_mb(process.pid):.0f} MB", flush=True)
+
+
+def warm_up(browser: Browser, address: str) -> None:
+    """Server and browser are running, and have shown something else before."""
+    fetch(address, "api/info")
+    paint(browser, f"{address}#/study/none", ".notice")
 
 
 def paint(browser: Browser, url: str, selector: str) -> None:
@@ -247,7 +260,7 @@ def write_many_runs(folder: Path, count: int, steps: int) -> Path:
 def measure_many(folder: Path, browser: Browser, report: Report) -> None:
     path = write_many_runs(folder, 50, 1000)
     with run_server(path, folder / "cache-many") as (address, _):
-        fetch(address, "api/info")
+        warm_up(browser, address)
         for name in ("list of 50 runs, first time", "list of 50 runs, again"):
             with report.measure(name, "list of 50 runs"):
                 paint(browser, address, "table.runs tbody tr:nth-child(50)")
@@ -354,6 +367,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"some of: {' '.join(PARTS)}")
     parser.add_argument("--steps", type=int, default=1000, help="steps of the large run")
+    parser.add_argument(
+        "--keep-cache", action="store_true", help="skip what needs an empty cache: the slow index"
+    )
     parser.add_argument("--requests", type=int, default=10_000, help="requests of the memory part")
     parser.add_argument("--json", help="write the figures to this file")
     args = parser.parse_args(arguments)
@@ -371,7 +387,7 @@ def main(arguments: list[str] | None = None) -> int:
         for part in args.parts:
             print(part, flush=True)
             if part == "large":
-                measure_large(folder, browser, report, args.steps)
+                measure_large(folder, browser, report, args.steps, args.keep_cache)
             elif part == "many":
                 measure_many(folder, browser, report)
             elif part == "live":

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from glasshouse.view.run_status import is_being_written
 from glasshouse.view.text_monitors import make_text_monitors
 
 POLL_SECONDS = 0.4
+INDEX_SECONDS = 0.15
+"""How long the thread indexes before it lets requests and other runs go first."""
 SCAN_SECONDS = 3.0
 """How often the folders are searched for new runs."""
 MAX_OPEN_RUNS = 12
@@ -63,9 +65,7 @@ class OpenRun:
             try:
                 low = first if first is not None else 0
                 high = last if last is not None else 1 << 60
-                inside = [frame for frame in self.frames if low <= frame.step <= high]
-                outside = [frame for frame in self.frames if not low <= frame.step <= high]
-                self._update(index, inside + outside, budget)
+                self._update(index, lambda frame: low <= frame.step <= high, budget)
             finally:
                 self.lock.release()
         return index
@@ -77,7 +77,7 @@ class OpenRun:
             try:
                 changed |= self._list_frames()
                 if not self.index.is_complete:
-                    changed |= self._update(self.index, self.frames, POLL_SECONDS)
+                    changed |= self._update(self.index, lambda frame: True, INDEX_SECONDS)
             finally:
                 self.lock.release()
         return changed
@@ -86,9 +86,12 @@ class OpenRun:
     def needs_indexing(self) -> bool:
         return self.index is not None and not self.index.is_complete
 
-    def _update(self, index: RolloutIndex, frames: Sequence[Frame], budget: float) -> bool:
+    def _update(
+        self, index: RolloutIndex, is_wanted: Callable[[Frame], bool], budget: float
+    ) -> bool:
+        """Index the wanted frames for at most `budget` seconds; returns whether there were any."""
         deadline, count = time.monotonic() + budget, 0
-        for _ in index.update(frames):
+        for _ in index.update(self.frames, is_wanted):
             count += 1
             if time.monotonic() > deadline:
                 break

@@ -176,9 +176,11 @@ class RolloutIndex:
 
     # --- building --------------------------------------------------------------------------
 
-    def update(self, frames: Sequence[Frame]) -> Iterator[Frame]:
-        """Index the frames that are new, after dropping those that are gone; yields each new one
-        when it is indexed."""
+    def update(
+        self, frames: Sequence[Frame], is_wanted: Callable[[Frame], bool] = lambda _: True
+    ) -> Iterator[Frame]:
+        """Index the wanted frames that are new, after dropping those that the run no longer has;
+        yields each new one when it is indexed."""
         with self.update_lock:
             self.set_frames(frames)
             if any(frame["identity"] not in self._wanted for frame in self.frames):
@@ -189,7 +191,7 @@ class RolloutIndex:
                     kept += 1
                 self._truncate(kept)
             for frame in frames:
-                if frame.identity not in self._by_identity:
+                if frame.identity not in self._by_identity and is_wanted(frame):
                     self._append(frame)
                     yield frame
 

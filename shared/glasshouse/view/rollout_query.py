@@ -6,7 +6,6 @@ scans the texts of the index (`search.bin`) from one rollout to the next.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,23 +163,15 @@ def search_text(index: RolloutIndex, text: str, records: Records, candidates: Ma
     ends = records["search_end"]
     start = int(ends[first - 1]) if first else 0
     data = index.search_bytes()
-    found[[first + row for row in _find_rows(data, needle, ends[first : last + 1], start)]] = True
-    return found
-
-
-def _find_rows(
-    data: mmap.mmap | bytes, needle: bytes, ends: NDArray[Any], start: int
-) -> Sequence[int]:
-    """The numbers of the rows that contain the needle. A block without it is skipped by one search;
-    the rows of the others are tested one by one, so a text that is everywhere is quick too."""
-    rows = list[int]()
-    for first in range(0, len(ends), BLOCK_ROWS):
-        end = int(ends[min(first + BLOCK_ROWS, len(ends)) - 1])
+    for block in range(first, last + 1, BLOCK_ROWS):
+        stop = min(block + BLOCK_ROWS, last + 1)
+        end = int(ends[stop - 1])
+        # One search skips a block without the text; else its rows are tested one by one, so that a
+        # text that is everywhere is quick too.
         if data.find(needle, start, end) >= 0:
-            texts = data[start:end].split(b"\0")
-            rows += [first + number for number, text in enumerate(texts) if needle in text]
+            found[block:stop] = [needle in text for text in data[start : end - 1].split(b"\0")]
         start = end
-    return rows
+    return found
 
 
 def list_rollouts(index: RolloutIndex, query: RolloutQuery) -> dict[str, Any]:

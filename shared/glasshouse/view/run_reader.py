@@ -30,7 +30,7 @@ from glasshouse.view.run_config import (
 )
 from glasshouse.view.run_status import PHASE_EVENTS, find_status, is_being_written, seconds_left
 
-SPARK_POINTS = 60
+SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
 STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
 UNMARKED_EVENTS = ("evaluation", "audit", "prune")

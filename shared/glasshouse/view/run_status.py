@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +18,8 @@ Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
 LOCKS_FILE = Path("/proc/locks")
+LOCKS_SECONDS = 0.2
+"""How long an answer about locks is used again: a list of runs asks for each of them."""
 
 
 def is_being_written(run: Path) -> bool:
@@ -25,14 +29,19 @@ def is_being_written(run: Path) -> bool:
         inode = os.stat(run / LOCK).st_ino
     except OSError:
         return False
+    inodes = _locked_inodes(int(time.monotonic() / LOCKS_SECONDS))
+    return is_locked(run) if inodes is None else str(inode) in inodes
+
+
+@lru_cache(maxsize=1)
+def _locked_inodes(_: int) -> frozenset[str] | None:
+    """The inodes of all locked files, read once per `LOCKS_SECONDS`; None if they are unknown."""
     try:
-        lines = LOCKS_FILE.read_text().splitlines()
+        rows = [line.split() for line in LOCKS_FILE.read_text().splitlines()]
     except OSError:
-        return is_locked(run)
-    return any(
-        fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode)
-        for fields in (line.split() for line in lines)
-        if len(fields) > 5
+        return None
+    return frozenset(
+        fields[5].rpartition(":")[2] for fields in rows if len(fields) > 5 and fields[1] == "FLOCK"
     )
 
 
@@ -56,11 +65,11 @@ def find_status(
 def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int) -> float | None:
     """Estimate the rest of the training from the median of the last steps; None if unknown."""
     timed = [(row["step"], _timestamp(row)) for row in rows[-21:]]
-    known = [(step, time) for step, time in timed if time is not None]
+    known = [(step, moment) for step, moment in timed if moment is not None]
     rates = [
-        (time - before_time) / (step - before)
-        for (before, before_time), (step, time) in pairwise(known)
-        if step > before and time >= before_time
+        (moment - before_moment) / (step - before)
+        for (before, before_moment), (step, moment) in pairwise(known)
+        if step > before and moment >= before_moment
     ]
     if not rates or not known:
         return None
