@@ -136,7 +136,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", failing_import)
     (tmp_path / "p.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=r"glasshouse\[parquet\]"):
+    with pytest.raises(ConfigError, match=r"\[parquet\]"):
         files.read_problem_file(tmp_path / "p.parquet")
-    with pytest.raises(ConfigError, match=r"glasshouse\[parquet\]"):
+    with pytest.raises(ConfigError, match=r"\[parquet\]"):
         files.write_problem_file(tmp_path / "q.parquet", [])

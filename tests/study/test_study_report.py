@@ -72,7 +72,7 @@ def test_a_narrow_terminal_shows_all_numbers(analysis: Analysis) -> None:
     text = print_to_text(analysis, 80)
     rows = text[: text.index("1. Does")]
     assert "…" not in rows
-    assert re.search(r"1 +\+0\.7\d +0\.031 +\+0\.09 +\+0\.78 Shown", rows)
+    assert re.search(r"1 +\+0\.7\d +0\.031 +\+0\.09 +\+0\.\d\d Shown", rows)
     intervals = re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)
     assert len(intervals) == 8  # effect and null of each question
     assert rows.count("Not shown") == 1

@@ -22,7 +22,7 @@ def test_without_the_extra_the_error_names_the_package(monkeypatch):
         return original_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", failing_import)
-    with pytest.raises(TaskError, match=r"glasshouse\[gym\]"):
+    with pytest.raises(TaskError, match=r"\[gym\]"):
         make_task("gym.chain_sum")
 
 

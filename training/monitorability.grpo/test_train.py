@@ -7,5 +7,5 @@ def test_one_step_rewards_the_answer_to_problems_with_a_leaked_hint(tmp_path: Pa
     summary, rows = train_one_step(Path(__file__).parent, tmp_path / "run")
     assert summary["algorithm"] == "grpo"
     assert any("The key says" in row["question"] for row in rows)
-    assert all("The key says" not in row["messages"][0]["content"] for row in rows)
+    assert all(row["messages"][-1]["content"] == row["question"] for row in rows)
     assert all(row["reward"] == (1 if row["correct"] else -1) for row in rows)  # no penalty

@@ -96,7 +96,7 @@ def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # the weights are drawn on the CPU
         torch.manual_seed(recipe.seed)
         return LlamaForCausalLM(config)
 
