@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Rows that are read anew each time they are iterated over, or as a table.
+    """Rows that are read again each time they are iterated over, or as a table.
 
     Example: `open_run("runs/try").metrics().to_pandas().plot("step", "accuracy")`
     """

@@ -63,14 +63,7 @@ def add_commands(commands: Any) -> None:
         metavar="FOLDER",
         help="a saved n-gram monitor or probe; repeatable",
     )
-    more.add_argument("--judge", metavar="URL", help="an OpenAI-compatible endpoint, up to /v1")
-    more.add_argument("--judge-model", default="", metavar="NAME", help="the judge's model name")
-    more.add_argument(
-        "--judge-key", default="", metavar="VARIABLE", help="environment variable with the API key"
-    )
-    more.add_argument(
-        "--behaviour", default="", help="the behaviour that the judge looks for, one sentence"
-    )
+    _add_judge_options(more)
 
     parser = add_command(
         commands,
@@ -98,14 +91,7 @@ def add_commands(commands: Any) -> None:
         "--monitor", action="append", default=[], metavar="KIND[:…]",
         help="rule:NAME=PATTERN, steps:TASK, ngrams[:SCOPE], probe, or saved:FOLDER; repeatable",
     )  # fmt: skip
-    parser.add_argument("--judge", metavar="URL", help="an OpenAI-compatible endpoint, up to /v1")
-    parser.add_argument("--judge-model", default="", metavar="NAME", help="the judge's model name")
-    parser.add_argument(
-        "--judge-key", default="", metavar="VARIABLE", help="environment variable with the API key"
-    )
-    parser.add_argument(
-        "--behaviour", default="", help="the behaviour that the judge looks for, one sentence"
-    )
+    _add_judge_options(parser)
     parser.add_argument(
         "--steps-per-checkpoint", type=int, default=0, metavar="N",
         help="measure N training steps together (default: each checkpoint alone)",
@@ -149,6 +135,18 @@ def add_commands(commands: Any) -> None:
         "--decimals", type=int, default=0, help="decimals that the question asks for (default 0)"
     )
     parser.add_argument("text", nargs="?", help="the completion (default: standard input)")
+
+
+def _add_judge_options(parser: Any) -> None:
+    """Options of an LLM judge, for a parser or a group of its options."""
+    parser.add_argument("--judge", metavar="URL", help="an OpenAI-compatible endpoint, up to /v1")
+    parser.add_argument("--judge-model", default="", metavar="NAME", help="the judge's model name")
+    parser.add_argument(
+        "--judge-key", default="", metavar="VARIABLE", help="environment variable with the API key"
+    )
+    parser.add_argument(
+        "--behaviour", default="", help="the behaviour that the judge looks for, one sentence"
+    )
 
 
 def _monitor(args: argparse.Namespace) -> None:

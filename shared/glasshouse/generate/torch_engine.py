@@ -8,7 +8,7 @@ Noise is keyed by (row key, position), so that the completions of a request do n
 process that runs it. Floating-point results do depend on the shape of the batch: for the same bits,
 pass the same requests in the same call.
 
-The host does not wait for a GPU after every token: it looks at which slots are done every few tokens
+The host does not wait for a GPU after every token: it checks which slots are done every few tokens
 (`SYNC_EVERY`) and cuts what was generated past a stop string.
 """
 
@@ -33,7 +33,7 @@ from glasshouse.types import Completion, Request, StopReason
 COMPACT_BELOW = 0.75
 """Finished slots are dropped when the share of active ones falls below this."""
 SYNC_EVERY = {"cpu": 1}
-"""Tokens between two looks at which slots are done, by device type. On a CPU looking costs nothing."""
+"""Tokens between two checks which slots are done, by device type. On a CPU a check costs nothing."""
 SYNC_EVERY_DEFAULT = 16
 
 RUNNING, ENDED, STOPPED = range(3)
@@ -144,7 +144,7 @@ class TorchGenerator:
         state = torch.full((len(active),), RUNNING, device=device)  # of each row
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long, device=device)
         sync_every = SYNC_EVERY.get(device.type, SYNC_EVERY_DEFAULT)
-        seen = 0  # tokens at the last look
+        seen = 0  # tokens at the last check
         logits = self._decoder.prefill([r.prompt for r in requests], group_size, max_tokens)
         for t in range(max_tokens):
             next_tokens, next_logprobs = sample_tokens(logits, noise[rows, t], sampling)

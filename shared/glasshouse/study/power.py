@@ -51,8 +51,9 @@ def describe_power(study: Study) -> str:
         parts.append(_describe("`unchanged` within a margin", smallest_margin(num_units), unit))
     test = "t test over base means" if over_bases else "sign-flip test over seeds"
     questions = f"{num_tests} question{'s' * (num_tests != 1)}"
+    units = f"{num_units} {unit if num_units != 1 else unit.removesuffix('s')}"
     return (
-        f"Smallest effect at 80 % power ({test}, {num_units} {unit}, Holm over {questions}): "
+        f"Smallest effect at 80 % power ({test}, {units}, Holm over {questions}): "
         f"{'; '.join(parts)}."
     )
 
