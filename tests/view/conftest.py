@@ -17,6 +17,7 @@ from tests.view.example_runs import HOSTILE, write_run
 
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
+from glasshouse.view.run_status import _locked_inodes
 from glasshouse.view.security import allowed_host_names
 from glasshouse.view.server import bind_socket
 
@@ -24,6 +25,12 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 ADDRESS = "http://127.0.0.1:8420"
+
+
+@pytest.fixture(autouse=True)
+def fresh_locks() -> None:
+    """What a test before this one read about locks must not answer for the runs of this one."""
+    _locked_inodes.cache_clear()
 
 
 @pytest.fixture(scope="session")
