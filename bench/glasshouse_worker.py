@@ -21,12 +21,12 @@ from workload import Workload
 
 from glasshouse import randomness, track
 from glasshouse.store import RunDirectory
-from glasshouse.train import Trainer
-from glasshouse.train.checkpointing import CheckpointManager
-from glasshouse.train.diagnostics import Diagnostics
-from glasshouse.train.interruption import Interruption
-from glasshouse.train.loop import run_training_loop
-from glasshouse.train.session import Session
+from glasshouse.training import Trainer
+from glasshouse.training.checkpointing import CheckpointManager
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.interruption import Interruption
+from glasshouse.training.loop import run_training_loop
+from glasshouse.training.session import Session
 from glasshouse.types import Request
 
 

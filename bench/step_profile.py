@@ -26,7 +26,7 @@ from glasshouse.models.logprobs import CompletionBatch
 from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.rollout import collector
 from glasshouse.store import RolloutLog, RunDirectory
-from glasshouse.train import loop
+from glasshouse.training import loop
 
 KL_ESTIMATE = "learner KL estimate"
 

@@ -10,7 +10,7 @@ command that reads a run, in this process. The output of each command must be on
 - an error message with exit code 2, without a traceback.
 
 A command that takes more than `CPU_LIMIT` seconds of CPU time, or `WALL_LIMIT` seconds in all, counts as a
-hang. `make bit-flip-proof` runs it; tests/train/test_bit_flips.py runs a small part.
+hang. `make bit-flip-proof` runs it; tests/training/test_bit_flips.py runs a small part.
 """
 
 from __future__ import annotations

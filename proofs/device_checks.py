@@ -23,7 +23,7 @@ from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.models import Policy, load_policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 from glasshouse.types import Request
 
 ROOT = Path(__file__).resolve().parent.parent

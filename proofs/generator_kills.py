@@ -22,8 +22,8 @@ from typing import Any
 
 from glasshouse import config
 from glasshouse.backends.monarch.backend import MonarchBackend
-from glasshouse.train import Trainer
-from glasshouse.train.display import Display
+from glasshouse.training import Trainer
+from glasshouse.training.display import Display
 from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

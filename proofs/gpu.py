@@ -39,7 +39,7 @@ from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.models.memory import describe, estimate_memory
 from glasshouse.models.provenance import software_versions
 from glasshouse.store.run_directory import load_metrics
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 from proofs import device_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"

@@ -26,8 +26,8 @@ from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.store import rollout_reader
 from glasshouse.store.run_directory import load_metrics
-from glasshouse.train import Trainer
-from glasshouse.train.display import Display
+from glasshouse.training import Trainer
+from glasshouse.training.display import Display
 from glasshouse.types import Request
 from proofs.processes import child_pids, wait_for_exit, wait_until
 

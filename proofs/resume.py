@@ -3,7 +3,7 @@
     python -m proofs.resume steps              kill after each step of a 12-step run, and repeatedly
     python -m proofs.resume kills --count 200  SIGKILL at random times and inside file operations
 
-`make resume-proof` runs both; tests/train/test_resume.py runs a small part of them. Each run is a
+`make resume-proof` runs both; tests/training/test_resume.py runs a small part of them. Each run is a
 process forked after a first run, so that a kill costs no start-up time. Half of the kills come at a
 random time. The other half come from inside the process, right before or after a random call that
 changes files (rename, flush, unlink, truncate), so that saving, pruning and appending are hit.
@@ -26,8 +26,8 @@ from pathlib import Path
 from glasshouse.config import load_config
 from glasshouse.store import checkpoints, read_rollouts
 from glasshouse.store.run_directory import load_metrics
-from glasshouse.train import Trainer
-from glasshouse.train.display import Display
+from glasshouse.training import Trainer
+from glasshouse.training.display import Display
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [

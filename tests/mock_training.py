@@ -8,7 +8,7 @@ from typing import Any
 
 from glasshouse.config import load_config
 from glasshouse.store.rollout_reader import read_rollouts
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, l
 from glasshouse.report.run_verdict import _summarize_run
 from glasshouse.statistics import clustered_rate_interval, difference_interval, wilson_interval
 from glasshouse.study.control import Gain, judge_control
-from glasshouse.train.display import comparison_table, format_accuracies
+from glasshouse.training.display import comparison_table, format_accuracies
 
 
 def results(sampled: float | None, greedy: float) -> dict[str, object]:

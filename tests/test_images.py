@@ -19,9 +19,9 @@ import pytest
 from rich.console import Console
 
 from glasshouse import config
-from glasshouse.train import Trainer
-from glasshouse.train.display import TerminalDisplay
-from glasshouse.train.startup_banner import startup_banner
+from glasshouse.training import Trainer
+from glasshouse.training.display import TerminalDisplay
+from glasshouse.training.startup_banner import startup_banner
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"

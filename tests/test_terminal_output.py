@@ -26,8 +26,8 @@ from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.store import RolloutLog, checkpoints, read_rollouts
 from glasshouse.store.rollout_rows import rollout_from_row
-from glasshouse.train import Trainer, display
-from glasshouse.train.checkpointing import format_apart
+from glasshouse.training import Trainer, display
+from glasshouse.training.checkpointing import format_apart
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")

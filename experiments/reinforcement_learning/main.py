@@ -57,8 +57,8 @@ def main() -> int:
 
 def train(args: argparse.Namespace) -> int:
     from glasshouse import config
-    from glasshouse.train import Trainer
-    from glasshouse.train.display import TerminalDisplay
+    from glasshouse.training import Trainer
+    from glasshouse.training.display import TerminalDisplay
 
     resolved = config.load_config([], [
         f"model={args.model}",

@@ -14,8 +14,6 @@ docs/python.md explains every name of `__all__`. Each is imported when it is fir
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,21 +112,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _CallablePackage(ModuleType):
-    """The package `glasshouse.train`. Importing it binds its name here, where `train` is also a
-    function: so the package can be called like that function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return __getattr__("train")(*args, **kwargs)
-
-
-class _Glasshouse(ModuleType):
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "train" and isinstance(value, ModuleType):
-            value.__class__ = _CallablePackage
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Glasshouse

@@ -1,5 +1,6 @@
 """The public Python API: `import glasshouse` and what its names do."""
 
+import pkgutil
 import subprocess
 import sys
 
@@ -48,11 +49,9 @@ def test_every_public_name_exists_and_is_documented():
         _ = glasshouse.no_such_name
 
 
-def test_train_is_callable_before_and_after_its_package_is_imported(result):
-    import glasshouse.train.loop as loop
-
-    assert callable(glasshouse.train)
-    assert loop.run_training_loop.__module__ == "glasshouse.train.loop"
+def test_no_public_name_is_also_a_module_which_would_replace_it_once_imported():
+    modules = {module.name for module in pkgutil.iter_modules(glasshouse.__path__)}
+    assert not modules & set(glasshouse.__all__)
 
 
 def test_train_returns_a_typed_result(result):

@@ -23,7 +23,7 @@ from glasshouse.backends.local import LocalBackend
 from glasshouse.backends.monarch.learners import LearnerProcesses
 from glasshouse.backends.monarch.runtime import ActorProcesses, Host
 from glasshouse.errors import RunError
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 
 class Answer:

@@ -38,8 +38,8 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import LearnerState, TrainingSample
 from glasshouse.models import Policy
-from glasshouse.train import Trainer, build, interruption
-from glasshouse.train.display import Display
+from glasshouse.training import Trainer, build, interruption
+from glasshouse.training.display import Display
 from glasshouse.types import Request
 
 pytestmark = pytest.mark.xdist_group("monarch")  # the tests share one backend, in this order

@@ -15,7 +15,7 @@ from glasshouse.evaluation.contamination import HeldOutFilter
 from glasshouse.store import rollout_reader
 from glasshouse.store.rollout_rows import problem_from_row
 from glasshouse.tasks import TASKS, make_task
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 from glasshouse.types import Problem
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"

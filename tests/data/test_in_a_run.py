@@ -13,8 +13,8 @@ from glasshouse.data.files import read_problem_file
 from glasshouse.data.splits import assign_split
 from glasshouse.errors import ConfigError
 from glasshouse.store import rollout_reader
-from glasshouse.train import Trainer
-from glasshouse.train.display import Display
+from glasshouse.training import Trainer
+from glasshouse.training.display import Display
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

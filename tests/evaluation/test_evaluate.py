@@ -12,7 +12,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.evaluation.evaluate import evaluate_model
 from glasshouse.evaluation.monitor_run import monitor_run
 from glasshouse.learn import Learner
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

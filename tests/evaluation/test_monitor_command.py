@@ -21,7 +21,7 @@ from glasshouse.monitors import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.store import monitor_results, read_rollouts
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 __all__ = ["server"]  # the fixture
 pytestmark = pytest.mark.xdist_group(

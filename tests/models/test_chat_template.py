@@ -19,7 +19,7 @@ from glasshouse.models.chat_template import drops_system_messages, render_prompt
 from glasshouse.models.policy import BASES_FOLDER, CARD_FILE, load_tokenizer, read_card
 from glasshouse.rollout import RolloutCollector
 from glasshouse.tasks import make_task
-from glasshouse.train.display import TerminalDisplay
+from glasshouse.training.display import TerminalDisplay
 from glasshouse.types import Style
 
 MOCK = str(Path(__file__).resolve().parents[2] / "models" / "mock")

@@ -24,7 +24,7 @@ from glasshouse.monitorability.organisms.hint_swap import NO_HINT, SWAPS, choose
 from glasshouse.monitors.step_verifier import count_covered_steps, possible_digits, required_steps
 from glasshouse.store import monitor_results
 from glasshouse.tasks import make_task
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 pytestmark = pytest.mark.xdist_group("planted")  # one worker makes the expensive fixtures once
 SMALL = [

@@ -44,7 +44,7 @@ from glasshouse.store.rollout_rows import rollout_to_row
 from glasshouse.tasks import make_task
 from glasshouse.tasks.organisms.substitution import MEANINGLESS_WORDS
 from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 from glasshouse.types import Completion, Problem, Request, Rollout, StopReason, Style
 
 TASK = make_task("substitution")

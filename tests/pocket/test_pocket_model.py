@@ -16,7 +16,7 @@ from glasshouse.models import Policy
 from glasshouse.models.policy import BASES_FOLDER, POCKET_FOLDER
 from glasshouse.pocket.build import build_base_model
 from glasshouse.pocket.recipes import MOCK, RECIPES
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -29,7 +29,7 @@ from glasshouse.report.run_data import (
 from glasshouse.report.run_page import write_run_report
 from glasshouse.store import RolloutLog, read_rollouts
 from glasshouse.store.rollout_rows import rollout_from_row
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 pytestmark = pytest.mark.xdist_group("run page")  # one worker makes the expensive fixtures once
 MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"

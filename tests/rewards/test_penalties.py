@@ -19,7 +19,7 @@ from glasshouse.rewards import grade
 from glasshouse.rewards.penalties import Penalties
 from glasshouse.rollout.reward_controls import random_rewards
 from glasshouse.tasks import make_task
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 from glasshouse.types import Completion, Problem, Rollout, StopReason, Style
 
 TINY = [

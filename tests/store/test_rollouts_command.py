@@ -12,7 +12,7 @@ from glasshouse.cli import main
 from glasshouse.config import load_config
 from glasshouse.report.rollout_text import format_share
 from glasshouse.store import RolloutFilter, RolloutReader, read_rollouts
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

@@ -22,7 +22,7 @@ from glasshouse.study.spec import START, Study, load_study, study_name
 from glasshouse.study.table import Row, Table, collect_rows
 from glasshouse.study.verdict import Verdict
 from glasshouse.tasks import make_task
-from glasshouse.train.build import validate_config
+from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group(
     "shipped studies"

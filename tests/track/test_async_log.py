@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from proofs.resume import Result, list_differences, train
-from tests.train.short_runs import SHORT, MessageRecorder
+from tests.training.short_runs import SHORT, MessageRecorder
 
 from glasshouse.cli import main
 from glasshouse.config import Config
@@ -23,7 +23,7 @@ from glasshouse.track.async_log import TrackerThread
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name
 from glasshouse.track.registry import TrackerSpec
 from glasshouse.track.step_metrics import flatten_numbers, read_step_metrics
-from glasshouse.train import resume
+from glasshouse.training import resume
 
 NEVER = 10**9
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from proofs.resume import ROOT, Result, list_differences, train
 from tests.track import read_back
-from tests.train.short_runs import SHORT
+from tests.training.short_runs import SHORT
 
 from glasshouse.cli import main
 from glasshouse.track.step_metrics import read_step_metrics

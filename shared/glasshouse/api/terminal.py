@@ -36,6 +36,6 @@ __all__ = [
 
 def evaluation_table(values: dict[str, Any]) -> Table:
     """A table of one evaluation with intervals."""
-    from glasshouse.train.display import results_table  # imports torch
+    from glasshouse.training.display import results_table  # imports torch
 
     return results_table(values)

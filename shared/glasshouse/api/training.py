@@ -69,8 +69,8 @@ def train(
 
     Example: `train(load_config(overrides={"steps": 20, "out": "runs/try"}))`
     """
-    from glasshouse.train.display import Display, TerminalDisplay
-    from glasshouse.train.trainer import Trainer
+    from glasshouse.training.display import Display, TerminalDisplay
+    from glasshouse.training.trainer import Trainer
 
     if not isinstance(config, Config):
         config = load_config([config] if config else [])
@@ -97,7 +97,7 @@ def resume(
 
     Example: `resume("runs/try", {"steps": 200})`
     """
-    from glasshouse.train.resume import fork_run
+    from glasshouse.training.resume import fork_run
 
     path = Path(path)
     saved = load_run_config(path)  # raises if this is not a run directory
@@ -110,7 +110,7 @@ def resume(
 
 def check_config(config: Config) -> None:
     """Raise what `train` would raise about a name or a combination of keys, without loading the model."""
-    from glasshouse.train.build import check_config as check
+    from glasshouse.training.build import check_config as check
 
     import_modules(config.imports)
     check(config)

@@ -81,8 +81,8 @@ def _handle(request: Message, send: Callable[[Message], None]) -> Message:
 
 
 def _train_or_check(request: Message, send: Callable[[Message], None]) -> Message:
-    from glasshouse.train import Trainer
-    from glasshouse.train.display import Display
+    from glasshouse.training import Trainer
+    from glasshouse.training.display import Display
 
     class StepReporter(Display):
         def step(self, row: dict[str, Any], groups: list[Any]) -> None:

@@ -19,15 +19,15 @@ from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.store import RunDirectory
 from glasshouse.store.atomic_files import write_json
 from glasshouse.store.verify import verify_run
-from glasshouse.train import resume
-from glasshouse.train.build import build_training
-from glasshouse.train.checkpointing import CheckpointManager, Progress
-from glasshouse.train.data_manifest import describe_data
-from glasshouse.train.diagnostics import Diagnostics
-from glasshouse.train.display import Display, QuietDisplay
-from glasshouse.train.interruption import ForcedStop, Interrupted, Interruption
-from glasshouse.train.loop import run_training_loop
-from glasshouse.train.session import Session
+from glasshouse.training import resume
+from glasshouse.training.build import build_training
+from glasshouse.training.checkpointing import CheckpointManager, Progress
+from glasshouse.training.data_manifest import describe_data
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.display import Display, QuietDisplay
+from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
+from glasshouse.training.loop import run_training_loop
+from glasshouse.training.session import Session
 
 
 class Trainer:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from proofs.resume import SMALL, Result, list_differences, train
-from tests.train.short_runs import SHORT, resume
+from tests.training.short_runs import SHORT, resume
 
 from glasshouse.cli import main
 from glasshouse.generate import TorchGenerator
 from glasshouse.store import checkpoints
-from glasshouse.train import interruption
-from glasshouse.train.display import Display
+from glasshouse.training import interruption
+from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 
@@ -78,7 +78,7 @@ def test_exit_code_is_131_after_a_second_signal_and_130_after_one(
     command = ["train", "--quiet", *SMALL, *SHORT, f"out={tmp_path / 'run'}"]
     for signals, code in (((signal.SIGINT, signal.SIGINT), 131), ((signal.SIGINT,), 130)):
         display = SignalAtStep3(*signals)
-        monkeypatch.setattr("glasshouse.train.display.Display", lambda display=display: display)
+        monkeypatch.setattr("glasshouse.training.display.Display", lambda display=display: display)
         assert main(command) == code
     monkeypatch.undo()
     assert main(command) == 0

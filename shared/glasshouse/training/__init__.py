@@ -12,7 +12,7 @@ display.py        progress bar and tables
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glasshouse.train.trainer import Trainer
+    from glasshouse.training.trainer import Trainer
 
 __all__ = ["Trainer"]
 
@@ -20,7 +20,7 @@ __all__ = ["Trainer"]
 def __getattr__(name: str) -> Any:
     """Import `Trainer`, and torch with it, only when it is used."""
     if name == "Trainer":
-        from glasshouse.train.trainer import Trainer
+        from glasshouse.training.trainer import Trainer
 
         return Trainer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

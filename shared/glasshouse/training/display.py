@@ -26,7 +26,7 @@ from glasshouse.rollout import Group
 from glasshouse.store import LogSize
 from glasshouse.tasks import Task
 from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
-from glasshouse.train.startup_banner import startup_banner
+from glasshouse.training.startup_banner import startup_banner
 
 PIPE_LINES = 20
 

@@ -26,10 +26,10 @@ from glasshouse.store.run_directory import (
     next_run_path,
 )
 from glasshouse.text import shell_command
-from glasshouse.train.build import TrainingParts
-from glasshouse.train.checkpointing import Progress, progress_from_state
-from glasshouse.train.diagnostics import Diagnostics
-from glasshouse.train.display import Display
+from glasshouse.training.build import TrainingParts
+from glasshouse.training.checkpointing import Progress, progress_from_state
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.display import Display
 
 FREE_SECTIONS = {
     "out", "steps", "imports", "log_every", "checkpoints", "diagnostics", "monitor", "backend",

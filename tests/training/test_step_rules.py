@@ -13,9 +13,9 @@ from rich.console import Console
 from glasshouse.config import Config, load_config
 from glasshouse.learn import get_algorithm
 from glasshouse.models.chat_template import DEFAULT_CHAT
-from glasshouse.train.checkpointing import CheckpointManager, Progress
-from glasshouse.train.diagnostics import Diagnostics
-from glasshouse.train.display import TerminalDisplay
+from glasshouse.training.checkpointing import CheckpointManager, Progress
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.display import TerminalDisplay
 
 ALGORITHMS = ("reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from proofs.resume import Result, load_result, train
 
-from glasshouse.train.display import Display
+from glasshouse.training.display import Display
 
 SHORT = (
     "steps=5",

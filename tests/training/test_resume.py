@@ -18,7 +18,7 @@ from proofs.resume import (
     load_result,
     train,
 )
-from tests.train.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
+from tests.training.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glasshouse.cli import main
@@ -27,7 +27,7 @@ from glasshouse.errors import RunError
 from glasshouse.models import load_policy
 from glasshouse.store import RunDirectory
 from glasshouse.store.run_directory import load_run_config
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 needs_fork = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from proofs.resume import Result
-from tests.train.short_runs import SharedRuns, train_shared_runs
+from tests.training.short_runs import SharedRuns, train_shared_runs
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from glasshouse.rewards import REWARDS, RewardInputs, reward
 from glasshouse.rollout.reward_controls import shuffle_rewards
 from glasshouse.store import read_rollouts
 from glasshouse.store.run_directory import load_metrics
-from glasshouse.train import Trainer
+from glasshouse.training import Trainer
 
 pytestmark = pytest.mark.xdist_group(
     "training loop"

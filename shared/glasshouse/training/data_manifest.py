@@ -14,7 +14,7 @@ from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.data import FixedProblems, Split
-from glasshouse.train.build import TrainingParts
+from glasshouse.training.build import TrainingParts
 
 TEST_PROBLEMS = 1000
 

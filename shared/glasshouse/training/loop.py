@@ -20,9 +20,9 @@ from glasshouse.data import ProblemsExhausted
 from glasshouse.learn import TrainingSample
 from glasshouse.rollout import Group
 from glasshouse.rollout.reward_controls import random_rewards, shuffle_rewards
-from glasshouse.train.build import TrainingParts
-from glasshouse.train.metrics import PhaseTimer, compute_step_metrics
-from glasshouse.train.session import Session
+from glasshouse.training.build import TrainingParts
+from glasshouse.training.metrics import PhaseTimer, compute_step_metrics
+from glasshouse.training.session import Session
 
 GroupsFuture = Callable[[], list[Group]]
 """Waits for groups that are being generated and returns them."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from proofs.resume import Result, list_differences, train
-from tests.train.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
+from tests.training.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
 from glasshouse.cli import main
 from glasshouse.errors import RunError
 from glasshouse.models import load_policy
 from glasshouse.store import checkpoints
 from glasshouse.store.verify import verify_run
-from glasshouse.train.display import Display
+from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 

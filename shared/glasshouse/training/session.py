@@ -19,12 +19,12 @@ from glasshouse.evaluation.evaluate import evaluate
 from glasshouse.rollout import Group
 from glasshouse.store import RunDirectory
 from glasshouse.store.run_directory import utc_timestamp
-from glasshouse.train.build import TrainingParts
-from glasshouse.train.checkpointing import CheckpointManager, Progress
-from glasshouse.train.diagnostics import Diagnostics
-from glasshouse.train.display import Display
-from glasshouse.train.interruption import Interruption
-from glasshouse.train.metrics import PhaseTimer, compute_throughput
+from glasshouse.training.build import TrainingParts
+from glasshouse.training.checkpointing import CheckpointManager, Progress
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.display import Display
+from glasshouse.training.interruption import Interruption
+from glasshouse.training.metrics import PhaseTimer, compute_throughput
 
 
 @dataclass(slots=True)

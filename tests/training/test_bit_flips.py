@@ -14,7 +14,7 @@ import yaml
 from proofs.bit_flips import call, cut_short, flip_bit, list_files
 from proofs.resume import Result, list_differences
 from safetensors.torch import load_file, save_file
-from tests.train.short_runs import SharedRuns, resume
+from tests.training.short_runs import SharedRuns, resume
 
 from glasshouse.checksums import add_check, compute_checksum, format_checksums, parse_checked
 from glasshouse.cli import main

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from proofs.resume import SMALL, Result, list_differences, train
-from tests.train.short_runs import CHECKPOINT_FILES, SHORT, SharedRuns, resume
+from tests.training.short_runs import CHECKPOINT_FILES, SHORT, SharedRuns, resume
 
 from glasshouse.cli import main
 from glasshouse.models import load_policy, save_policy
 from glasshouse.store import checkpoints
-from glasshouse.train.display import Display
+from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 PAGE = 4096
@@ -105,6 +105,6 @@ def test_full_disk_is_exit_code_2_with_a_message(
 ) -> None:  # fmt: skip
     run = shutil.copytree(shared_runs.killed[3], small_disk / "run")
     display = FillDiskAtStep(small_disk, 4, 0)
-    monkeypatch.setattr("glasshouse.train.display.Display", lambda: display)
+    monkeypatch.setattr("glasshouse.training.display.Display", lambda: display)
     assert main(["train", "--quiet", *SMALL, *SHORT, f"out={run}"]) == 2
     assert "disk is full" in capsys.readouterr().err
