@@ -169,6 +169,7 @@ compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those o
 bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers (10 min)
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
+	@$(BENCH)/bin/python bench/offpolicy.py
 
 .PHONY: data-scaling
 data-scaling: $(VENV)/.ready ## accuracy against the size of a fixed training set (hours)

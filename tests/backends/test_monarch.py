@@ -91,7 +91,9 @@ def make_samples(completions: ChunkCompletions) -> list[TrainingSample]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    options = ("backend=monarch", "monarch.learners=2", "monarch.verify_every=1")
+    options = (
+        "backend=monarch", "monarch.learners=2", "monarch.verify_every=1", "max_offpolicy_steps=2",
+    )  # fmt: skip
     return small_config(tmp_path_factory.mktemp("runs") / "unused", *options)
 
 
@@ -133,7 +135,7 @@ def assert_equal_weights(a: Any, b: Any) -> None:
         assert one.equal(other)
 
 
-def test_generation_overlaps_with_an_update_and_keeps_the_old_weights(
+def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
     backend: MonarchBackend, local: LocalBackend
 ) -> None:
     """Completions, metrics, weights and learner state are bitwise those of the local backend."""
@@ -142,23 +144,28 @@ def test_generation_overlaps_with_an_update_and_keeps_the_old_weights(
     pending = backend.submit(chunks, SAMPLING, lambda: None)
     old = generate(local, chunks)
     assert backend.update(samples) == local.update(samples)
+    pending_newer = backend.submit(chunks, SAMPLING, lambda: None)
+    newer = generate(local, chunks)
+    assert backend.update(samples) == local.update(samples)
+    with pytest.raises(RuntimeError, match="overwrite"):
+        backend.update(samples)
     assert pending.result() == old
+    assert pending_newer.result() == newer != old
     assert {c.version for chunk in old for group in chunk for c in group} == {0}
-    assert backend.version == local.learner.version == 1
+    assert backend.version == local.learner.version == 2
     assert_equal_weights(backend, local)
-    new = generate(backend, chunks)
-    assert new == generate(local, chunks)
-    assert new != old
+    newest = generate(backend, chunks)
+    assert newest == generate(local, chunks) != newer
     # once to the controller's own policy, and one message to the other host
     num_bytes = 4 * sum(p.numel() for p in trainable_tensors(local.policy))
     assert backend.timing()["sync_bytes"] == 2 * num_bytes
 
     state = backend.state()
-    assert state.version == 1
+    assert state.version == 2
     assert all(state.tensors[name].equal(value) for name, value in local.state().tensors.items())
     backend.update(samples)
     copy_weights(local, backend)
-    backend.restore(state)  # back to version 1
+    backend.restore(state)  # back to version 2
     assert backend.update(samples) == local.update(samples)
     assert_equal_weights(backend, local)
 
@@ -287,7 +294,7 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
 ) -> None:
     """Ctrl-C and a killed generator at step 2, a crashed learner after it, and a local backend for
     the rest. The last test of this file: it ends the processes of the backend."""
-    overlapped = ("max_offpolicy_steps=1", "checkpoints.every=1")
+    overlapped = ("max_offpolicy_steps=2", "checkpoints.every=1", "steps=4")
     Trainer(small_config(tmp_path / "local", *overlapped)).train()
     out = tmp_path / "monarch"
     results, run = out / "results", small_run(out, *overlapped, "backend=monarch")
@@ -345,4 +352,4 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
     assert killed  # the learner's crash may end the run before the generator's death is logged
     assert wait_for_exit([*pids, *backend.pids])
     Trainer(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
-    assert_equal_runs(out, tmp_path / "local", steps=3)
+    assert_equal_runs(out, tmp_path / "local", steps=4)

@@ -92,15 +92,20 @@ def test_a_remote_user_error_keeps_its_class_and_message() -> None:
     assert str(error) == "lower it"
 
 
-def test_shared_weights_hold_the_last_two_versions() -> None:
-    writer = SharedWeights.create(5)
+@pytest.mark.parametrize("slots", [2, 5])
+def test_shared_weights_hold_as_many_versions_as_slots(slots: int) -> None:
+    writer = SharedWeights.create(5, slots)
     reader = SharedWeights.open(writer.path, 5)
-    weights = {v: [torch.full((2, 2), float(v)), torch.full((1,), v + 0.5)] for v in range(3)}
+    assert reader.slots == slots
+    newest = slots + 3
+    weights = {
+        v: [torch.full((2, 2), float(v)), torch.full((1,), v + 0.5)] for v in range(newest + 1)
+    }
     tensors = [torch.zeros(2, 2), torch.zeros(1)]
-    for version in range(3):
+    for version in range(newest + 1):
         writer.write(version, weights[version])
-    assert reader.versions() == [1, 2]
-    for version in (1, 2):
+    assert reader.versions() == list(range(4, newest + 1))
+    for version in reader.versions():
         reader.read(version, tensors)
         assert all(a.equal(b) for a, b in zip(tensors, weights[version], strict=True))
         assert (
@@ -108,7 +113,7 @@ def test_shared_weights_hold_the_last_two_versions() -> None:
             == checksum_tensors(weights[version])
             == checksum_tensors(tensors)
         )
-    for version in (0, 3):
+    for version in (3, newest + 1):
         with pytest.raises(StaleWeights, match=f"Version {version} "):
             reader.read(version, tensors)
 

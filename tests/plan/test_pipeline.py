@@ -29,8 +29,8 @@ ALL_PHASES = PhaseTimes(
 )
 
 
-def overlapped(**options: int) -> Pipeline:
-    return Pipeline(max_offpolicy_steps=1, **options)
+def overlapped(offpolicy_steps: int = 1, **options: int) -> Pipeline:
+    return Pipeline(max_offpolicy_steps=offpolicy_steps, **options)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,10 @@ def overlapped(**options: int) -> Pipeline:
         # learning is hidden behind generation, and generation behind learning
         (PhaseTimes(chunk=1.0, learn=0.5), overlapped(chunks=8, generators=4), 2.0),
         (PhaseTimes(chunk=1.0, learn=3.0), overlapped(chunks=8, generators=4), 3.0),
+        # two steps ahead: the same, if all chunks take the same time
+        (PhaseTimes(chunk=1.0, learn=0.5), overlapped(2, chunks=8, generators=4), 2.0),
+        # five chunks on four generators: the three that were idle take chunks of the next step
+        (PhaseTimes(chunk=1.0, learn=0.5), overlapped(2, chunks=5, generators=4), 1.25),
         # two learners need half the time
         (PhaseTimes(chunk=1.0, learn=3.0), overlapped(chunks=8, generators=4, learners=2), 2.0),
         # four generators on two cores are as fast as two
@@ -94,7 +98,7 @@ small = st.integers(1, 12)
 @settings(deadline=None, max_examples=60)
 @given(
     times=phase_times, chunks=small, generators=small, cores=st.integers(0, 4),
-    max_offpolicy_steps=st.integers(0, 1),
+    max_offpolicy_steps=st.integers(0, 4),
 )  # fmt: skip
 def test_properties_of_every_pipeline(
     times: PhaseTimes, chunks: int, generators: int, cores: int, max_offpolicy_steps: int
@@ -125,6 +129,16 @@ def test_properties_of_every_pipeline(
     assert simulate(hosts=2) >= seconds * (1 - 1e-9), "one more host must be sent the weights"
 
 
+def test_more_offpolicy_steps_hide_a_long_tail_of_lengths() -> None:
+    times = PhaseTimes(chunk=1.0, learn=1.0, chunk_spread=1.0)
+    pipelines = [overlapped(steps, chunks=8, generators=4) for steps in range(4)]
+    seconds = [seconds_per_step(times, pipeline) for pipeline in pipelines]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[2] < 0.9 * seconds[1] < 0.9 * 0.9 * seconds[0]
+    mean = 100 * 8 / 4 / 100
+    assert seconds[3] == pytest.approx(mean, rel=0.3), "the generators are nearly always busy"
+
+
 def test_count_hosts() -> None:
     assert [count_hosts(n, 4) for n in (1, 4, 5, 1000)] == [1, 1, 2, 250]
     assert count_hosts(1000, 0) == 1
@@ -135,7 +149,7 @@ def test_count_hosts() -> None:
     [
         ({"chunks": 0}, "chunks"),
         ({"generators": 0}, "generators"),
-        ({"max_offpolicy_steps": 2}, "max_offpolicy_steps"),
+        ({"max_offpolicy_steps": 5}, "max_offpolicy_steps"),
         ({"cores": -1}, "at least 1"),
     ],
 )

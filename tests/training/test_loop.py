@@ -214,11 +214,13 @@ def test_a_signal_saves_the_last_step_and_ends_the_run(tmp_path: Path) -> None:
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
 
 
-def test_one_offpolicy_step_learns_from_exactly_one_version_before(tmp_path: Path) -> None:
-    train(tmp_path / "a", "steps=4", "max_offpolicy_steps=1", PARTIAL_REWARD)
+def test_offpolicy_steps_learn_from_weights_that_are_as_many_updates_old(tmp_path: Path) -> None:
+    train(tmp_path / "a", "steps=5", "max_offpolicy_steps=2", PARTIAL_REWARD)
     versions = {row["step"]: row["version"] for row in read_rows(tmp_path / "a")}
-    assert versions == {1: 0, 2: 0, 3: 1, 4: 2}
-    differences = [m["logprob_diff_max"] for m in read_metrics(tmp_path / "a")]
+    assert versions == {1: 0, 2: 0, 3: 0, 4: 1, 5: 2}
+    metrics = read_metrics(tmp_path / "a")
+    assert [m["staleness"] for m in metrics] == [0, 1, 2, 2, 2]
+    differences = [m["logprob_diff_max"] for m in metrics]
     assert differences[0] < 1e-4 < min(differences[1:])  # the loss sees that they are off-policy
 
 

@@ -61,7 +61,7 @@ def test_comparison_detects_another_seed(tmp_path: Path, expected: Result) -> No
     [
         ("learn.algorithm=dapo",),
         ("learn.lora_rank=2",),
-        ("max_offpolicy_steps=1", "evaluate.every=2"),
+        ("max_offpolicy_steps=2", "evaluate.every=2"),
         ("data.source=fixed", "data.size=6"),
         ("task.name=gym.chain_sum", "generate.max_tokens=8"),
         ("learn.epochs_per_batch=2", "learn.lr_schedule=linear", "learn.kl_coef=0.1"),

@@ -38,8 +38,8 @@ class GenerationBackend(Protocol):
     def submit(
         self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
     ) -> PendingCompletions:
-        """Start generating with the current weights. At most one update may follow before the result
-        is collected. `check_interrupt` is called between chunks; an exception from it ends the call."""
+        """Start generating with the current weights. At most `max_offpolicy_steps` updates may follow before
+        the result is collected. `check_interrupt` is called between chunks; an exception from it ends the call."""
 
 
 class Backend(GenerationBackend, Protocol):

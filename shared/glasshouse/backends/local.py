@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from glasshouse.backends.base import Chunk, ChunkCompletions, PendingCompletions
-from glasshouse.config import Config
+from glasshouse.config import Config, GenerateConfig
 from glasshouse.generate import SamplingParams, make_generator
 from glasshouse.learn import Learner, LearnerState, TrainingSample
 from glasshouse.models import Policy
@@ -27,12 +27,12 @@ class ReadyCompletions:
 class LocalGeneration:
     """Generates in this process. It has no learner, so it makes no copy of the model to train.
 
-    Example: `LocalGeneration(policy, kv_cache_mb=2048).submit(chunks, sampling, check_interrupt)`
+    Example: `LocalGeneration(policy, config.generate).submit(chunks, sampling, check_interrupt)`
     """
 
-    def __init__(self, policy: Policy, kv_cache_mb: int, engine: str = "torch") -> None:
+    def __init__(self, policy: Policy, config: GenerateConfig) -> None:
         self.policy = policy
-        self.generator = make_generator(engine, policy, kv_cache_mb)
+        self.generator = make_generator(policy, config)
 
     def submit(
         self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
@@ -49,9 +49,7 @@ class LocalBackend(LocalGeneration):
     """Generates and learns in this process."""
 
     def __init__(self, policy: Policy, config: Config) -> None:
-        generate = config.generate
-        copy = self._copy_to_generator(policy, config)
-        super().__init__(copy, generate.kv_cache_mb, generate.engine)
+        super().__init__(self._copy_to_generator(policy, config), config.generate)
         self.learner = Learner.from_config(policy, config)
 
     @staticmethod

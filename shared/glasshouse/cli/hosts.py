@@ -99,8 +99,13 @@ def add_commands(commands: Any) -> None:
     )
     add_run_directory(forecast)
     forecast.add_argument(
-        "--max-offpolicy-steps", type=int, choices=[0, 1], help="default: as in the run"
+        "--max-offpolicy-steps", type=int, choices=range(5), help="default: as in the run"
     )
+    forecast.add_argument(
+        "--chunk-spread", type=float, default=0.0, metavar="SD",
+        help="standard deviation of the logarithm of a chunk's time, about 0.5 to 1 where lengths of "
+        "completions have a long tail (default 0: all chunks take the same time)",
+    )  # fmt: skip
     forecast.add_argument("--learners", type=int, default=1, help="learner processes (default 1)")
     forecast.add_argument(
         "--groups-per-step", type=int,
@@ -163,7 +168,7 @@ def _forecast(args: argparse.Namespace) -> None:
     result = forecast_run(
         Path(args.run_directory), max_offpolicy_steps=args.max_offpolicy_steps,
         groups_per_step=args.groups_per_step, learners=args.learners, per_host=args.per_host,
-        bandwidth=args.bandwidth,
+        bandwidth=args.bandwidth, chunk_spread=args.chunk_spread,
     )  # fmt: skip
     if args.json:
         points = [{"generators": n, **asdict(point)} for n, point in result.points.items()]

@@ -83,6 +83,23 @@ class DataConfig(Section):
     """With `source: fresh`, when all problems have been used: start over with a warning, or end the run."""
 
 
+class VllmConfig(Section):
+    tensor_parallel_size: int = Field(1, ge=1, le=MAX_PROCESSES)
+    """GPUs over which each vLLM engine splits the model, as in vLLM. With more than one, vLLM starts that many
+    worker processes."""
+    weight_transfer: Literal["shared_memory", "ipc", "nccl"] = "shared_memory"
+    """How new weights reach vLLM, through its weight transfer interface: `shared_memory` works on CPUs and
+    GPUs and compares checksums; `ipc` (learner and engine on one GPU) and `nccl` (on different GPUs) are
+    vLLM's own and need GPUs."""
+    port: int = Field(0, ge=0, le=65535)
+    """Port at which learner and engine meet with `weight_transfer: nccl`; 0: a free one."""
+    sleep: bool = False
+    """Free the GPU memory of weights and KV cache during each update, so that one GPU holds learner and
+    generator in turn."""
+    enforce_eager: bool = False
+    """Turn off CUDA graphs: slower, starts faster, needs less memory. On a CPU there are none."""
+
+
 class GenerateConfig(Section):
     group_size: int = Field(8, ge=1, le=MAX_SAMPLES)
     """Completions per problem."""
@@ -101,13 +118,14 @@ class GenerateConfig(Section):
     chunk_size: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per generation call: the unit of work for a generator. The bits of a run depend on it."""
     engine: str = "torch"
-    """What generates completions: `torch`, or an engine of your own module or an installed package
-    (docs/extend.md). The backend `monarch` uses torch."""
+    """What generates completions: `torch`, `vllm` (in its own environment, see docs/engines.md), or an engine of
+    your own module or an installed package (docs/extend.md)."""
     kv_cache_mb: int = Field(2048, ge=1, le=10_000_000)
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
     device: str = Field("", pattern=rf"^({DEVICE})?$")
     """Device of the generators, if it is not that of the learner, as in cuda:1; empty: `device`. With `backend:
     monarch`, `cuda` without a number gives generator n the GPU n modulo the number of GPUs."""
+    vllm: VllmConfig = VllmConfig()
 
 
 class RewardConfig(Section):
@@ -356,9 +374,10 @@ class Config(Section):
     backend: Literal["local", "monarch"] = "local"
     """`local`: everything in one process; `monarch`: generators and learner in separate processes (extra
     `monarch`). The results are bitwise equal."""
-    max_offpolicy_steps: int = Field(0, ge=0, le=1)
-    """0: on-policy, all completions come from the newest weights; 1: generation and learning overlap, and
-    completions come from the previous version of the weights."""
+    max_offpolicy_steps: int = Field(0, ge=0, le=4)
+    """0: on-policy, all completions come from the newest weights. N: generation runs N steps ahead of
+    learning, and completions come from weights that are N updates old (fewer in the first steps); with
+    `backend: monarch` both then run at the same time. The losses correct for the difference."""
     imports: tuple[str, ...] = ()
     """Python modules and files that are imported before anything is built, as in [my_rewards, code/task.py]:
     they register reward terms (`@reward`) and tasks (`@register_task`). Files are relative to the working

@@ -23,7 +23,7 @@ from glasshouse.store.run_directory import load_metrics, load_run_config
 GENERATORS = (1, 2, 4, 8, 16, 32, 64, 125, 250, 500, 1000)
 ADVICE = {
     "chunks": "a step has too few chunks; use larger batches or a smaller generate.chunk_size",
-    "learner": "the learner is the bottleneck; raise monarch.learners or set max_offpolicy_steps=1",
+    "learner": "the learner is the bottleneck; raise monarch.learners or set max_offpolicy_steps",
     "sync": "sending the weights to the hosts is the bottleneck; use more generators per host",
     "controller": "the controller (problems, rewards, logging) is the bottleneck; more hosts do not help",
 }
@@ -73,12 +73,13 @@ class RunForecast:
         ]
 
     def curves(self) -> dict[str, dict[int, Forecast]]:
-        """Return the same forecast without and with overlap of generation and learning."""
+        """Return the same forecast without and with overlap of generation and learning, one step ahead and
+        as many as this forecast has."""
         return {
             f"max_offpolicy_steps={lag}": forecast_curve(
                 self.measured, replace(self.pipeline, max_offpolicy_steps=lag), self.per_host
             )
-            for lag in (0, 1)
+            for lag in sorted({0, 1, self.pipeline.max_offpolicy_steps})
         }
 
 
@@ -122,6 +123,7 @@ def measure_run(run: Path, bandwidth: float = 200.0) -> MeasuredRun:
 def forecast_run(
     run: Path, *, max_offpolicy_steps: int | None = None, groups_per_step: int | None = None,
     learners: int = 1, per_host: int | None = None, bandwidth: float = 200.0,
+    chunk_spread: float = 0.0,
 ) -> RunForecast:  # fmt: skip
     """Forecast a run for 1 to 1,000 generators; what is None is as in the run or on this machine.
 
@@ -131,7 +133,10 @@ def forecast_run(
         raise ConfigError("--bandwidth, --learners and --groups-per-step must be above 0.")
     if per_host is not None and per_host < 0:
         raise ConfigError("--per-host must be a number of generators, or 0 for all on one host.")
+    if not 0 <= chunk_spread <= 5:
+        raise ConfigError("--chunk-spread must be between 0 and 5.")
     measured = measure_run(run, bandwidth)
+    measured = replace(measured, times=replace(measured.times, chunk_spread=chunk_spread))
     if groups_per_step is not None:
         measured = measured.with_groups_per_step(groups_per_step)
     if max_offpolicy_steps is None:

@@ -5,23 +5,28 @@
                                              └─ learn ─ sync ─ log ───┘
 
 Chunks wait in a queue; whichever generator is free takes the next one. A generator loads the new
-weights before its first chunk of a step. Weights are sent to further hosts one host at a time. If
-there are fewer cores than jobs, the jobs share the cores evenly. The simulation runs no model: it
-is deterministic arithmetic on measured times.
+weights before its first chunk of a step. With `max_offpolicy_steps` of 2 or more, generators that have
+no chunk of a step left take those of the next one. Weights are sent to further hosts one host at a
+time. If there are fewer cores than jobs, the jobs share the cores evenly. The simulation runs no
+model: it is deterministic arithmetic on measured times.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 GENERATORS, CHUNKS, LEARNER, SYNC, CONTROLLER = (
     "generators", "chunks", "learner", "sync", "controller",
 )  # fmt: skip
-WARM_UP, MEASURED = 3, 8
+WARM_UP, MEASURED, MEASURED_WITH_SPREAD = 8, 8, 100
 """Steps until the pipeline is in a steady state, and steps that are averaged."""
+MAX_OFFPOLICY_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,9 @@ class PhaseTimes:
 
     chunk: float
     """One chunk on one generator."""
+    chunk_spread: float = 0.0
+    """Standard deviation of the logarithm of a chunk's time, for completions whose lengths have a long tail;
+    0: all chunks take the same time. The mean is `chunk` in any case."""
     learn: float = 0.0
     """One step's rollouts on one learner."""
     sync: float = 0.0
@@ -47,7 +55,10 @@ class PhaseTimes:
             raise ValueError("chunk must be above 0 seconds, and no phase may be negative.")
 
     def parts(self) -> tuple[float, ...]:
-        return (self.learn, self.sync, self.send, self.load, self.sample, self.reward, self.log)
+        return (
+            self.learn, self.sync, self.send, self.load, self.sample, self.reward, self.log,
+            self.chunk_spread,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +78,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if min(self.chunks, self.generators, self.learners, self.hosts) < 1 or self.cores < 0:
             raise ValueError("chunks, generators, learners and hosts must be at least 1.")
-        if self.max_offpolicy_steps not in (0, 1):
-            raise ValueError("max_offpolicy_steps must be 0 or 1.")
+        if not 0 <= self.max_offpolicy_steps <= MAX_OFFPOLICY_STEPS:
+            raise ValueError(f"max_offpolicy_steps must be 0 to {MAX_OFFPOLICY_STEPS}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +124,10 @@ def find_limit(times: PhaseTimes, pipeline: Pipeline, seconds: float) -> str:
 
 
 def seconds_per_step(times: PhaseTimes, pipeline: Pipeline) -> float:
-    """Simulate, and average over `MEASURED` steps after the warm-up."""
-    ends = Simulation(times, pipeline).run(WARM_UP + MEASURED)
-    return (ends[-1] - ends[WARM_UP - 1]) / MEASURED
+    """Simulate, and average over some steps after the warm-up."""
+    measured = MEASURED_WITH_SPREAD if times.chunk_spread else MEASURED
+    ends = Simulation(times, pipeline).run(WARM_UP + measured)
+    return (ends[-1] - ends[WARM_UP - 1]) / measured
 
 
 @dataclass(slots=True)
@@ -132,23 +144,56 @@ class Simulation:
     progress: float = 0.0
     running: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     started: int = 0
-    waiting: int = 0
-    """Chunks that no generator has taken yet."""
-    unfinished: int = 0
-    """Chunks of this step that are not complete."""
-    to_load: int = 0
-    """Generators that have not yet loaded this step's weights."""
-    idle: int = 0
-    learned: bool = True
+    version: int = 0
+    """Of the weights that generators get with the next chunks."""
+    waiting: deque[tuple[int, int]] = field(default_factory=deque)
+    """Step and version of the chunks that no generator has taken yet."""
+    unfinished: Counter[int] = field(default_factory=Counter)
+    """Chunks that are not complete, by step."""
+    idle: list[int] = field(default_factory=list)
+    """The version that each idle generator has loaded."""
     ends: list[float] = field(default_factory=list)
+    lengths: random.Random = field(default_factory=lambda: random.Random(0))
+
+    is_waiting: bool = False
+    """Does the controller wait for chunks?"""
+    controller: Iterator[float | None] = field(init=False)
 
     def run(self, steps: int) -> list[float]:
         """Return the time at which each step ended."""
-        self.idle = self.pipeline.generators
-        self._sample()
+        self.idle = [-1] * self.pipeline.generators
+        self.controller = self._control()
+        self._continue()
         while len(self.ends) < steps:
             self._advance()
         return self.ends
+
+    def _control(self) -> Iterator[float | None]:
+        """The training loop: yields the seconds of each phase, or None to wait for a chunk."""
+        times, pipeline = self.times, self.pipeline
+        submitted = 0
+        for step in itertools.count():
+            if submitted == step:
+                yield times.sample
+                submitted = self._submit(submitted)
+            while self.unfinished[step]:
+                yield None
+            yield times.reward
+            while submitted <= step + pipeline.max_offpolicy_steps:
+                yield times.sample
+                submitted = self._submit(submitted)
+            yield times.learn / pipeline.learners
+            yield times.sync + (pipeline.hosts - 1) * times.send
+            self.version += 1
+            yield times.log
+            self.ends.append(self.now)
+
+    def _continue(self) -> None:
+        """Run the controller up to its next phase."""
+        seconds = next(self.controller)
+        self.is_waiting = seconds is None
+        if seconds is not None:
+            self._start(seconds, self._continue)
 
     def _advance(self) -> None:
         """Advance to the end of the job that ends next, and run its continuation."""
@@ -163,61 +208,30 @@ class Simulation:
         self.started += 1
         heapq.heappush(self.running, (self.progress + seconds, self.started, then))
 
-    def _sample(self) -> None:
-        self._start(self.times.sample, self._submit)
-
-    def _submit(self) -> None:
-        """Queue the step's chunks; if off-policy, learn from the previous step at the same time."""
-        self.waiting = self.unfinished = self.pipeline.chunks
-        self.to_load = self.pipeline.generators
+    def _submit(self, step: int) -> int:
+        """Queue a step's chunks; return the next step to submit."""
+        self.unfinished[step] = self.pipeline.chunks
+        self.waiting += [(step, self.version)] * self.pipeline.chunks
         while self.idle and self.waiting:
-            self._take()
-        if self.pipeline.max_offpolicy_steps and self.ends:
-            self.learned = False
-            self._learn()
+            self._take(self.idle.pop())
+        return step + 1
 
-    def _take(self) -> None:
-        load = self.times.load if self.to_load else 0.0
-        self.to_load -= bool(self.to_load)
-        self.idle -= 1
-        self.waiting -= 1
-        self._start(load + self.times.chunk, self._finish)
+    def _take(self, loaded: int) -> None:
+        """A generator that has loaded this version takes the next chunk."""
+        step, version = self.waiting.popleft()
+        load = self.times.load if loaded != version else 0.0
+        spread = self.times.chunk_spread
+        length = self.lengths.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
+        self._start(load + self.times.chunk * length, lambda: self._finish(step, version))
 
-    def _finish(self) -> None:
-        self.idle += 1
-        self.unfinished -= 1
+    def _finish(self, step: int, version: int) -> None:
+        self.unfinished[step] -= 1
         if self.waiting:
-            self._take()
-        self._reward_when_ready()
-
-    def _reward_when_ready(self) -> None:
-        if self.unfinished == 0 and self.learned:
-            self._start(self.times.reward, self._rewarded)
-
-    def _rewarded(self) -> None:
-        if self.pipeline.max_offpolicy_steps:
-            self.ends.append(self.now)
-            self._sample()
+            self._take(version)
         else:
-            self._learn()
-
-    def _learn(self) -> None:
-        self._start(self.times.learn / self.pipeline.learners, self._sync)
-
-    def _sync(self) -> None:
-        further = (self.pipeline.hosts - 1) * self.times.send
-        self._start(self.times.sync + further, self._log)
-
-    def _log(self) -> None:
-        self._start(self.times.log, self._logged)
-
-    def _logged(self) -> None:
-        if self.pipeline.max_offpolicy_steps:
-            self.learned = True
-            self._reward_when_ready()
-        else:
-            self.ends.append(self.now)
-            self._sample()
+            self.idle.append(version)
+        if self.is_waiting:
+            self._continue()
 
 
 def count_hosts(generators: int, per_host: int) -> int:

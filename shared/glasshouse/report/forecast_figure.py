@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from glasshouse.report.figures import import_pyplot
-from glasshouse.report.learning_curves import FAINT, IMAGE_SUFFIXES, INK, WARM
+from glasshouse.report.learning_curves import COOL, FAINT, IMAGE_SUFFIXES, INK, WARM
 from glasshouse.store.atomic_files import check_output_file
 
 
@@ -31,7 +31,7 @@ def draw_forecast(
     check_output_file("--out", out, IMAGE_SUFFIXES)
     pyplot = import_pyplot()
     figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
-    for (name, points), colour in zip(curves.items(), (INK, WARM), strict=False):
+    for (name, points), colour in zip(curves.items(), (INK, WARM, COOL), strict=False):
         numbers = list(points)
         hourly = [3600 / points[n].seconds for n in numbers]
         axis.plot(numbers, hourly, color=colour, linewidth=2, label=name)

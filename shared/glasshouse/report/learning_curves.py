@@ -12,7 +12,7 @@ from glasshouse.store.atomic_files import check_output_file
 from glasshouse.store.run_directory import load_metrics, load_summary
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
-INK, FAINT, WARM = "#1b4d3e", "#9bb8ae", "#c2562d"
+INK, FAINT, WARM, COOL = "#1b4d3e", "#9bb8ae", "#c2562d", "#2f6db3"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -3,8 +3,8 @@
     step-000020/   config.json, model.safetensors, tokenizer …   loads with plain transformers
                    learner.safetensors                           optimizer state
                    state.json                                    step, counters, best, config, versions
-                   next_rollouts.jsonl                           with max_offpolicy_steps: the next
-                                                                 step's rollouts
+                   next_rollouts.jsonl                           with max_offpolicy_steps: rollouts
+                                                                 of the next steps
                    checksums.json                                size and sha256 of every other file
 
 A checkpoint is written to a temporary folder, flushed, read back and compared, and only then

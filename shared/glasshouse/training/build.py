@@ -113,7 +113,7 @@ def validate_config(config: Config) -> None:
     offpolicy = config.max_offpolicy_steps
     if offpolicy and algorithm.dynamic_sampling and config.learn.max_resamples:
         raise ConfigError(
-            f"max_offpolicy_steps={offpolicy} generates one step ahead, and {config.learn.algorithm} would "
+            f"max_offpolicy_steps={offpolicy} generates ahead of learning, and {config.learn.algorithm} would "
             "resample groups with newer weights. Set learn.max_resamples=0 or max_offpolicy_steps=0."
         )
     if offpolicy and config.learn.importance_cap == 0:

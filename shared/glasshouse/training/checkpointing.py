@@ -39,8 +39,8 @@ class Progress:
     penalties: dict[str, float] = field(default_factory=dict)
     """Current weights of adaptive penalties."""
     seconds: float = 0.0
-    next_groups: Callable[[], list[Group]] | None = None
-    """With `max_offpolicy_steps: 1`: waits for the next step's groups, whose problems are drawn."""
+    pending: list[Callable[[], list[Group]]] = field(default_factory=list)
+    """With `max_offpolicy_steps`: each waits for the groups of one of the next steps, oldest first."""
 
 
 SAVED_FIELDS = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "penalties")
@@ -97,7 +97,7 @@ class CheckpointManager:
             **self.run_facts,
         }
         has_adapters = hasattr(self.policy.model, "peft_config")
-        rollouts = [r for g in progress.next_groups() for r in g] if progress.next_groups else []
+        rollouts = [r for groups in progress.pending for group in groups() for r in group]
         snapshot = Snapshot(
             state=state,
             weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
@@ -147,9 +147,8 @@ def progress_from_state(state: dict[str, Any], next_rollouts: bytes) -> Progress
     progress = Progress(
         **{name: state[name] for name in SAVED_FIELDS}, seconds=float(state["seconds"])
     )
-    if next_rollouts:
-        groups: dict[int, Group] = {}
-        for rollout in map(rollout_from_row, decode_rows(next_rollouts)):
-            groups.setdefault(rollout.group, []).append(rollout)
-        progress.next_groups = partial(list, groups.values())
+    steps: dict[int, dict[int, Group]] = {}
+    for rollout in map(rollout_from_row, decode_rows(next_rollouts)):
+        steps.setdefault(rollout.step, {}).setdefault(rollout.group, []).append(rollout)
+    progress.pending = [partial(list, groups.values()) for groups in steps.values()]
     return progress

@@ -21,7 +21,7 @@ from glasshouse.learn import TrainingSample
 from glasshouse.rollout import Group
 from glasshouse.rollout.reward_controls import random_rewards, shuffle_rewards
 from glasshouse.training.build import TrainingParts
-from glasshouse.training.metrics import PhaseTimer, compute_step_metrics
+from glasshouse.training.metrics import PhaseTimer, check_staleness, compute_step_metrics
 from glasshouse.training.session import Session
 
 GroupsFuture = Callable[[], list[Group]]
@@ -46,7 +46,7 @@ def run_training_loop(parts: TrainingParts, session: Session) -> None:
             with session.interruptible():
                 # Sample problems, generate a group of completions for each, and compute rewards.
                 groups, discarded = sample_groups(parts, session, step, timer)
-                next_groups = submit_next_step(parts, session, step + 1, timer)
+                pending = submit_next_steps(parts, session, step, timer)
         except ProblemsExhausted as error:
             session.record_exhausted(error)
             last_step = progress.step
@@ -56,6 +56,7 @@ def run_training_loop(parts: TrainingParts, session: Session) -> None:
         groups = assign_advantages(groups, parts.algorithm.advantage)
         timer.lap("reward")
         metrics = compute_step_metrics(groups)
+        check_staleness(metrics["staleness"], config.max_offpolicy_steps)
         metrics |= parts.penalties.update_weights(metrics["accuracy"])
 
         # Update the model; every generator then has the new weights.
@@ -74,7 +75,7 @@ def run_training_loop(parts: TrainingParts, session: Session) -> None:
 
         # Log all rollouts and the metrics; only then does the step count as done.
         session.log_step(step, groups, discarded, metrics, timer)
-        session.complete_step(step, next_groups)
+        session.complete_step(step, pending)
 
         session.checkpoint_if_due(metrics["reward"], is_last=step == last_step)
         session.check_interrupt()
@@ -87,7 +88,8 @@ def sample_groups(
     whose rewards are all equal are discarded by new ones, up to `learn.max_resamples` times."""
     wanted = parts.config.data.groups_per_step
     groups, discarded = list[Group](), list[Group]()
-    pending = session.progress.next_groups or submit_groups(parts, session, step, wanted, timer)
+    ahead = session.progress.pending
+    pending = ahead[0] if ahead else submit_groups(parts, session, step, wanted, timer)
     for resamples_left in range(parts.config.learn.max_resamples, -1, -1):
         generated = pending()
         timer.lap("generate")
@@ -125,15 +127,18 @@ def submit_groups(
     return pending.groups
 
 
-def submit_next_step(
+def submit_next_steps(
     parts: TrainingParts, session: Session, step: int, timer: PhaseTimer
-) -> GroupsFuture | None:
-    """With `max_offpolicy_steps: 1`, generate the next step's completions during this step's update."""
-    if not parts.config.max_offpolicy_steps or step > parts.config.steps:
-        return None
-    with suppress(ProblemsExhausted):  # raised again when the next step needs them
-        return submit_groups(parts, session, step, parts.config.data.groups_per_step, timer)
-    return None
+) -> list[GroupsFuture]:
+    """Return the groups of the `max_offpolicy_steps` steps after this one, oldest first; start generating
+    those that are missing. Step s thus always learns from the weights of version
+    max(0, s - 1 - max_offpolicy_steps), however long each process takes."""
+    config, pending = parts.config, session.progress.pending[1:]
+    last = min(step + config.max_offpolicy_steps, config.steps)
+    with suppress(ProblemsExhausted):  # raised again when the step needs them
+        for ahead in range(step + len(pending) + 1, last + 1):
+            pending.append(submit_groups(parts, session, ahead, config.data.groups_per_step, timer))
+    return pending
 
 
 def compute_rewards(parts: TrainingParts, groups: list[Group], step: int) -> list[Group]:

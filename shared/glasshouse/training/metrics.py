@@ -29,6 +29,7 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "frac_zero_advantage": fraction(r.advantage == 0 for r in rollouts),
         "length": statistics.fmean(lengths),
         "length_max": float(max(lengths)),
+        "staleness": float(max(r.step - 1 - r.completion.version for r in rollouts)),
         "truncated": fraction(r.completion.stop is StopReason.LENGTH for r in rollouts),
         # minus the mean log-probability of the sampled tokens: an unbiased estimate of the entropy
         "entropy": -sum(sum(r.completion.logprobs) for r in rollouts) / max(1, sum(lengths)),
@@ -38,6 +39,14 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for rule in ExtractionRule:
         metrics[f"rule_{rule.value}"] = fraction(r.grade.extracted.rule is rule for r in rollouts)
     return metrics
+
+
+def check_staleness(staleness: float, bound: int) -> None:
+    """Raise if a rollout was sampled by weights that are more than `bound` updates old."""
+    if not 0 <= staleness <= bound:
+        raise RuntimeError(
+            f"A rollout was sampled {staleness:g} updates ago; max_offpolicy_steps allows {bound}."
+        )
 
 
 def compute_throughput(groups: Sequence[Group], seconds: dict[str, float]) -> dict[str, Any]:

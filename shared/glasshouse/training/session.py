@@ -88,10 +88,10 @@ class Session:
             self.log_event("warning", step=step, text=message)
         self.display.step(row, groups)
 
-    def complete_step(self, step: int, next_groups: Callable[[], list[Group]] | None) -> None:
+    def complete_step(self, step: int, pending: list[Callable[[], list[Group]]]) -> None:
         """Advance the progress: from here on a checkpoint contains this step."""
         progress = self.progress
-        progress.step, progress.next_groups = step, next_groups
+        progress.step, progress.pending = step, pending
         progress.data = self.parts.problems.state()
         progress.penalties = self.parts.penalties.state()
         progress.seconds = time.perf_counter() - self.started
@@ -132,8 +132,8 @@ class Session:
         if "unreadable" in audit:
             self.display.warn(describe_unreadable(audit["unreadable"]))
         with self.interruptible():
-            if self.progress.next_groups:
-                self.progress.next_groups()  # they need the older weights: finish them first
+            for groups in self.progress.pending:
+                groups()  # they need older weights: finish them first
             results, rollouts = evaluate(
                 self.parts.collector, held_out, step, self.interruption.check
             )

@@ -54,7 +54,8 @@ class MonarchBackend:
         self.assign_host = assign_host or (lambda number: controller)
         self.pending_events: deque[tuple[str, dict[str, Any]]] = deque()
         self.version = 0
-        self.weights = SharedWeights.create(count_trainable(policy))
+        slots = max(2, config.max_offpolicy_steps + 1)
+        self.weights = SharedWeights.create(count_trainable(policy), slots)
         self.weights.write(0, trainable_tensors(policy))
         self.syncs: dict[str, WeightSync] = {}
         """How weights reach each host, by the host's name."""
@@ -83,7 +84,8 @@ class MonarchBackend:
         return pending
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        if any(pending.version < self.version for pending in self.queue.pending):
+        overwritten = self.version + 1 - self.weights.slots
+        if any(pending.version <= overwritten for pending in self.queue.pending):
             raise RuntimeError("An update would overwrite weights that generators still need.")
         answers = self.learners.call("update", serialization.pack_samples(samples))
         metrics, seconds = answers[0]

@@ -1,11 +1,12 @@
 """A model's weights in memory that the processes of one host share.
 
-    header: for each of two slots, its version and its checksum
-    slot 0: every trainable number, flat, float32    versions 0, 2, 4 …
+    header: for each slot, its version and its checksum
+    slot 0: every trainable number, flat, float32    with two slots: versions 0, 2, 4 …
     slot 1: the same                                 versions 1, 3, 5 …
 
-The learner writes version v + 1 while generators still read v; one copy serves all of them. The
-file has no name: its creator holds it open, so nothing remains on disk however the run ends.
+The learner writes version v + 1 while generators still read v (with `max_offpolicy_steps`, older
+versions too: there is one slot more than steps); one copy serves all of them. The file has no name:
+its creator holds it open, so nothing remains on disk however the run ends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class StaleWeights(RuntimeError):
 
 
 class SharedWeights:
-    """The weights of two versions, in a memory-mapped file.
+    """The weights of the newest versions, one per slot, in a memory-mapped file.
 
     Example:
         weights = SharedWeights.create(count_trainable(policy))
@@ -46,16 +47,18 @@ class SharedWeights:
     """
 
     def __init__(self, file: IO[bytes], path: str, numel: int) -> None:
+        size = os.fstat(file.fileno()).st_size
         self.file, self.path, self.numel = file, path, numel
-        self.memory = mmap.mmap(file.fileno(), HEADER_BYTES + 8 * numel)
+        self.slots = (size - HEADER_BYTES) // (4 * numel)
+        self.memory = mmap.mmap(file.fileno(), size)
 
     @classmethod
-    def create(cls, numel: int) -> SharedWeights:
+    def create(cls, numel: int, slots: int = 2) -> SharedWeights:
         shm = Path("/dev/shm")
         file, path = open_unnamed_file(shm if os.access(shm, os.W_OK) else None)
-        file.truncate(HEADER_BYTES + 8 * numel)
+        file.truncate(HEADER_BYTES + 4 * numel * slots)
         weights = cls(file, path, numel)
-        for slot in range(2):
+        for slot in range(slots):
             weights._write_header(slot, EMPTY, bytes(CHECKSUM_BYTES))
         return weights
 
@@ -69,13 +72,13 @@ class SharedWeights:
         return 4 * self.numel
 
     def write(self, version: int, tensors: Sequence[Tensor]) -> None:
-        """Write a version to its slot, over the version before last."""
-        self._write_header(version % 2, EMPTY, bytes(CHECKSUM_BYTES))
+        """Write a version to its slot, over the oldest one."""
+        self._write_header(version % self.slots, EMPTY, bytes(CHECKSUM_BYTES))
         flat, start = self._flat(version), 0
         for tensor in tensors:
             flat[start : start + tensor.numel()] = tensor.detach().reshape(-1)
             start += tensor.numel()
-        self._write_header(version % 2, version, checksum_tensors(tensors))
+        self._write_header(version % self.slots, version, checksum_tensors(tensors))
 
     def read(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Copy a version into the tensors."""
@@ -95,20 +98,20 @@ class SharedWeights:
 
     def write_bytes(self, version: int, checksum: bytes, raw: bytes) -> None:
         """Write what `read_bytes` returned on another host."""
-        self._write_header(version % 2, EMPTY, bytes(CHECKSUM_BYTES))
+        self._write_header(version % self.slots, EMPTY, bytes(CHECKSUM_BYTES))
         start = self._start(version)
         self.memory[start : start + self.num_bytes] = raw
-        self._write_header(version % 2, version, checksum)
+        self._write_header(version % self.slots, version, checksum)
 
     def checksum(self, version: int) -> bytes:
         """Return the checksum that the writer computed from its own tensors."""
         self._require(version)
-        start = SLOT_HEADER_BYTES * (version % 2) + 8
+        start = SLOT_HEADER_BYTES * (version % self.slots) + 8
         return self.memory[start : start + CHECKSUM_BYTES]
 
     def versions(self) -> list[int]:
         """Return the versions in the file, oldest first."""
-        versions = [self._slot_version(slot) for slot in range(2)]
+        versions = [self._slot_version(slot) for slot in range(self.slots)]
         return sorted(version for version in versions if version != EMPTY)
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ class SharedWeights:
         return torch.frombuffer(self.memory, dtype=torch.float32, count=self.numel, offset=start)
 
     def _start(self, version: int) -> int:
-        return HEADER_BYTES + self.num_bytes * (version % 2)
+        return HEADER_BYTES + self.num_bytes * (version % self.slots)
 
     def _write_header(self, slot: int, version: int, checksum: bytes) -> None:
         start = SLOT_HEADER_BYTES * slot
@@ -131,7 +134,7 @@ class SharedWeights:
         return int.from_bytes(self.memory[start : start + 8], "little", signed=True)
 
     def _require(self, version: int) -> None:
-        current = self._slot_version(version % 2)
+        current = self._slot_version(version % self.slots)
         if current != version:
             raise StaleWeights(
                 f"Version {version} of the weights was requested; the slot holds {current}."

@@ -49,7 +49,7 @@ class MessageSync:
         self.weights, self.timeout = weights, timeout
         self.processes = ActorProcesses.spawn(host, f"weights-{host.name}", WeightCopyActor)
         self.processes.wait_until_started(timeout)
-        call = self.processes.actor.open.call(weights.numel)
+        call = self.processes.actor.open.call(weights.numel, weights.slots)
         (self.path,) = self.processes.wait(call, timeout)
 
     def publish(self, version: int) -> int:
@@ -71,8 +71,8 @@ class WeightCopyActor(Actor):
         return os.getpid()
 
     @endpoint
-    def open(self, numel: int) -> str:
-        self.weights = SharedWeights.create(numel)
+    def open(self, numel: int, slots: int) -> str:
+        self.weights = SharedWeights.create(numel, slots)
         return self.weights.path
 
     @endpoint
