@@ -117,17 +117,19 @@ def test_trl_completions():
 
 
 def test_verifiers_traces():
+    """20 rollouts of `vf-eval`; the model's server failed in the two of the first question."""
     opened = OpenedSource(
         FIXTURES / "verifiers_traces.jsonl",
         FieldMapping.parse(["arm=data.planted", "group=data.problem"]),
     )
     rollouts = list(opened.iter_rollouts(lambda share: None))
     assert opened.format.name == "verifiers"
-    assert len(rollouts) == 30
-    assert {rollout.planted for rollout in rollouts} == {0, 1}
+    assert len(rollouts) == 18
+    assert [rollout.planted for rollout in rollouts].count(1) == 10
     assert all(rollout.cot and rollout.answer.isdigit() for rollout in rollouts)
     correct = [opened.is_correct(rollout) for rollout in rollouts]
     assert [int(rollout.reward) for rollout in rollouts] == correct
+    assert 0 < sum(correct) < 18
 
 
 def test_hugging_face_dataset_and_parquet_give_the_rows_of_json_lines(tmp_path):
