@@ -82,7 +82,7 @@ def test_logged_messages_are_those_in_the_prompt(
     tokenizer.chat_template = template or tokenizer.chat_template
     policy = replace(pocket, tokenizer=tokenizer)
     config = load_config([], ["generate.max_tokens=2"])
-    backend = LocalGeneration(policy, kv_cache_mb=64)
+    backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, TASK, backend, config)
     [[rollout]] = collector.collect(
         [TASK.example()], step=1, split="train", samples=1,

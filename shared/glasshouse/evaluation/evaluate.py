@@ -45,7 +45,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     task = tasks.make_task(config.task.name, config.task.options)
     validate_reward_terms(config.reward.terms, config.reward.combine)
     check_context_length(config, policy, task)
-    backend = LocalGeneration(policy, config.generate.kv_cache_mb, config.generate.engine)
+    backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[: config.evaluate.problems]
     results = evaluate(collector, held_out, step=0)[0]

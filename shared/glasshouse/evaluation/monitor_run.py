@@ -211,7 +211,7 @@ def evaluate_weights(
     base_rows: Sequence[Row] | None = None,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Return one model's entry and rows. `base_rows`: the rows of the base, if this is a checkpoint."""
-    backend = LocalGeneration(policy, config.generate.kv_cache_mb, config.generate.engine)
+    backend = LocalGeneration(policy, config.generate)
     sampling = SamplingParams.from_config(config.generate)
     if greedy:
         sampling = SamplingParams(max_tokens=sampling.max_tokens, temperature=0, stop=sampling.stop)

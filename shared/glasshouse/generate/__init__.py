@@ -1,7 +1,8 @@
 """Generation: from prompts to completions. It knows tokens, not tasks.
 
-`Generator` is the protocol, `TorchGenerator` the default engine. A generator gets weights with a
-version (`load_weights`) and records that version in every completion.
+`Generator` is the protocol, `TorchGenerator` the default engine, `vllm/` the one for GPUs and large models
+(docs/engines.md). A generator gets weights with a version (`load_weights`) and records that version in every
+completion.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
+from glasshouse.config import GenerateConfig
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.generate.sampling import SamplingParams
 from glasshouse.generate.torch_engine import TorchGenerator
@@ -37,7 +39,8 @@ class Generator(Protocol):
 
 
 ENGINES: dict[str, Callable[..., Generator]] = {"torch": TorchGenerator}
-"""By the name in `generate.engine`: called with the policy and the KV cache limit in MB."""
+"""By the name in `generate.engine`: called with the policy and the KV cache limit in MB. `vllm` is not in this
+table: it is imported only when it is asked for, and has settings of its own."""
 EngineClass = TypeVar("EngineClass", bound=Callable[..., Generator])
 MEMBERS = ("load_weights", "generate", "unload")
 
@@ -59,14 +62,19 @@ def engine(name: str) -> Callable[[EngineClass], EngineClass]:
     return register
 
 
-def make_generator(name: str, policy: Policy, kv_cache_mb: int) -> Generator:
+def make_generator(policy: Policy, config: GenerateConfig) -> Generator:
     """The engine of `generate.engine`, of this package, the user's modules or an installed package."""
+    name = config.engine
+    if name == "vllm":
+        from glasshouse.generate.vllm import VllmGenerator
+
+        return VllmGenerator(policy, config)
     if name not in ENGINES:
         made = load_plugin("engines", name)
         if made is None:
-            known = [*ENGINES, *list_plugins("engines")]
+            known = [*ENGINES, "vllm", *list_plugins("engines")]
             raise ConfigError(
                 f'generate.engine: unknown engine "{name}".{did_you_mean(name, known)}'
             )
         engine(name)(made)
-    return ENGINES[name](policy, kv_cache_mb)
+    return ENGINES[name](policy, config.kv_cache_mb)

@@ -39,7 +39,7 @@ def measure_component(
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
     task = component.task
-    backend = LocalGeneration(policy, config.generate.kv_cache_mb)
+    backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[:problems]
     results, _ = evaluate(collector, held_out, step=0)

@@ -20,9 +20,9 @@ from glasshouse.backends.monarch.shared_weights import (
     trainable_tensors,
 )
 from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import Config
+from glasshouse.config import Config, import_modules
 from glasshouse.errors import GlasshouseError
-from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.generate import ENGINES, Generator, SamplingParams, make_generator
 from glasshouse.learn import Learner, LearnerState
 from glasshouse.models import Policy, load_configured_policy
 from glasshouse.types import Request
@@ -51,8 +51,11 @@ class ActorSetup:
 class GeneratorActor(Actor):
     """Generates one chunk per call, with exactly the version of the weights that the call names."""
 
-    generator: TorchGenerator
+    policy: Policy
+    generator: Generator
     weights: SharedWeights
+    version: int | None = None
+    """The version that the generator has loaded."""
 
     @endpoint
     def pid(self) -> int:
@@ -61,10 +64,12 @@ class GeneratorActor(Actor):
     @endpoint
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
         try:
-            policy, self.weights = setup.load_policy("generator")
+            if setup.config.generate.engine not in (*ENGINES, "vllm"):
+                import_modules(setup.config.imports)  # one of them may register the engine
+            self.policy, self.weights = setup.load_policy("generator")
+            self.generator = make_generator(self.policy, setup.config.generate)
         except GlasshouseError as error:
             return serialization.RemoteUserError.from_error(error)
-        self.generator = TorchGenerator(policy, setup.config.generate.kv_cache_mb, version=-1)
         return None
 
     @endpoint
@@ -82,11 +87,13 @@ class GeneratorActor(Actor):
         `with_checksum` adds the checksum of the weights that were used; `reload` reads the weights
         again even if their version is already loaded.
         """
-        policy, started = self.generator.policy, time.perf_counter()
-        load = reload or self.generator.version != version
+        policy, started = self.policy, time.perf_counter()
+        load = reload or self.version != version
         if load:
+            self.version = None  # until it is loaded completely
             self.weights.read(version, trainable_tensors(policy))
             self.generator.load_weights(policy.weights(), version)
+            self.version = version
         seconds = time.perf_counter() - started if load else 0.0
         policy.model.generation_config.eos_token_id = end_tokens
         try:
