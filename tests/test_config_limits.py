@@ -1,9 +1,12 @@
 """Config files that exceed a limit are refused at once, with the key or the line (docs/limits.md)."""
 
+from glob import glob
+from pathlib import Path
+
 import pytest
 import yaml
 
-from glasshouse.config import Config, load_config, to_yaml
+from glasshouse.config import Config, load_config, to_yaml, yaml_parser
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.tasks import make_task
 
@@ -35,6 +38,22 @@ def test_hostile_yaml_is_refused_with_its_line(tmp_path, text, line, named):
         load_config([file])
     assert str(error.value).startswith(f"{file} line {line}")
     assert len(str(error.value)) < 500
+
+
+def test_the_fast_parser_gives_the_same_values_and_errors(monkeypatch):
+    files = [Path(name).read_text() for name in glob("training/*/config.yaml")]
+    broken = ["a: [1, 2", "a: b: c", "a: 1\n\tb: 2", "x: @y", "a: *b", "a: {b: 1", "a: 2026-13-45"]
+    assert len(files) > 3
+    fast = [parse_or_fail(text) for text in [*files, *broken, to_yaml(Config())]]
+    monkeypatch.setattr(yaml_parser, "is_flat", lambda text: False)
+    assert [parse_or_fail(text) for text in [*files, *broken, to_yaml(Config())]] == fast
+
+
+def parse_or_fail(text):
+    try:
+        return yaml_parser.parse_yaml(text)
+    except yaml.YAMLError as error:
+        return type(error), str(error)
 
 
 def test_a_large_config_file_is_refused_unread(tmp_path):
