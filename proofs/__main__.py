@@ -19,6 +19,7 @@ PROOFS = {
     "discovery": ("discovery-proof", 1),
     "generators": ("monarch-kills", 5),
     "monarch": ("monarch-proof", 5),
+    "weights": ("weight-tree-proof", 2),
     "forecast": ("forecast-proof", 5),
     "trackers": ("track-proof", 5),
     "hosts": ("hosts-proof", 5),

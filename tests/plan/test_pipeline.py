@@ -77,7 +77,7 @@ def test_seconds_per_step_equal_the_cases_computed_by_hand(
         (PhaseTimes(chunk=1.0, learn=5.0), Pipeline(chunks=8, generators=4), "learner"),
         (PhaseTimes(chunk=1.0, learn=3.0), overlapped(chunks=8, generators=4), "learner"),
         (PhaseTimes(chunk=1.0, learn=1.5), overlapped(chunks=8, generators=4), "generators"),
-        (PhaseTimes(chunk=1.0, send=0.1), Pipeline(chunks=8, generators=8, hosts=31), "sync"),
+        (PhaseTimes(chunk=1.0, send=0.3), Pipeline(chunks=8, generators=8, hosts=31), "sync"),
         (PhaseTimes(chunk=1.0, reward=9.0), Pipeline(chunks=8, generators=8), "controller"),
     ],
 )
@@ -203,6 +203,8 @@ def test_the_command_prints_a_table_or_json_and_plots(
     image = tmp_path / "curve.png"
     assert main(["hosts", "forecast", run, "--per-host", "0", "--out", str(image)]) == 0
     assert "From 8 generators on, a step has too few chunks" in capsys.readouterr().out
+    assert main(["hosts", "forecast", run, "--per-host", "100"]) == 0
+    assert "9 other hosts" in capsys.readouterr().out
     assert image.read_bytes().startswith(b"\x89PNG")
     options = ["--json", "--max-offpolicy-steps", "1", "--per-host", "0"]
     assert main(["hosts", "forecast", run, *options]) == 0

@@ -177,7 +177,7 @@ def _forecast(args: argparse.Namespace) -> None:
     else:
         console = make_console()
         console.print(_forecast_table(result))
-        for sentence in result.bottlenecks():
+        for sentence in filter(None, [*result.bottlenecks(), result.describe_sync()]):
             console.print(sentence)
     if args.out:
         draw_forecast(result, Path(args.out))

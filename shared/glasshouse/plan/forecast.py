@@ -16,6 +16,7 @@ from glasshouse.plan.pipeline import (
     PhaseTimes,
     Pipeline,
     count_hosts,
+    count_sends,
     forecast_pipeline,
 )
 from glasshouse.store.run_directory import load_metrics, load_run_config
@@ -71,6 +72,19 @@ class RunForecast:
             for limit, generators in first.items()
             if limit in ADVICE
         ]
+
+    def describe_sync(self) -> str:
+        """Compare the tree in which weights are sent with sending to one host after the other."""
+        generators = max(self.points)
+        hosts = count_hosts(generators, self.per_host)
+        if hosts == 1:
+            return ""
+        send, sends = self.measured.times.send, count_sends(hosts)
+        return (
+            f"With {generators:,} generators, the weights reach {hosts - 1:,} other hosts in "
+            f"{sends * send:.3g} s, after {sends} sends in a row; sent to one host after the other, in "
+            f"{(hosts - 1) * send:.3g} s."
+        )
 
     def curves(self) -> dict[str, dict[int, Forecast]]:
         """Return the same forecast without and with overlap of generation and learning, one step ahead and

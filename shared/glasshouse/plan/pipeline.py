@@ -6,9 +6,10 @@
 
 Chunks wait in a queue; whichever generator is free takes the next one. A generator loads the new
 weights before its first chunk of a step. With `max_offpolicy_steps` of 2 or more, generators that have
-no chunk of a step left take those of the next one. Weights are sent to further hosts one host at a
-time. If there are fewer cores than jobs, the jobs share the cores evenly. The simulation runs no
-model: it is deterministic arithmetic on measured times.
+no chunk of a step left take those of the next one. Hosts pass weights on to each other, so that the
+number of hosts that have them doubles with each send. If there are fewer cores than jobs, the jobs
+share the cores evenly. The simulation runs no model: it is deterministic arithmetic on measured
+times.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class Simulation:
                 yield times.sample
                 submitted = self._submit(submitted)
             yield times.learn / pipeline.learners
-            yield times.sync + (pipeline.hosts - 1) * times.send
+            yield times.sync + count_sends(pipeline.hosts) * times.send
             self.version += 1
             yield times.log
             self.ends.append(self.now)
@@ -232,6 +233,11 @@ class Simulation:
             self.idle.append(version)
         if self.is_waiting:
             self._continue()
+
+
+def count_sends(hosts: int) -> int:
+    """Return how many sends follow one another until all hosts but the learner's have the weights."""
+    return (hosts - 1).bit_length()
 
 
 def count_hosts(generators: int, per_host: int) -> int:

@@ -37,12 +37,13 @@ def draw_forecast(
         axis.plot(numbers, hourly, color=colour, linewidth=2, label=name)
         dots = (measured or {}).get(name, {})
         axis.plot(list(dots), [3600 / s for s in dots.values()], "o", color=colour, markersize=5)
-        previous_limit = ""
+        previous_limit, offset = "", -11
         for n, height in zip(numbers, hourly, strict=True):
             if points[n].limit != previous_limit:
                 previous_limit = points[n].limit
-                axis.annotate(previous_limit, (n, height), xytext=(4, -11),
+                axis.annotate(previous_limit, (n, height), xytext=(4, offset),
                               textcoords="offset points", fontsize=8, color=colour)  # fmt: skip
+                offset = -7 - offset  # below, then above: labels of neighbours do not overlap
     first = next(iter(curves.values()))
     one = 3600 / next(iter(first.values())).seconds
     axis.plot(list(first), [one * n for n in first], color=FAINT, linewidth=0.8, label="ideal")

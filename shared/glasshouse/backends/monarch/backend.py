@@ -20,6 +20,7 @@ from glasshouse.backends.monarch import runtime, serialization
 from glasshouse.backends.monarch.actors import ActorSetup, GeneratorActor
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.backends.monarch.learners import LearnerProcesses
+from glasshouse.backends.monarch.process_spans import ProcessSpans
 from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
@@ -27,7 +28,12 @@ from glasshouse.backends.monarch.shared_weights import (
     trainable_tensors,
 )
 from glasshouse.backends.monarch.supervisor import GeneratorSupervisor, SupervisorContext
-from glasshouse.backends.monarch.weight_sync import MessageSync, SharedMemorySync, WeightSync
+from glasshouse.backends.monarch.weight_sync import (
+    MessageSync,
+    SharedMemorySync,
+    WeightSync,
+    publish,
+)
 from glasshouse.config import Config
 from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams
@@ -62,12 +68,13 @@ class MonarchBackend:
         self.sync_lock = threading.Lock()
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
+        self.spans = ProcessSpans()
         self.learners = LearnerProcesses(
             controller, config, self.weights.path, 0, lambda: self.queue.closed
         )
         context = SupervisorContext(
             queue=self.queue, policy=policy, config=config.monarch, spawn=self._spawn,
-            open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event,
+            open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event, spans=self.spans,
         )  # fmt: skip
         self.supervisors = [
             GeneratorSupervisor(number, context) for number in range(config.monarch.generators)
@@ -87,16 +94,22 @@ class MonarchBackend:
         overwritten = self.version + 1 - self.weights.slots
         if any(pending.version <= overwritten for pending in self.queue.pending):
             raise RuntimeError("An update would overwrite weights that generators still need.")
+        started = time.time()
         answers = self.learners.call("update", serialization.pack_samples(samples))
         metrics, seconds = answers[0]
+        ended = time.time()
+        for rank in range(len(answers)):
+            self.spans.add(f"learner {rank}", "learn", started, ended - seconds)
+        self.spans.add("learner 0", "sync", ended - seconds, ended)
         self._publish(self.version + 1, seconds)
+        self.spans.add("controller", "sync", ended, time.time())
         if self.version % self.config.monarch.verify_every == 0:
             self._verify_learners()
         self._emit_events()
         return dict(metrics)
 
-    def timing(self) -> dict[str, float]:
-        return self.timings
+    def timing(self) -> dict[str, Any]:
+        return {**self.timings, "spans": self.spans.take()}
 
     def state(self) -> LearnerState:
         state: LearnerState = self.learners.call("state")[0]
@@ -134,14 +147,14 @@ class MonarchBackend:
         self.weights.read(version, trainable_tensors(self.policy))
         sent = self.weights.num_bytes
         with self.sync_lock:
-            for name, sync in list(self.syncs.items()):
-                try:
-                    sent += sync.publish(version)
-                except ProcessDied as error:  # its generators fail too and are respawned
-                    self._queue_event(
-                        "fault", host=name, cause="process_died", text=f"Host {name}: {error}."
-                    )
-                    self.syncs.pop(name).close()
+            remote = [sync for sync in self.syncs.values() if isinstance(sync, MessageSync)]
+            failures = publish(self.weights, version, remote) if remote else {}
+            sent += self.weights.num_bytes * len(remote)
+            for name, reason in failures.items():  # its generators fail too and are respawned
+                self._queue_event(
+                    "fault", host=name, cause="process_died", text=f"Host {name}: {reason}."
+                )
+                self.syncs.pop(name).close()
             self.version = version
         self.timings = {
             "sync_bytes": float(sent),
@@ -184,8 +197,9 @@ class MonarchBackend:
                     self.syncs[host.name] = SharedMemorySync(self.weights)
                 else:
                     sync = MessageSync(host, self.weights, self.config.monarch.spawn_timeout)
-                    for version in self.weights.versions():  # a chunk may still need the older one
-                        sync.publish(version)
+                    for version in self.weights.versions():  # a chunk may still need an older one
+                        if failures := publish(self.weights, version, [sync]):
+                            raise ProcessDied(failures[host.name])
                     self.syncs[host.name] = sync
             return self.syncs[host.name]
 

@@ -60,7 +60,7 @@ class ParallelLearner(Learner):
         world_size = dist.get_world_size()
         reports: list[Any] = [None] * world_size
         dist.all_gather_object(
-            reports, (error_text, outcome and (outcome.loss, outcome.logprob_diff_max, outcome.metric_sums))
+            reports, (error_text, outcome and (outcome.loss, outcome.logprob_diffs, outcome.metric_sums))
         )  # fmt: skip
         for text, _ in reports:
             if text:
@@ -69,8 +69,8 @@ class ParallelLearner(Learner):
         gathered = [torch.empty_like(flat) for _ in range(world_size)]
         dist.all_gather(gathered, flat)
         for (_, report), gradients in list(zip(reports, gathered, strict=True))[:remaining]:
-            loss, gap, sums = report
-            yield BlockGradients(loss, gap, sums, self._unflatten(gradients))
+            loss, differences, sums = report
+            yield BlockGradients(loss, differences, sums, self._unflatten(gradients))
 
     def _flatten(self, outcome: BlockGradients | None) -> Tensor:
         """Concatenate all gradients; missing ones are zeros, which add nothing."""
