@@ -48,8 +48,9 @@ class Backend(GenerationBackend, Protocol):
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Update the model and send the new weights, with a new version, to every generator."""
 
-    def timing(self) -> dict[str, float]:
-        """Seconds and bytes that the last weight sync took, for the metrics."""
+    def timing(self) -> dict[str, Any]:
+        """Seconds and bytes of the last weight sync, and what each process did since the last call
+        (`spans`), for the metrics."""
 
     def state(self) -> LearnerState:
         """Return the learner's state, and copy the current weights into the run's policy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from glasshouse.backends.base import Chunk, ChunkCompletions, PendingCompletions
 from glasshouse.config import Config, GenerateConfig
@@ -69,7 +70,7 @@ class LocalBackend(LocalGeneration):
         self._sync_weights()
         return metrics
 
-    def timing(self) -> dict[str, float]:
+    def timing(self) -> dict[str, Any]:
         return {}
 
     def state(self) -> LearnerState:
