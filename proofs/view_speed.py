@@ -4,6 +4,7 @@
     many    50 runs of 1,000 steps: the list
     live    a step that is written while the page is open: seconds until it is on screen
     memory  the server's memory over thousands of requests on a growing run
+    report  `glasshouse report` of the large run: seconds, size, and its first paint from disk
     axe     accessibility of every view, light, dark and narrow (axe-core)
 
 Each figure is a time on the clock, and beside it the CPU seconds that the server, the browser and this
@@ -32,6 +33,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.view.example_runs import log_step, make_step, open_run, step_metrics, write_run
 
 from glasshouse.config import load_config
+from glasshouse.report.run_page import write_run_report
 from glasshouse.store import RunDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,9 +41,10 @@ AXE = ROOT / "shared" / "view_frontend" / "node_modules" / "axe-core" / "axe.min
 LIMITS = {"first paint": 1.0, "filter or search": 0.3, "live step": 2.0, "list of 50 runs": 1.0}
 """Seconds that the page may take."""
 MAX_GROWTH_MB = 20.0
+MAX_REPORT_MB = 8.0
 MAX_LOAD = 2.0
 """Above this load average, limits are compared with CPU time."""
-PARTS = ("large", "many", "live", "memory", "axe")
+PARTS = ("large", "many", "live", "memory", "report", "axe")
 
 
 class Report:
@@ -316,6 +319,23 @@ def resident_mb(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
 
 
+# --- report ------------------------------------------------------------------------------------
+
+
+def measure_report(folder: Path, browser: Browser, report: Report, steps: int) -> None:
+    run, file = write_large_run(folder, steps), folder / "report.html"
+    command = [sys.executable, "-m", "glasshouse", "report", str(run), "--out", str(file)]
+    with report.measure("report of the large run, with all files verified"):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    size = file.stat().st_size / 1e6
+    report.figures["size of the report, MB"] = round(size, 2)
+    print(f"  {size:.2f} MB, limit {MAX_REPORT_MB:g} MB", flush=True)
+    if size > MAX_REPORT_MB:
+        report.failures.append(f"the report has {size:.2f} MB")
+    with report.measure("first paint of the report from disk", "first paint"):
+        paint(browser, file.as_uri(), ".highlights article")
+
+
 # --- axe ---------------------------------------------------------------------------------------
 
 
@@ -324,14 +344,21 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
         subprocess.run(["npm", "ci", "--silent"], cwd=AXE.parents[2], check=True)
     script = AXE.read_text()
     path = folder / "axe"
-    if not path.exists():
+    if not (path / "study").exists():
+        shutil.rmtree(path, ignore_errors=True)
         write_run(path / "a")
         write_run(path / "b", overrides=["learn.kl_coef=0.1"])
+        (path / "study" / "results").mkdir(parents=True)
+        shutil.copy(ROOT / "studies" / "leaked_hint.yaml", path / "study" / "study.yaml")
+        published = ROOT / "docs" / "studies" / "leaked_hint" / "study.json"
+        shutil.copy(published, path / "study" / "results")
+    file = write_run_report([path / "a"], folder / "axe.html").as_uri()
     states = {
-        "runs": "", "curves": "#/run/a?smooth=5", "rollouts": "#/run/a/rollouts",
+        "runs": "", "overview": "#/run/a/overview", "curves": "#/run/a?smooth=5", "rollouts": "#/run/a/rollouts",
         "group": "#/run/a/rollouts?view=group&ref=train.2.1",
         "problems": "#/run/a/problems", "suspicious": "#/run/a/suspicious", "timeline": "#/run/a/timeline",
-        "compare": "#/compare?runs=a%7Cb", "error": "#/run/nothing",
+        "compare": "#/compare?runs=a%7Cb", "study": "#/study/study",
+        "error": "#/run/nothing", "report": file, "rollouts of the report": f"{file}#/run/a/rollouts",
     }  # fmt: skip
     count = 0
     with run_server(path, folder / "cache-axe") as (address, _):
@@ -341,7 +368,7 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
             )
             page = context.new_page()
             for name, state in states.items():
-                page.goto(f"{address}{state}")
+                page.goto(state if state.startswith("file:") else f"{address}{state}")
                 page.locator("main :is(h1, .notice)").first.wait_for()
                 page.locator(".notice.loading").wait_for(state="detached")
                 page.wait_for_timeout(400)
@@ -394,6 +421,8 @@ def main(arguments: list[str] | None = None) -> int:
                 measure_live(folder, browser, report)
             elif part == "memory":
                 measure_memory(folder, report, args.requests)
+            elif part == "report":
+                measure_report(folder, browser, report, args.steps)
             elif part == "axe":
                 measure_accessibility(folder, browser, report)
         browser.close()

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.report.run_verdict import _summarize_run
 from glasshouse.statistics import clustered_rate_interval, difference_interval, wilson_interval
 from glasshouse.study.control import Gain, judge_control
 from glasshouse.training.display import comparison_table, format_accuracies
+from glasshouse.view.verdict import summarize_run
 
 
 def results(sampled: float | None, greedy: float) -> dict[str, object]:
@@ -38,8 +38,7 @@ def test_every_output_states_sampled_accuracy_first_and_labels_both() -> None:
     with console.capture() as capture:
         console.print(comparison_table(before, after))
     texts = [capture.get(), format_accuracies(after)]
-    run = type("Run", (), {"summary": {"before": before, "after": after}, "monitor": None})()
-    texts.append(_summarize_run(run))  # type: ignore[arg-type]
+    texts.append(summarize_run({"before": before, "after": after}, None))
     for text in texts:
         assert text.index("sampled") < text.lower().index("greedy"), text
         assert text.index("0.903") < text.index("0.965"), text

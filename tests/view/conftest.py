@@ -54,6 +54,28 @@ def client(library: Library) -> TestClient:
     return TestClient(app, base_url=ADDRESS)
 
 
+class Watched:
+    """A page that records its requests and what goes wrong in it."""
+
+    def __init__(self, browser: Any, address: str, width: int = 1280) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 800})
+        self.page = self.context.new_page()
+        self.address, self.problems, self.requests = address, list[str](), list[str]()
+        self.page.on("console", lambda message: self._log(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.set_default_timeout(30_000)
+
+    def _log(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.problems.append(text)
+
+    def open(self, state: str) -> Any:
+        self.page.goto(f"{self.address}{state}")
+        self.page.locator("h1").first.wait_for()
+        return self.page
+
+
 @contextmanager
 def serve(library: Library) -> Iterator[str]:
     """A real server in a thread; yields its address."""

@@ -20,7 +20,7 @@ def test_every_answer_about_a_run(client: TestClient) -> None:
     assert {run["status"] for run in listed} == {"finished"}
     run = client.get("/api/run", params={"run": "plain"}).json()
     assert run["metrics"]["steps"] == [1, 2, 3, 4, 5, 6]
-    assert [e["step"] for e in run["evaluations"]] == [0, 6]
+    assert [p["step"] for p in run["accuracy"][0]["points"]] == [0, 6]
     later = client.get("/api/run", params={"run": "plain", "since": 4}).json()
     assert later["metrics"]["steps"] == [5, 6]
     page = client.get("/api/rollouts", params={"run": "plain", "first": 2, "last": 2}).json()
@@ -38,7 +38,7 @@ def test_every_answer_about_a_run(client: TestClient) -> None:
     assert all(0 <= span["start"] <= span["end"] for span in spans)
     both = client.get("/api/compare", params={"run": ["plain", "pair/seed-1"]}).json()
     assert both["differences"][0]["key"] == "learn.kl_coef"
-    assert set(both["curves"]["held_out_accuracy"]["arms"]) == {r["arm"] for r in both["runs"]}
+    assert set(both["curves"]["evaluation.pass_at_1"]["arms"]) == {r["arm"] for r in both["runs"]}
 
 
 def test_a_problem_across_steps(client: TestClient) -> None:

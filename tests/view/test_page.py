@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.view.conftest import serve
-from tests.view.example_runs import log_step, make_step, open_run
+import torch
+from tests.view.conftest import Watched, serve
+from tests.view.example_runs import log_step, make_step, open_run, write_run
+from transformers import AutoModelForCausalLM
 
+from glasshouse.store import RolloutFilter, RolloutReader
+from glasshouse.view import token_entropy
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
+
+MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
 
 
 @pytest.fixture(scope="module")
 def address(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serve(Library([runs], tmp_path_factory.mktemp("page-cache"))) as url:
         yield url
-
-
-class Watched:
-    """A page that records its requests and what goes wrong in it."""
-
-    def __init__(self, browser: Any, address: str, width: int = 1280) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 800})
-        self.page = self.context.new_page()
-        self.address, self.problems, self.requests = address, list[str](), list[str]()
-        self.page.on("console", lambda message: self._log(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.set_default_timeout(30_000)
-
-    def _log(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.problems.append(text)
-
-    def open(self, state: str) -> Any:
-        self.page.goto(f"{self.address}{state}")
-        self.page.locator("h1").first.wait_for()
-        return self.page
 
 
 @pytest.fixture
@@ -120,11 +105,13 @@ def test_filters_search_brush_and_address(watched: Watched) -> None:
     page.wait_for_url("**kind=train**")
     page.locator(".item").nth(1).click()
     page.wait_for_url("**ref=**")
+    ref = page.locator(".item").nth(1).get_attribute("data-ref")
+    page.locator(f'article[aria-label="Rollout {ref}"]').wait_for()
     shown, text = matching(page), page.locator("article.rollout").inner_text()
     other = Watched(watched.context.browser, watched.address)
     copy = other.open(page.url.removeprefix(watched.address))
     wait_for_count(copy, shown)
-    copy.locator("article.rollout").wait_for()
+    copy.locator(f'article[aria-label="Rollout {ref}"]').wait_for()
     assert copy.locator("article.rollout").inner_text() == text
     assert not other.problems
     other.context.close()
@@ -205,20 +192,50 @@ def test_narrow_screen_has_no_sideways_scroll(browser: Any, address: str) -> Non
 
 def test_a_live_run_grows_on_screen(browser: Any, tmp_path: Path) -> None:
     with (
-        open_run(tmp_path / "runs" / "live", steps=9, done=2) as directory,
+        open_run(tmp_path / "runs" / "live", steps=9, done=3) as directory,
         serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address,
     ):
         watched = Watched(browser, address)
         page = watched.open("#/run/live")
-        page.get_by_text("step 2 of 9").wait_for()
+        page.get_by_text("step 3 of 9").wait_for()
         path = page.locator("figure", has=page.get_by_role("heading", name="Reward")).locator(
             ".curve"
         )
         before = path.get_attribute("d")
         started = time.monotonic()
-        log_step(directory, 3, make_step(3, 4, 4))
-        page.get_by_text("step 3 of 9").wait_for()
+        log_step(directory, 4, make_step(4, 4, 4))
+        page.get_by_text("step 4 of 9").wait_for()
         assert time.monotonic() - started < 10  # 2 s on a quiet machine: proofs/view_speed.py
         assert path.get_attribute("d").count("L") == before.count("L") + 1
         assert not watched.problems
         watched.context.close()
+
+
+def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "runs" / "run", steps=1, groups=1, samples=2)
+    shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
+    # in this process, which has imported torch, instead of one of its own
+    monkeypatch.setattr(token_entropy, "_run_program", token_entropy.entropies_of)
+    with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
+        watched = Watched(browser, address)
+        page = watched.open("#/run/run/rollouts?ref=train.1.0")
+        page.get_by_role("button", name="Entropy").click()
+        page.get_by_text("by the weights of step 1").wait_for()
+        titles = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.title)")
+        tints = page.evaluate(
+            "[...document.querySelectorAll('.token')].map((t) => t.style.getPropertyValue('--tint'))"
+        )
+        assert not watched.problems
+        watched.context.close()
+    row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
+    model = AutoModelForCausalLM.from_pretrained(MOCK_MODEL)
+    prompt, tokens = row["prompt_tokens"], row["tokens"]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    expected = torch.distributions.Categorical(logits=logits).entropy().tolist()
+    assert titles == [f"entropy {value:.3f}" for value in expected]
+    assert [float(t) for t in tints] == pytest.approx(
+        [min(1, v / 1.5) for v in expected], abs=0.006
+    )

@@ -1,5 +1,6 @@
 """Reports: what people read about runs and studies.
 
-`run_page` and `study_page` write HTML, `study_markdown` the published page of a study,
-`learning_curves`, `figures` and `study_figures` draw, and the other modules print to the terminal.
+`run_page` writes the page of `glasshouse view` into a file, `study_page` a page of its own,
+`study_markdown` the published page of a study. `learning_curves`, `figures` and `study_figures` draw,
+and the other modules print to the terminal.
 """

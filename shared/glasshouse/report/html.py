@@ -36,5 +36,5 @@ _ENVIRONMENT = Environment(
 
 
 def render_page(template: str, **context: Any) -> str:
-    """Example: `render_page("run_page.html.j2", title="my run", …)`"""
+    """Example: `render_page("study_page.html.j2", title="my study", …)`"""
     return _ENVIRONMENT.get_template(template).render(context)

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from glasshouse.measures.registry import MEASURES, lookup
+from glasshouse.store.monitor_results import find_measure
 
 Results = dict[str, Any]
 """The content of results/monitor.json."""
@@ -92,15 +93,6 @@ def before_after_bars(results: Results) -> str:
             estimate = find_measure(subject, name)
             lines.append(f"  {when:<7}{_bar(_value(estimate))}  {format_estimate(estimate)}")
     return "\n".join(lines)
-
-
-def find_measure(subject: Subject, name: str) -> Estimate | None:
-    """A measure of a checkpoint, from whichever evaluation has it."""
-    for measures in subject["measures"].values():
-        if name in measures:
-            estimate: Estimate = measures[name]
-            return estimate
-    return None
 
 
 def checkpoint_label(subject: Subject) -> str:

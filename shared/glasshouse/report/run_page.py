@@ -1,42 +1,32 @@
-"""`glasshouse report`: one self-contained HTML file for one or several runs."""
+"""`glasshouse report`: the page of `glasshouse view` and its data in one self-contained HTML file.
+
+The file works from disk without a server. Its content security policy forbids every request, and
+allows only the one script and the one style sheet of the page, by their hashes.
+"""
 
 from __future__ import annotations
 
-import math
-import re
+import base64
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
 from pathlib import Path
-from typing import Any
 
-from markupsafe import Markup
-
-from glasshouse import config as configs
+from glasshouse.config import to_yaml
 from glasshouse.errors import RunError
-from glasshouse.measures.registry import headline_accuracy, lookup
-from glasshouse.report import figures
-from glasshouse.report.arms import Arm, group_by_arm
-from glasshouse.report.html import render_page
-from glasshouse.report.monitor_table import (
-    checkpoint_label,
-    find_measure,
-    format_change,
-    format_estimate,
-    format_number,
-    sort_measures,
-)
-from glasshouse.report.run_data import (
-    HISTOGRAM_STEPS,
-    RunData,
-    first_and_last_rewards,
-    load_run_data,
-    select_examples,
-)
-from glasshouse.report.run_verdict import summarize_runs
+from glasshouse.report.learning_curves import read_metrics
 from glasshouse.store.atomic_files import check_output_file, write_text
-from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
+from glasshouse.store.verify import load_verified_config, verify_run
+from glasshouse.text import terminal_safe
+from glasshouse.view.discovery import RunLocation
+from glasshouse.view.front_end import read_asset
+from glasshouse.view.run_reader import RunReader, to_json
+from glasshouse.view.snapshot import build_snapshot
 
 REPORT_FILE = "report.html"
-Rows = list[tuple[str, ...]]
+MAX_RUNS = 40
+"""Runs of one report: what the comparison shows."""
 
 
 def ignore_warning(message: str) -> None:
@@ -49,13 +39,23 @@ def write_run_report(
     """Write the report of these runs atomically; returns its path. `warn` receives what is damaged."""
     if out:
         check_output_file("--out", out)
-    figures.import_pyplot()
-    loaded = [load_run_data(run) for run in runs]
-    for run in loaded:
-        for damage in run.damage:
-            warn(f"{run.path}: {damage}")
-    path = out or loaded[0].path / "results" / REPORT_FILE
-    page = render_run_report(loaded)
+    if len(runs) > MAX_RUNS:
+        raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(runs)} were named.")
+    readers, damage = [], {}
+    for location in name_runs(runs):
+        found = verify_run(location.path).damage
+        read_metrics(location.path)  # raises if the run has none
+        for item in found:
+            warn(f"{location.path}: {item}")
+        damage[location.id] = [asdict(item) for item in found]
+        reader = RunReader(location)
+        reader.refresh()
+        config, is_damaged = load_verified_config(location.path)
+        if is_damaged:  # the copy in the newest checkpoint
+            reader.set_config(config.model_dump(mode="json"), to_yaml(config))
+        readers.append(reader)
+    path = out or runs[0] / "results" / REPORT_FILE
+    page = render_run_report(readers, damage)
     try:
         write_text(path, page)
     except OSError as error:
@@ -64,206 +64,63 @@ def write_run_report(
     return path
 
 
-def render_run_report(runs: Sequence[RunData]) -> str:
-    arms = group_by_arm(runs)
-    first = runs[0]
-    single = first if len(runs) == 1 else None
-    monitor = single.monitor if single else None
-    evaluations = [e for run in runs for e in run.evaluations]
-    shared = set.intersection(*(set(e) for e in evaluations)) if evaluations else set()
-    measure = headline_accuracy(dict.fromkeys(shared))
-    level_measure, level_rows = _level_rows(single) if single else ("", [])
-    return render_page(
-        "run_page.html.j2",
-        title=first.path.resolve().name if single else f"{len(runs)} runs",
-        description=_describe(runs),
-        verdict=summarize_runs(arms),
-        sessions=_describe_sessions(runs),
-        seed_columns=_seed_columns(lookup(measure).label),
-        seed_rows=[] if single else _seed_rows(arms, measure),
-        accuracy_rows=_accuracy_rows(single) if single else [],
-        level_measure=level_measure,
-        level_rows=level_rows,
-        problems=((first.summary or {}).get("after") or {}).get("problems"),
-        training_curves=figures.training_curves(arms),
-        monitored=any(run.monitor for run in runs),
-        monitor_command=shell_command(["glasshouse", "monitor", first.path]),
-        monitorability_curves=figures.monitorability_curves(arms),
-        monitor_columns=_monitor_columns(monitor) if monitor else (),
-        monitor_rows=_monitor_rows(monitor, details=False) if monitor else [],
-        monitor_details=_monitor_rows(monitor, details=True) if monitor else [],
-        monitor_settings=_monitor_settings(monitor) if monitor else "",
-        reward_histogram=_reward_histogram(single) if single else "",
-        examples=select_examples(single.path) if single else [],
-        versions={
-            **first.state.get("versions", {}),
-            "starting weights": first.state.get("start", "unknown"),
-        },
-        config=configs.to_yaml(first.config),
-        damage=[
-            f"{run.path}: {item}" if len(runs) > 1 else str(item)
-            for run in runs
-            for item in run.damage
-        ],
+def name_runs(runs: Sequence[Path]) -> list[RunLocation]:
+    """Each run under the name of its folder; under more of its path if two have the same."""
+    paths = list(dict.fromkeys(run.resolve() for run in runs))
+    for depth in range(1, 1 + max(len(path.parts) for path in paths)):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return [RunLocation(name, path) for name, path in zip(names, paths, strict=True)]
+
+
+def render_run_report(readers: Sequence[RunReader], damage: dict[str, list[dict[str, str]]]) -> str:
+    """The HTML file of these runs; `damage` by the id of a run."""
+    snapshot = build_snapshot(readers, damage)
+    if snapshot["compare"]:
+        title, verdict = f"{len(readers)} runs", snapshot["compare"]["verdict"]
+    else:
+        run = snapshot["run"][readers[0].location.id]
+        title, verdict = run["id"], run["verdict"]
+    script, style = (read_asset(name).decode() for name in ("app.js", "app.css"))
+    if "</script" in script.lower() or "</style" in style.lower():
+        raise AssertionError("the built front end ends its own element")
+    icon = base64.b64encode(read_asset("icon.svg")).decode()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'"
     )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{escape(terminal_safe(title))}</title>
+<link rel="icon" href="data:image/svg+xml;base64,{icon}">
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+<div id="app"></div>
+<noscript><p>{escape(terminal_safe(verdict))}</p><p>This page needs JavaScript for figures and rollouts. The command
+<code>glasshouse rollouts RUN</code> does not.</p></noscript>
+<script type="application/json" id="snapshot">{escape_json(to_json(snapshot).decode())}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
 
 
-def _describe(runs: Sequence[RunData]) -> str:
-    c = runs[0].config
-    seeds = ", ".join(str(seed) for seed in sorted({run.config.seed for run in runs}))
-    return (
-        f"{c.task.name} ({c.task.style.value}), {c.learn.algorithm} on {c.model}, {c.steps} steps of "
-        f"{c.data.groups_per_step} problems × {c.generate.group_size} completions; "
-        f"seed{'s' * (len(runs) > 1)} {seeds}"
-    )
+def escape_json(text: str) -> str:
+    """JSON of the same value in which nothing can end or open an element or a comment."""
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
-def _describe_sessions(runs: Sequence[RunData]) -> dict[str, str]:
-    """When the runs were trained, for how long, and by which code."""
-    starts = sorted(run.sessions[0]["time"] for run in runs if run.sessions)
-    seconds = [run.summary["seconds"] for run in runs if run.summary]
-    commits = dict.fromkeys(
-        session["commit"] for run in runs for session in run.sessions if session.get("commit")
-    )
-    resumed = sum(session["event"] == "resume" for run in runs for session in run.sessions)
-    facts = {
-        "started": " to ".join(_format_time(t) for t in dict.fromkeys((starts[0], starts[-1])))
-        if starts
-        else "unknown",
-        "duration": format_duration(math.fsum(seconds)) if seconds else "not finished",
-        "commit": ", ".join(commits) or "unknown (not trained in a git work tree)",
-    }
-    if len(runs) > 1:
-        facts["duration"] += f" over {count_noun(len(seconds), 'finished run')}"
-    if resumed:
-        facts["interruptions"] = f"resumed {count_noun(resumed, 'time')}"
-    return facts
-
-
-def _format_time(timestamp: str) -> str:
-    """`2026-11-16 15:20 UTC`"""
-    return f"{timestamp[:10]} {timestamp[11:16]} UTC"
-
-
-def _accuracy_rows(run: RunData) -> Rows:
-    """(measure, before, after); empty if the run is not finished. Sampled accuracy is first."""
-    before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
-    if not before or not after:
-        return []
-    rows: Rows = [
-        (explain(key), _format_rate(before, key), _format_rate(after, key))
-        for key in ("pass_at_1", "accuracy", "strict", "format")
-        if key in before and key in after
-    ]
-    for key in sorted(k for k in before if re.fullmatch(r"pass_at_(?!1$)\d+", k) and k in after):
-        rows.append((explain(key), f"{before[key]:.3f}", f"{after[key]:.3f}"))
-    for key in ("sampled_length", "length"):
-        if key in before and key in after:
-            rows.append((explain(key), f"{before[key]:.1f}", f"{after[key]:.1f}"))
-    return rows
-
-
-def _level_rows(run: RunData) -> tuple[str, Rows]:
-    """The label of the accuracy by level, and (level, problems, before, after); no rows with a single
-    level."""
-    before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
-    if not before or not after or len(after["levels"]) < 2:
-        return "", []
-    all_rates = [*before["levels"].values(), *after["levels"].values()]
-    measure = headline_accuracy(dict.fromkeys(set.intersection(*map(set, all_rates))))
-    return lookup(measure).label, [
-        (
-            level,
-            f"{rates['problems']:,}",
-            _format_rate(before["levels"].get(level), measure),
-            _format_rate(rates, measure),
-        )
-        for level, rates in after["levels"].items()
-    ]
-
-
-def explain(measure: str) -> Markup:
-    """The label of a measure, and below it the sentence that defines it."""
-    spec = lookup(measure)
-    text = Markup("<strong>{}</strong>").format(terminal_safe(spec.label_with_unit))
-    return (
-        text + Markup("<br><small>{}</small>").format(terminal_safe(spec.definition))
-        if spec.definition
-        else text
-    )
-
-
-def _seed_columns(accuracy: str) -> tuple[str, ...]:
-    labels = (lookup(name).label for name in figures.MONITORABILITY_MEASURES)
-    return ("arm", "seed", f"{accuracy} before", f"{accuracy} after", *labels)
-
-
-def _seed_rows(arms: Sequence[Arm], measure: str) -> Rows:
-    rows: Rows = []
-    for arm in arms:
-        for run in arm.runs:
-            summary = run.summary or {}
-            last = run.monitor["subjects"][-1] if run.monitor else {"measures": {}}
-            rows.append(
-                (
-                    arm.name,
-                    str(run.config.seed),
-                    _format_rate(summary.get("before"), measure),
-                    _format_rate(summary.get("after"), measure),
-                    *(
-                        format_estimate(find_measure(last, name))
-                        for name in figures.MONITORABILITY_MEASURES
-                    ),
-                )
-            )
-    return rows
-
-
-def _monitor_columns(results: dict[str, Any]) -> tuple[str, ...]:
-    first, last = results["subjects"][0], results["subjects"][-1]
-    return ("measure", checkpoint_label(first), checkpoint_label(last), "change", "null", "ceiling")
-
-
-def _monitor_rows(results: dict[str, Any], *, details: bool) -> Rows:
-    """The measures of the first and last checkpoint, with change, null and ceiling: the main ones, or
-    those that only explain them."""
-    first, last = results["subjects"][0], results["subjects"][-1]
-    changes = results.get("change", {}).get("measures", {})
-    rows: Rows = []
-    for evaluation, measures in last["measures"].items():
-        for name in sort_measures(measures):
-            if lookup(name).details_only is not details:
-                continue
-            estimate = measures[name]
-            null, ceiling = estimate.get("null"), estimate.get("ceiling")
-            has_null = null and null["mean"] is not None
-            rows.append(
-                (
-                    explain(f"{evaluation}.{name}"),
-                    format_estimate(find_measure(first, name)),
-                    format_estimate(estimate),
-                    format_change(changes.get(name)),
-                    f"{null['mean']:.2f} (p {null['p']:.4f})" if has_null else "",
-                    "" if ceiling is None else format_number(ceiling),
-                )
-            )
-    return rows
-
-
-def _monitor_settings(results: dict[str, Any]) -> str:
-    settings = results["settings"]
-    return f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}"
-
-
-def _reward_histogram(run: RunData) -> str:
-    first, last = first_and_last_rewards(run.path)
-    return figures.reward_histogram(first, last, HISTOGRAM_STEPS) if first and last else ""
-
-
-def _format_rate(scores: dict[str, Any] | None, key: str) -> str:
-    """`0.950 (0.92–0.97)`"""
-    if not scores or key not in scores:
-        return "–"
-    if f"{key}_low" not in scores:
-        return f"{scores[key]:.3f}"
-    return f"{scores[key]:.3f} ({scores[f'{key}_low']:.2f}–{scores[f'{key}_high']:.2f})"
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

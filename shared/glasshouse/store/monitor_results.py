@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,12 @@ def _read_frame(results: Path, entry: Entry) -> bytes | None:
     except OSError:
         return None
     return frame if hashlib.sha256(frame).hexdigest() == location["sha256"] else None
+
+
+def find_measure(subject: Mapping[str, Any], name: str) -> Entry | None:
+    """A measure of a monitored checkpoint, from whichever evaluation has it."""
+    for measures in subject["measures"].values():
+        if name in measures:
+            estimate: Entry = measures[name]
+            return estimate
+    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,6 +17,8 @@ from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
 from glasshouse.view import rollout_details
 from glasshouse.view.compare import compare_runs
+from glasshouse.view.front_end import read_asset
+from glasshouse.view.highlights import select_highlights
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
 from glasshouse.view.run_reader import to_json
@@ -69,6 +70,7 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
                 "runs": _runs,
                 "run": _run,
                 "rollouts": _rollouts,
+                "highlights": _highlights,
                 "rollout": _rollout,
                 "group": _group,
                 "tokens": _tokens,
@@ -86,10 +88,6 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
 
 
 # --- page --------------------------------------------------------------------------------------
-
-
-def read_asset(name: str) -> bytes:
-    return resources.files("glasshouse.view").joinpath("assets", name).read_bytes()
 
 
 async def _page(_: Request) -> Response:
@@ -153,13 +151,19 @@ def _rollouts(library: Library, request: Request) -> Any:
     return list_rollouts(index, query)
 
 
+def _highlights(library: Library, request: Request) -> Any:
+    run = library.open_run(request.query_params.get("run", ""))
+    run.open_index(budget=0)
+    return {"rows": select_highlights(run.reader.monitors, run.frames, run.frame_cache)}
+
+
 def _rollout(library: Library, request: Request) -> Any:
     run = library.open_run(request.query_params.get("run", ""))
     index = run.open_index(budget=0)
     row = rollout_details.load_rollout(
         run.frames, run.frame_cache, request.query_params.get("ref", "")
     )
-    return rollout_details.describe_rollout(index, row)
+    return rollout_details.describe_rollout(index.monitors, row)
 
 
 def _group(library: Library, request: Request) -> Any:

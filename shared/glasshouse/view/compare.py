@@ -8,7 +8,14 @@ from typing import Any
 
 from glasshouse.statistics import mean_interval
 from glasshouse.view.run_config import config_value, flatten_config
-from glasshouse.view.run_reader import RunReader, finite
+from glasshouse.view.run_measures import (
+    collect_measures,
+    finite,
+    held_out_accuracy,
+    load_evaluation_rows,
+)
+from glasshouse.view.run_reader import RunReader
+from glasshouse.view.verdict import summarize_arms
 
 IGNORED_SECTIONS = (
     "seed", "out", "threads", "backend", "monarch", "hosts", "checkpoints", "rollout_log", "monitor",
@@ -22,10 +29,16 @@ MAX_RUNS = 40
 
 def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
     """Everything that the comparison shows."""
+    left_out = len(readers) - MAX_RUNS
     readers = readers[:MAX_RUNS]
     flat = [dict(flatten_config(reader.config)) for reader in readers]
     arms = group_by_arm(readers)
+    by_arm: dict[str, list[Any]] = {}
+    for reader, arm in zip(readers, arms, strict=True):
+        by_arm.setdefault(arm, []).append((reader.summary, reader.monitor))
     return {
+        "verdict": summarize_arms(by_arm),
+        "left_out": max(0, left_out),
         "runs": [
             {
                 "id": reader.location.id,
@@ -95,30 +108,18 @@ def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[st
 
 def run_curves(reader: RunReader) -> dict[str, Any]:
     """The curves of one run: points are (step, value, low, high)."""
+    evaluations = load_evaluation_rows(reader.events.rows)
+    measures = {f"evaluation.{m['id']}": m for m in held_out_accuracy(evaluations)}
+    measures |= collect_measures(evaluations, reader.monitor)
     curves: dict[str, Any] = {
-        "held_out_accuracy": {
-            "label": "held-out accuracy",
-            "unit": "",
-            "bounds": (0, 1),
-            "points": [
-                (
-                    e["step"],
-                    finite(e.get("accuracy")),
-                    finite(e.get("accuracy_low")),
-                    finite(e.get("accuracy_high")),
-                )
-                for e in reader.describe_evaluations()
-            ],
+        id: {
+            "label": f"held-out {m['label']}" if id.startswith("evaluation.") else m["label"],
+            "unit": m["unit"],
+            "bounds": m["bounds"],
+            "points": [(p["step"], p["value"], p["low"], p["high"]) for p in m["points"]],
         }
+        for id, m in measures.items()
     }
-    for id, measure in reader.measures().items():
-        points = [(p["step"], p["value"], p["low"], p["high"]) for p in measure["points"]]
-        curves[id] = {
-            "label": measure["label"],
-            "unit": measure["unit"],
-            "bounds": measure["bounds"],
-            "points": points,
-        }
     for name in CURVES:
         points = [
             (row["step"], finite(row[name]), None, None)
@@ -132,7 +133,7 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
             curves[f"train.{name}"] = {
                 "label": f"{label}, training",
                 "unit": {"length": "tokens"}.get(name, ""),
-                "bounds": None,
+                "bounds": (0, 1) if name in ("accuracy", "frac_zero_std") else None,
                 "points": points,
             }
     return {id: curve for id, curve in curves.items() if curve["points"]}

@@ -20,7 +20,6 @@ from glasshouse.view.rollout_details import FrameCache
 from glasshouse.view.rollout_index import Frame, RolloutIndex, cache_folder, list_frames
 from glasshouse.view.run_reader import RunReader, read_overview
 from glasshouse.view.run_status import is_being_written
-from glasshouse.view.text_monitors import make_text_monitors
 
 POLL_SECONDS = 0.4
 INDEX_SECONDS = 0.15
@@ -55,8 +54,8 @@ class OpenRun:
         if self.index is None:
             with self.lock:
                 if self.index is None:
-                    monitors = make_text_monitors(self.reader.config)
-                    index = RolloutIndex(cache_folder(self.cache, self.location.path), monitors)
+                    folder = cache_folder(self.cache, self.location.path)
+                    index = RolloutIndex(folder, self.reader.monitors)
                     self._list_frames()
                     index.set_frames(self.frames)
                     self.index = index

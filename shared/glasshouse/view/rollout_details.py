@@ -12,6 +12,7 @@ import numpy as np
 
 from glasshouse.answers import split_completion
 from glasshouse.errors import RunError
+from glasshouse.monitors import Monitor
 from glasshouse.view.rollout_index import Frame, RolloutIndex
 from glasshouse.view.rollout_query import RolloutQuery, describe_record, select
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
@@ -33,7 +34,8 @@ class FrameCache:
     Example: `cache.rows(frame)[7]["completion"]`
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = CACHED_FRAMES) -> None:
+        self._size = size
         self._frames: OrderedDict[str, list[Row]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -41,7 +43,7 @@ class FrameCache:
         with self._lock:
             if frame.identity not in self._frames:
                 self._frames[frame.identity] = frame.read()
-                while len(self._frames) > CACHED_FRAMES:
+                while len(self._frames) > self._size:
                     self._frames.popitem(last=False)
             self._frames.move_to_end(frame.identity)
             return self._frames[frame.identity]
@@ -67,12 +69,12 @@ def load_rollout(frames: Sequence[Frame], cache: FrameCache, ref: str) -> Row:
     raise RunError(f"This run has no rollout {ref}. It may have been removed by a resume.")
 
 
-def describe_rollout(index: RolloutIndex, row: Mapping[str, Any]) -> Row:
+def describe_rollout(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> Row:
     """A rollout with its CoT and answer told apart, monitor scores and suspicions."""
     text = str(row["completion"])
     verdicts = row.get("verdicts")
     if verdicts is None:
-        verdicts = score_rows(index.monitors, [row])[0]
+        verdicts = score_rows(monitors, [row])[0]
     found = find_suspicions(row, verdicts)
     keys = (
         "ref", "kind", "step", "split", "group", "sample", "task", "key", "level", "question", "gold",
@@ -102,7 +104,9 @@ def load_group(
     for frame in frames:
         if frame.kind == kind and frame.step == step:
             return [
-                describe_rollout(index, {"ref": f"{kind}.{step}.{number}", "kind": kind, **row})
+                describe_rollout(
+                    index.monitors, {"ref": f"{kind}.{step}.{number}", "kind": kind, **row}
+                )
                 for number, row in enumerate(cache.rows(frame))
                 if (row["split"], row["group"]) == (chosen["split"], chosen["group"])
             ]
@@ -118,7 +122,7 @@ def list_suspicious(index: RolloutIndex, frames: Sequence[Frame], cache: FrameCa
         examples = []
         for number in newest[:MAX_EXAMPLES]:
             ref = describe_record(index, int(number))["ref"]
-            examples.append(describe_rollout(index, load_rollout(frames, cache, ref)))
+            examples.append(describe_rollout(index.monitors, load_rollout(frames, cache, ref)))
         groups.append({"id": id, "label": label, "count": len(places), "examples": examples})
     return groups
 
@@ -172,7 +176,7 @@ def load_problem(
         record = describe_record(index, int(number))
         row = load_rollout(frames, cache, record["ref"])
         if str(row["key"]) == key:
-            rollouts.append(describe_rollout(index, row))
+            rollouts.append(describe_rollout(index.monitors, row))
     return sorted(rollouts, key=lambda row: (row["step"], str(row["split"]), row["sample"]))
 
 

@@ -7,7 +7,6 @@ is shown. Weights are never read, so nothing here needs torch; `glasshouse check
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any
 
 from glasshouse.checksums import parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
-from glasshouse.measures.registry import lookup
+from glasshouse.monitors import Monitor
 from glasshouse.store.monitor_results import RESULTS_FILE, read_monitor_results
 from glasshouse.store.run_directory import read_summary
 from glasshouse.text import shell_command
@@ -28,22 +27,25 @@ from glasshouse.view.run_config import (
     read_config_text,
     read_run_config,
 )
+from glasshouse.view.run_facts import describe_sessions, read_versions
+from glasshouse.view.run_measures import (
+    HEADLINE_MEASURES,
+    collect_measures,
+    compare_ends,
+    describe_changes,
+    finite,
+    held_out_accuracy,
+    load_evaluation_rows,
+)
 from glasshouse.view.run_status import PHASE_EVENTS, find_status, is_being_written, seconds_left
+from glasshouse.view.text_monitors import make_text_monitors
+from glasshouse.view.verdict import summarize_run
 
 SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
 STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
 UNMARKED_EVENTS = ("evaluation", "audit", "prune")
 """Events that are not drawn as a mark; evaluations are points of a curve."""
-HEADLINE_MEASURES = (
-    "disclosure_rule.undetected_use",
-    "organism.disclosure_rule.undetected_use",
-    "step_verifier.undetected_use",
-    "organism.step_verifier.undetected_use",
-    "reliance",
-    "interventions.necessity_uplift",
-)
-"""The measure of monitorability in the list of runs: the first of these that a run has."""
 
 
 @dataclass(slots=True)
@@ -79,12 +81,19 @@ class RunReader:
     """Increases whenever `refresh` finds a change."""
     is_active: bool = False
     config: dict[str, Any] = field(default_factory=dict)
+    config_text: str = ""
     config_problem: str = ""
+    monitors: list[Monitor] = field(default_factory=list)
+    """Those that score a rollout from its text alone."""
+    notes: list[str] = field(default_factory=list)
+    """Monitors that cannot be applied."""
     summary: dict[str, Any] | None = None
     summary_problem: str = ""
     monitor: dict[str, Any] | None = None
     monitor_problem: str = ""
     checkpoints: list[int] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    """Software and starting weights, of the newest checkpoint."""
     metrics: GrowingFile = field(init=False)
     events: GrowingFile = field(init=False)
     _files: dict[str, StampedFile] = field(init=False)
@@ -118,7 +127,12 @@ class RunReader:
         return changed
 
     def _load_config(self) -> None:
-        self.config, self.config_problem = read_run_config(self.path)
+        config, self.config_problem = read_run_config(self.path)
+        self.set_config(config, read_config_text(self.path))
+
+    def set_config(self, config: dict[str, Any], text: str) -> None:
+        self.config, self.config_text = config, text
+        self.monitors, self.notes = make_text_monitors(config)
 
     def _load_summary(self) -> None:
         self.summary, self.summary_problem = None, ""
@@ -136,6 +150,7 @@ class RunReader:
 
     def _load_checkpoints(self) -> None:
         self.checkpoints = list_checkpoint_steps(self.path)
+        self.versions = read_versions(self.path, self.checkpoints)
 
     # --- what the page shows ---------------------------------------------------------------
 
@@ -151,6 +166,7 @@ class RunReader:
         """Everything about the run; metrics only of steps after `since`."""
         steps = int(config_value(self.config, "steps", 0) or 0)
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
+        evaluations = load_evaluation_rows(self.events.rows)
         return {
             **describe_run(self.location, self.config),
             "status": self.status,
@@ -160,24 +176,22 @@ class RunReader:
             "version": self.version,
             "generation": self.metrics.generation,
             "config": dict(flatten_config(self.config)),
-            "config_text": read_config_text(self.path),
+            "config_text": self.config_text,
             "metrics": metric_columns(self.metrics.rows, since),
-            "evaluations": load_evaluation_rows(self.events.rows),
-            "measures": self.measures(),
+            "accuracy": held_out_accuracy(evaluations),
+            "measures": collect_measures(evaluations, self.monitor),
+            "changes": describe_changes(self.monitor),
+            "ends": compare_ends(self.summary),
             "marks": list(self._marks()),
             "checkpoints": self._describe_checkpoints(),
-            "verdict": (self.monitor or {}).get("verdict", ""),
+            "verdict": summarize_run(self.summary, self.monitor),
             "summary": self.summary,
+            "sessions": describe_sessions(self.events.rows, self.summary),
+            "versions": self.versions,
+            "notes": self.notes,
             "commands": self._commands(),
             "damage": self.damage(),
         }
-
-    def describe_evaluations(self) -> list[Row]:
-        return load_evaluation_rows(self.events.rows)
-
-    def measures(self) -> dict[str, Any]:
-        """The curves of every measure: of the run's evaluations, then of `glasshouse monitor`."""
-        return collect_measures(load_evaluation_rows(self.events.rows), self.monitor)
 
     def damage(self) -> list[dict[str, str]]:
         """What cannot be read, and what to do."""
@@ -260,15 +274,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
             + [str((row.get("timing") or {}).get("time", "")) for row in rows[-1:]],
             default="",
         ),
-        "accuracy": [
-            {
-                "step": e["step"],
-                "value": finite(e.get("accuracy")),
-                "low": finite(e.get("accuracy_low")),
-                "high": finite(e.get("accuracy_high")),
-            }
-            for e in evaluations
-        ],
+        "accuracy": next(iter(held_out_accuracy(evaluations)), None),
         "train_accuracy": [[row["step"], finite(row.get("accuracy"))] for row in rows],
         "monitorability": {"id": headline, **measures[headline]} if headline else None,
         "damage": damage,
@@ -312,57 +318,6 @@ def _flatten_metrics(row: Row) -> dict[str, float | None]:
         if isinstance(value, int | float):
             values[name if "_" in name else f"seconds_{name}"] = finite(value)
     return values
-
-
-def load_evaluation_rows(events: Sequence[Row]) -> list[Row]:
-    """The last evaluation of each step: a resumed run may have repeated one."""
-    by_step = {row["step"]: row for row in events if row["event"] == "evaluation" and "step" in row}
-    return [by_step[step] for step in sorted(by_step)]
-
-
-def collect_measures(
-    evaluations: Sequence[Row], monitor: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Every measure over steps, with its label, unit, bounds and definition."""
-    points: dict[str, list[dict[str, Any]]] = {}
-    for evaluation in evaluations:
-        organism = evaluation.get("organism")
-        flat = flatten_config(organism) if isinstance(organism, dict) else ()
-        for id, value in flat:
-            if id != "rollouts" and (value is None or isinstance(value, int | float)):
-                point = {
-                    "step": evaluation["step"],
-                    "value": finite(value),
-                    "low": None,
-                    "high": None,
-                }
-                points.setdefault(id, []).append(point)
-    for subject in (monitor or {}).get("subjects", []):
-        for evaluation_name, estimates in subject["measures"].items():
-            for name, estimate in estimates.items():
-                interval, null = estimate.get("interval") or {}, estimate.get("null") or {}
-                points.setdefault(f"{evaluation_name}.{name}", []).append(
-                    {
-                        "step": subject["step"],
-                        "value": finite(estimate["measure"]["value"]),
-                        "low": finite(interval.get("low")),
-                        "high": finite(interval.get("high")),
-                        "null": finite(null.get("mean")),
-                        "n": estimate["measure"].get("n"),
-                    }
-                )
-    return {id: {**describe_measure(id), "points": values} for id, values in points.items()}
-
-
-def describe_measure(id: str) -> dict[str, Any]:
-    spec = lookup(id)
-    return {
-        "label": spec.label,
-        "unit": spec.unit,
-        "bounds": spec.bounds,
-        "direction": spec.direction,
-        "definition": spec.definition,
-    }
 
 
 def describe_event(event: Row) -> str:
@@ -410,13 +365,6 @@ def list_checkpoint_steps(run: Path) -> list[int]:
     except OSError:
         return []
     return sorted(int(match[1]) for name in names if (match := STEP_FOLDER.fullmatch(name)))
-
-
-def finite(value: Any) -> float | None:
-    """The number, or None if it is missing or not finite: JSON has no NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
 
 
 def to_json(value: Any) -> bytes:

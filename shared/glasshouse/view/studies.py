@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.checksums import read_regular_file
-from glasshouse.view.run_reader import describe_measure
+from glasshouse.view.run_measures import describe_measure
 
 MAX_BYTES = 50_000_000
 

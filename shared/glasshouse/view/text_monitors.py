@@ -17,18 +17,22 @@ from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks import Organism
 from glasshouse.view.run_config import config_value
 
+UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)
+"""What damaged options of a task or monitor may raise."""
 Verdict = dict[str, Any]
 """`{"score": 0.5, "flagged": True, "reason": "…"}`; score and flag are None if the monitor failed."""
 
 
-def make_text_monitors(config: Mapping[str, Any]) -> list[Monitor]:
-    """The organism's rules, those of `evaluate.monitors`, and a step verifier where the task has one.
+def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[str]]:
+    """The organism's rules, those of `evaluate.monitors`, and a step verifier where the task has one;
+    and a sentence about each that cannot be applied.
 
     The monitors of `reward.penalties` are not among them. A task that a module of the key `imports`
     defines is unknown here, because showing a run executes none of its code.
     """
     name = str(config_value(config, "task.name", ""))
     monitors: list[Monitor] = []
+    problems: list[str] = []
     inner = name
     try:
         task = tasks.make_task(name, config_value(config, "task.options", {}) or {})
@@ -38,13 +42,28 @@ def make_text_monitors(config: Mapping[str, Any]) -> list[Monitor]:
                 RuleMonitor(monitor, Scope.COT, patterns=[pattern])
                 for monitor, pattern in task.monitor_patterns.items()
             ]
-        for monitor, settings in (config_value(config, "evaluate.monitors", {}) or {}).items():
-            monitors.append(make_monitor(monitor, settings))
-    except (GlasshouseError, TypeError, ValueError, AttributeError):
-        pass  # the task is unknown, or its options are damaged: fewer monitors
+    except UNUSABLE as error:
+        if config_value(config, "imports", None):
+            reason = "a module of the key imports may define it, and showing a run executes no code"
+        else:
+            reason = describe_error(error)
+        problems.append(f"The monitors of the task {name!r} are not applied: {reason}.")
+    settings = config_value(config, "evaluate.monitors", {}) or {}
+    if not isinstance(settings, Mapping):
+        problems.append("evaluate.monitors is not applied: it does not hold names and options.")
+        settings = {}
+    for monitor, options in settings.items():
+        try:
+            monitors.append(make_monitor(str(monitor), options))
+        except UNUSABLE as error:
+            problems.append(f"evaluate.monitors.{monitor} is not applied: {describe_error(error)}.")
     if inner in STEP_CHECKERS and config_value(config, "task.style", "cot") == "cot":
         monitors.append(StepVerifier("step_verifier", Scope.COT_ANSWER, task=inner))
-    return monitors
+    return monitors, problems
+
+
+def describe_error(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
 
 
 def score_rows(

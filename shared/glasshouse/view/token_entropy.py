@@ -64,12 +64,12 @@ def _run_program(request: dict[str, Any]) -> list[float]:
     return values
 
 
-def main() -> None:
+def entropies_of(request: Mapping[str, Any]) -> list[float]:
+    """Nats per token of a completion under the weights of a checkpoint; imports torch."""
     import torch
 
     from glasshouse.models import load_policy
 
-    request = json.load(sys.stdin)
     policy = load_policy(request["checkpoint"])
     prompt, tokens = request["prompt_tokens"], request["tokens"]
     inputs = torch.tensor([[*prompt, *tokens]], device=next(policy.model.parameters()).device)
@@ -77,8 +77,8 @@ def main() -> None:
         logits = policy.model(input_ids=inputs).logits[0, len(prompt) - 1 : -1].float()  # (T, V)
     logprobs = logits.log_softmax(-1)
     entropies = -(logprobs.exp() * logprobs).sum(-1)
-    json.dump([round(value, 6) for value in entropies.tolist()], sys.stdout)
+    return [round(value, 6) for value in entropies.tolist()]
 
 
 if __name__ == "__main__":
-    main()
+    json.dump(entropies_of(json.load(sys.stdin)), sys.stdout)

@@ -1,4 +1,10 @@
-// Requests to the server. Every path is relative: the page talks to nobody else.
+// Requests to the server, or to the data inside a report. Every path is relative: the page talks to
+// nobody else.
+
+import { answerFrom, readSnapshot } from "./snapshot";
+
+/** The data of a report; null on the live page. */
+export const snapshot = readSnapshot();
 
 export class ApiError extends Error {}
 
@@ -7,6 +13,13 @@ export async function get<T>(
   params: Record<string, string | number | string[] | null | undefined> = {},
   signal?: AbortSignal,
 ): Promise<T> {
+  if (snapshot) {
+    try {
+      return answerFrom(snapshot, name, params) as T;
+    } catch (error) {
+      throw new ApiError((error as Error).message);
+    }
+  }
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params)) {
     if (Array.isArray(value)) value.forEach((item) => query.append(key, item));
@@ -35,6 +48,7 @@ export function listen(
   handlers: Record<string, (data: never) => void>,
   onstate: (connected: boolean) => void,
 ): () => void {
+  if (snapshot) return () => undefined;
   let source: EventSource | null = null;
   let timer = 0;
   const open = (): void => {

@@ -21,6 +21,8 @@ export interface Line {
   band?: [number, Value, Value][];
   /** Draw points, as for a few evaluations. */
   dots?: boolean;
+  /** Draw intervals as vertical lines instead of a band. */
+  whiskers?: boolean;
   /** A single run behind its arm's mean. */
   faint?: boolean;
   dashed?: boolean;
@@ -63,6 +65,13 @@ export class Cursor {
 const MARGIN = { left: 46, right: 12, top: 8, bottom: 22 };
 const HEIGHT = 168;
 const MAX_POINTS = 1200;
+/** A line through two points would suggest a trend that nobody measured: they are drawn as points. */
+const MIN_LINE_POINTS = 3;
+const MAX_DOTS = 60;
+/** A share's axis ends where the values end if all of them are smaller. */
+const SMALL_SHARE = 0.4;
+/** Pixels between the intervals of neighbouring lines, which would hide each other. */
+const DODGE = 3;
 const QUIET_MARKS = new Set(["save", "start", "end"]);
 
 export class LineChart {
@@ -132,11 +141,12 @@ export class LineChart {
       this.drawCursor();
       return;
     }
+    const clamp = clampTo(spec.bounds ?? null);
     const visible = (p: XY): boolean => p[0] >= spec.from && p[0] <= spec.to && p[1] !== null;
     const values = spec.lines.flatMap((l) => [
       ...l.points.filter(visible).map((p) => p[1]!),
       ...(l.raw ?? []).filter(visible).map((p) => p[1]!),
-      ...(l.band ?? []).filter((b) => b[0] >= spec.from && b[0] <= spec.to).flatMap((b) => [b[1], b[2]]),
+      ...(l.band ?? []).filter((b) => b[0] >= spec.from && b[0] <= spec.to).flatMap((b) => [clamp(b[1]), clamp(b[2])]),
     ]).filter((v): v is number => v !== null);
     const right = this.width - MARGIN.right;
     const bottom = HEIGHT - MARGIN.bottom;
@@ -151,9 +161,9 @@ export class LineChart {
     this.overlay.setAttribute("height", String(HEIGHT));
     replace(
       this.svg,
-      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left, y: 0, width: Math.max(0, right - MARGIN.left), height: bottom + 1 })),
+      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 4, y: 0, width: Math.max(0, right - MARGIN.left) + 8, height: bottom + 4 })),
       this.axes(bottom, right),
-      s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l) => this.drawLine(l))),
+      s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l, i) => this.drawLine(l, l.whiskers ? (i - (spec.lines.length - 1) / 2) * DODGE : 0))),
       this.drawMarks(bottom),
       this.selection,
       this.hover,
@@ -181,24 +191,28 @@ export class LineChart {
     );
   }
 
-  private drawLine(l: Line): SVGElement {
+  private drawLine(l: Line, shift: number): SVGElement {
     const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0])).y((p) => this.y(p[1]!));
     const around = area<[number, Value, Value]>()
       .defined((b) => b[1] !== null && b[2] !== null)
       .x((b) => this.x(b[0])).y0((b) => this.y(b[1]!)).y1((b) => this.y(b[2]!));
-    const few = l.points.length <= 60;
+    const clamp = clampTo(this.spec.bounds ?? null);
+    const band = l.band?.map((b): [number, Value, Value] => [b[0], clamp(b[1]), clamp(b[2])]);
+    const known = l.points.filter((p) => p[1] !== null);
+    const isLine = known.length >= MIN_LINE_POINTS;
+    const dots = (l.dots && known.length <= MAX_DOTS) || !isLine;
     return s(
       "g",
       { class: `line c${l.color % 8}${l.faint ? " faint" : ""}${l.dashed ? " dashed" : ""}` },
-      l.band && l.band.length > 1 && !l.dots ? s("path", { class: "band", d: around(l.band) }) : null,
-      l.band && l.dots
-        ? l.band.map((b) => b[1] === null || b[2] === null ? null
-            : s("line", { class: "whisker", x1: this.x(b[0]), x2: this.x(b[0]), y1: this.y(b[1]), y2: this.y(b[2]) }))
+      band && isLine && !l.whiskers ? s("path", { class: "band", d: around(band) }) : null,
+      band && (l.whiskers || !isLine)
+        ? band.map((b) => b[1] === null || b[2] === null ? null
+            : s("line", { class: "whisker", x1: this.x(b[0]) + shift, x2: this.x(b[0]) + shift, y1: this.y(b[1]), y2: this.y(b[2]) }))
         : null,
-      l.raw ? s("path", { class: "raw", d: path(thin(l.raw, this.spec)) }) : null,
-      s("path", { class: "curve", d: path(thin(l.points, this.spec)) }),
-      l.dots && few
-        ? l.points.filter((p) => p[1] !== null).map((p) => s("circle", { cx: this.x(p[0]), cy: this.y(p[1]!), r: 2.6 }))
+      l.raw && isLine ? s("path", { class: "raw", d: path(thin(l.raw, this.spec)) }) : null,
+      isLine ? s("path", { class: "curve", d: path(thin(l.points, this.spec)) }) : null,
+      dots
+        ? known.map((p) => s("circle", { cx: this.x(p[0]) + shift, cy: this.y(p[1]!), r: 2.6 }))
         : null,
     );
   }
@@ -321,8 +335,17 @@ export class LineChart {
   }
 }
 
+/** Student's interval of a share may reach beyond 0 and 1; a figure shows only what is possible. */
+function clampTo(bounds: [number, number] | null): (value: Value) => Value {
+  return (value) => (value === null || !bounds ? value : Math.min(bounds[1], Math.max(bounds[0], value)));
+}
+
+/** Shares begin at 0 and end at 1, or earlier if all of them are small. */
 function yDomain(values: number[], bounds: [number, number] | null): [number, number] {
-  if (bounds && bounds[0] === 0 && bounds[1] === 1) return [0, 1];
+  if (bounds && bounds[0] === 0 && bounds[1] === 1) {
+    const high = Math.max(0, ...values);
+    return [Math.min(0, ...values), high > 0 && high < SMALL_SHARE ? high : 1];
+  }
   if (!values.length) return [0, 1];
   let low = Math.min(...values);
   let high = Math.max(...values);
@@ -382,9 +405,10 @@ export function sparkline(points: XY[], label: string, bounds: [number, number] 
   const x = scaleLinear([Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)], [2, width - 4]);
   const y = scaleLinear([low, high], [height - 3, 3]);
   const path = line<XY>().x((p) => x(p[0])).y((p) => y(p[1]!));
-  const end = known[known.length - 1]!;
+  const isLine = known.length >= MIN_LINE_POINTS;
   svg.append(
-    s("g", { class: `line c${color}` }, s("path", { class: "curve", d: path(known) }), s("circle", { cx: x(end[0]), cy: y(end[1]!), r: 2.4 })),
+    s("g", { class: `line c${color}` }, isLine ? s("path", { class: "curve", d: path(known) }) : null,
+      (isLine ? known.slice(-1) : known).map((p) => s("circle", { cx: x(p[0]), cy: y(p[1]!), r: 2.4 }))),
   );
   return svg;
 }

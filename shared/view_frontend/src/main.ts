@@ -1,6 +1,6 @@
 // The frame of the page: header, navigation, theme, keys, and the view that the address names.
 
-import { get } from "./api";
+import { get, snapshot } from "./api";
 import { h, notice, replace, s } from "./dom";
 import { announce, copy } from "./export";
 import { duration } from "./format";
@@ -9,6 +9,7 @@ import { RunStore } from "./run_store";
 import type { View } from "./view";
 import { compareView } from "./views/compare";
 import { curvesView } from "./views/curves";
+import { overviewView } from "./views/overview";
 import { problemsView } from "./views/problems";
 import { rolloutsView } from "./views/rollouts";
 import { runsView, statusBadge } from "./views/runs";
@@ -16,7 +17,7 @@ import { studyView } from "./views/study";
 import { suspiciousView } from "./views/suspicious";
 import { timelineView } from "./views/timeline";
 
-const TABS: [string, string][] = [["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"], ["timeline", "How it runs"]];
+const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"], ["timeline", "How it runs"]];
 const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
 
 const app = document.getElementById("app")!;
@@ -30,14 +31,31 @@ let view: View | null = null;
 let store: RunStore | null = null;
 let shown = "";
 let suspicions: Record<string, string> = {};
+/** Where a report begins: its run, or the comparison of its runs. */
+const home = !snapshot ? link("runs")
+  : snapshot.runs.length === 1 ? link("run", snapshot.runs[0]!.id, "overview")
+  : link("compare", "", "", { runs: snapshot.runs.map((r) => r.id).join("|") });
 
 function nextTheme(): void {
   const order = ["auto", "light", "dark"];
-  setTheme(order[(order.indexOf(localStorage.getItem("theme") ?? "auto") + 1) % 3]!);
+  setTheme(order[(order.indexOf(document.documentElement.dataset["theme"] ?? "auto") + 1) % 3]!);
+}
+
+/** Browsers may refuse to store anything for a file. */
+function storedTheme(): string {
+  try {
+    return localStorage.getItem("theme") ?? "auto";
+  } catch {
+    return "auto";
+  }
 }
 
 function setTheme(name: string): void {
-  localStorage.setItem("theme", name);
+  try {
+    localStorage.setItem("theme", name);
+  } catch {
+    // the choice lasts until the page is closed
+  }
   document.documentElement.dataset["theme"] = name;
   theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name] ?? "◐";
   theme.setAttribute("aria-label", `Colours: ${name}. Change`);
@@ -45,6 +63,7 @@ function setTheme(name: string): void {
 }
 
 function setLive(connected: boolean): void {
+  if (snapshot) return;
   live.textContent = connected ? "live" : "not connected";
   live.classList.toggle("off", !connected);
 }
@@ -109,7 +128,8 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
     replace(head,
       h("div", { class: "title-row" }, h("h1", {}, run.id), statusBadge(run.status),
         h("p", { class: "muted" }, `${run.task} (${run.style}), ${run.algorithm} on ${run.model}, seed ${run.seed} · step ${run.step} of ${run.steps}`, run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`, run.study ? h("span", {}, " · study ", h("a", { href: link("study", run.study) }, run.study)) : null)),
-      run.verdict && !tab ? h("p", { class: "lead" }, run.verdict) : null,
+      tab === "overview" || (!tab && run.status !== "running") ? h("p", { class: "lead" }, run.verdict) : null,
+      run.notes.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, "Some monitors cannot be applied to the rollouts."), h("ul", {}, run.notes.map((text) => h("li", {}, text)))) : null,
       run.damage.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, "A part of this run cannot be read."), h("ul", {}, run.damage.map((d) => h("li", {}, h("code", {}, d.file), ` ${d.problem}. ${d.remedy}`)))) : null,
     );
     drawNav();
@@ -118,7 +138,8 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
   drawHead();
   const make = (): void => {
     if (view || here !== store || !here.run) return;
-    view = tab === "rollouts" ? rolloutsView(body, here, suspicions)
+    view = tab === "overview" ? overviewView(body, here)
+      : tab === "rollouts" ? rolloutsView(body, here, suspicions)
       : tab === "problems" ? problemsView(body, here)
       : tab === "suspicious" ? suspiciousView(body, here)
       : tab === "timeline" ? timelineView(body, here)
@@ -135,9 +156,9 @@ function drawNav(): void {
   const route = current();
   const item = (href: string, text: string, on: boolean): HTMLElement => h("a", { href, "aria-current": on ? "page" : null }, text);
   replace(nav,
-    item(link("runs"), "Runs", route.view === "runs"),
-    item(link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {}), "Compare", route.view === "compare"),
-    route.view === "run" ? [h("span", { class: "divider", "aria-hidden": "true" }), ...TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab))] : null,
+    snapshot?.runs.length === 1 ? null : item(link("runs"), "Runs", route.view === "runs"),
+    snapshot ? (snapshot.runs.length > 1 ? item(home, "Compare", route.view === "compare") : null) : item(link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {}), "Compare", route.view === "compare"),
+    route.view === "run" ? [snapshot?.runs.length === 1 ? null : h("span", { class: "divider", "aria-hidden": "true" }), ...TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab))] : null,
   );
 }
 
@@ -156,7 +177,7 @@ function onkey(event: KeyboardEvent): void {
 
 replace(app,
   h("header", { class: "top" },
-    h("a", { class: "brand", href: link("runs"), "aria-label": "Glasshouse, all runs" }, "Glasshouse"),
+    h("a", { class: "brand", href: home, "aria-label": "Glasshouse, start" }, "Glasshouse"),
     nav,
     h("div", { class: "tools" }, live,
       h("button", { type: "button", class: "icon", "aria-label": "Copy a link to this page", title: "Copy link", onclick: () => void copy(location.href) }, linkIcon()),
@@ -165,7 +186,13 @@ replace(app,
   main,
   h("div", { id: "announcements", class: "offscreen", "aria-live": "polite" }),
   help);
-setTheme(localStorage.getItem("theme") ?? "auto");
+setTheme(storedTheme());
+if (snapshot) {
+  live.textContent = "report";
+  live.classList.add("off");
+  live.title = "A snapshot: this file does not change while the run goes on. `glasshouse view` is the live page.";
+  if (!location.hash.startsWith("#/")) history.replaceState(null, "", home);
+}
 window.addEventListener("hashchange", render);
 document.addEventListener("keydown", onkey);
 window.addEventListener("unhandledrejection", (event) => announce(String((event.reason as Error)?.message ?? "")));

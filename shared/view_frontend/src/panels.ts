@@ -22,14 +22,8 @@ export function runPanels(run: Run, from: number, to: number, window: number): C
   };
 
   add("Reward", "mean per step", "Mean reward of the step's rollouts.", [line("reward", "Reward")]);
-  const rate = (key: string): XY[] => run.evaluations.map((e) => [e.step, (e[key] as number | null) ?? null]);
-  add("Held-out accuracy", "share, 95 % interval", "Greedy accuracy on held-out problems; thin line: training samples.", [
-    {
-      name: "held out", color: 0, dots: true, points: rate("accuracy"),
-      band: run.evaluations.map((e) => [e.step, (e["accuracy_low"] as number) ?? null, (e["accuracy_high"] as number) ?? null]),
-    },
-    { ...line("accuracy", "training samples", 5), dashed: true },
-  ], [0, 1]);
+  add("Held-out accuracy", "share, 95 % interval", "Accuracy on held-out problems, sampled and greedy; thin line: training samples.",
+    [...accuracyLines(run), { ...line("accuracy", "training samples", 5), dashed: true }], [0, 1]);
   for (const spec of monitorPanels(run, base)) panels.push(spec);
   add("Completion length", "tokens", "Mean number of tokens of a completion, chain of thought and answer.", [line("length", "Completion length")]);
   add("KL from the start", "nats per token", "Mean divergence of the policy from its starting weights.", [line("kl", "KL from the start")]);
@@ -42,6 +36,26 @@ export function runPanels(run: Run, from: number, to: number, window: number): C
     PHASES.map((phase, i) => line(columns[`seconds_${phase}`] ? `seconds_${phase}` : phase, phase, i)).filter((l) => l.points.length));
   add("Gradient norm", "before clipping", "Norm of the gradient before it is clipped.", [line("grad_norm", "Gradient norm")]);
   return panels;
+}
+
+/** The figures of the verdict: held-out accuracy, and the first measures of monitorability. */
+export function leadPanels(run: Run): ChartSpec[] {
+  const points = [...run.accuracy, ...Object.values(run.measures)].flatMap((m) => m.points.map((p) => p.step));
+  const base = { from: 0, to: Math.max(run.step, 1, ...points), marks: [] };
+  const accuracy: ChartSpec = { ...base, title: "Held-out accuracy", unit: "share, 95 % interval", bounds: [0, 1], lines: accuracyLines(run) };
+  return [...(accuracy.lines.length ? [accuracy] : []), ...monitorPanels(run, base).slice(0, 2)];
+}
+
+function accuracyLines(run: Run): Line[] {
+  return run.accuracy.map((measure, i) => ({ ...measureLine(measure, i ? 3 : 0), name: measure.label.replace("accuracy, ", "") }));
+}
+
+function measureLine(measure: Measure, color: number): Line {
+  return {
+    name: measure.label, color, dots: true, whiskers: true,
+    points: measure.points.map((p) => [p.step, p.value]),
+    band: measure.points.map((p) => [p.step, p.low, p.high]),
+  };
 }
 
 function monitorPanels(run: Run, base: Pick<ChartSpec, "from" | "to" | "marks">): ChartSpec[] {
@@ -57,13 +71,7 @@ function monitorPanels(run: Run, base: Pick<ChartSpec, "from" | "to" | "marks">)
     unit: "95 % intervals",
     help: measures.map(([, m]) => `${m.label}: ${m.definition}`).join("\n"),
     bounds: measures.every(([, m]) => m.bounds && m.bounds[0] === 0 && m.bounds[1] === 1) ? ([0, 1] as [number, number]) : null,
-    lines: measures.slice(0, 6).map(([, m], i): Line => ({
-      name: m.label,
-      color: i,
-      dots: true,
-      points: m.points.map((p) => [p.step, p.value]),
-      band: m.points.map((p) => [p.step, p.low, p.high]),
-    })),
+    lines: measures.slice(0, 6).map(([, m], i) => measureLine(m, i)),
   }));
 }
 

@@ -8,6 +8,9 @@ export interface Point {
   low: Value;
   high: Value;
   null?: Value;
+  /** One-sided p of the null. */
+  p?: Value;
+  ceiling?: Value;
   n?: number;
 }
 
@@ -17,7 +20,19 @@ export interface Measure {
   bounds: [number, number] | null;
   direction: "higher" | "lower" | "none";
   definition: string;
+  /** Explains other measures; shown in a table of its own. */
+  details_only: boolean;
   points: Point[];
+}
+
+export type NamedMeasure = Measure & { id: string };
+
+export interface EndRow {
+  id: string;
+  label: string;
+  definition: string;
+  before: Omit<Point, "step">;
+  after: Omit<Point, "step">;
 }
 
 export interface Overview {
@@ -34,9 +49,9 @@ export interface Overview {
   reward: Value;
   seconds_left: Value;
   updated: string;
-  accuracy: Point[];
+  accuracy: NamedMeasure | null;
   train_accuracy: [number, Value][];
-  monitorability: (Measure & { id: string }) | null;
+  monitorability: NamedMeasure | null;
   damage: string[];
 }
 
@@ -78,12 +93,22 @@ export interface Run {
   config: Record<string, unknown>;
   config_text: string;
   metrics: { steps: number[]; columns: Record<string, Value[]> };
-  evaluations: (Record<string, unknown> & { step: number })[];
+  /** Steps in the log, if the curves of a file hold fewer. */
+  logged_steps?: number;
+  /** Sampled accuracy, then greedy accuracy. */
+  accuracy: NamedMeasure[];
   measures: Record<string, Measure>;
+  changes: Record<string, Omit<Point, "step">>;
+  /** Evaluations before and after training, and the headline accuracy by difficulty level. */
+  ends: { problems: Value; rows: EndRow[]; level_label: string; levels: EndRow[] };
   marks: Mark[];
   checkpoints: { step: number; reason: string; reward: Value; bytes: Value }[];
   verdict: string;
   summary: Record<string, unknown> | null;
+  sessions: Record<string, string>;
+  versions: Record<string, string>;
+  /** Monitors that cannot be applied. */
+  notes: string[];
   commands: Record<string, string>;
   damage: Damage[];
 }
@@ -122,6 +147,8 @@ export interface RolloutPage {
   indexed_frames: number;
   frames: number;
   damage: string[];
+  /** Which rollouts a file holds. */
+  note?: string;
 }
 
 export interface Verdict {
@@ -179,7 +206,29 @@ export interface SuspiciousGroup {
   examples: Rollout[];
 }
 
+export interface SuspiciousAnswer {
+  groups: SuspiciousGroup[];
+  total: number;
+  indexed_frames: number;
+  frames: number;
+}
+
+export interface Highlight {
+  reason: string;
+  rollout: Rollout;
+}
+
+export interface Problem {
+  key: string;
+  question: string;
+  before: number;
+  after: number;
+}
+
 export interface Comparison {
+  verdict: string;
+  /** Runs beyond the largest number that can be compared. */
+  left_out: number;
   runs: { id: string; status: Status; seed: number; arm: string }[];
   differences: { key: string; values: Record<string, unknown> }[];
   curves: Record<
@@ -229,8 +278,30 @@ export interface Timeline {
   spans: { step: number; phase: string; lane: string; start: number; end: number }[];
   events: { kind: string; time: number; step: number | null; text: string; seconds: Value; process: string }[];
   lanes: string[];
-  origin: number | null;
   first: number;
   last: number;
   step: number;
+}
+
+/** The data of a report, inside its file (shared/glasshouse/view/snapshot.py). */
+export interface Snapshot {
+  suspicions: Record<string, string>;
+  runs: Overview[];
+  run: Record<string, Run>;
+  rollouts: Record<string, SampledRollouts>;
+  timeline: Record<string, Timeline>;
+  compare: Comparison | null;
+}
+
+export interface SampledRollouts {
+  rows: Rollout[];
+  highlights: { reason: string; ref: string }[];
+  suspicious: (Omit<SuspiciousGroup, "examples"> & { examples: string[] })[];
+  problems: Problem[];
+  monitors: string[];
+  /** Rollouts that were searched for suspicious ones. */
+  checked: number;
+  /** Rollouts of the run. */
+  total: number;
+  damage: string[];
 }

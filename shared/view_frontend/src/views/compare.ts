@@ -11,7 +11,7 @@ import type { Comparison } from "../types";
 import type { View } from "../view";
 import { statusBadge } from "./runs";
 
-const FIRST = ["held_out_accuracy", "disclosure_rule.undetected_use", "disclosure_rule.disclosure", "reliance", "interventions.necessity_uplift", "step_verifier.undetected_use", "train.reward", "train.length", "train.kl", "train.entropy"];
+const FIRST = ["evaluation.pass_at_1", "evaluation.accuracy", "disclosure_rule.undetected_use", "disclosure_rule.disclosure", "reliance", "interventions.necessity_uplift", "step_verifier.undetected_use", "train.reward", "train.length", "train.kl", "train.entropy"];
 
 export function compareView(root: HTMLElement): View {
   const cursor = new Cursor();
@@ -48,11 +48,13 @@ export function compareView(root: HTMLElement): View {
     const measures = asked.filter((id) => ids.includes(id));
     const window = Number(params.get("smooth") ?? 1);
     charts = measures.map((id) => chartOf(data!, id, arms, cursor, window));
-    const monitors = order.filter((id) => id !== "held_out_accuracy" && !id.startsWith("train."));
+    const monitors = order.filter((id) => !id.startsWith("evaluation.") && !id.startsWith("train."));
     const against = params.get("against") ?? monitors[0] ?? "";
     const more: [string, string][] = [["", "add a curve…"], ...order.filter((id) => !measures.includes(id)).map((id): [string, string] => [id, data!.curves[id]!.label + (id.includes(".") ? ` (${id})` : "")])];
     replace(root,
       h("div", { class: "title-row" }, h("h1", {}, "Compare"), h("p", { class: "muted" }, `${plural(data.runs.length, "run")} in ${plural(arms.length, "arm")}`)),
+      h("p", { class: "lead" }, data.verdict),
+      data.left_out ? notice("empty", `${plural(data.left_out, "more run")} left out.`, "At most 40 runs are compared at once.") : null,
       h("section", {}, h("h2", {}, "What differs"), differences(data)),
       h("section", {}, h("h2", {}, "Curves"),
         h("div", { class: "toolbar" },
@@ -95,17 +97,17 @@ export function chartOf(data: Comparison, id: string, arms: string[], cursor: Cu
       run.points.forEach((p) => { from = Math.min(from, p[0]); to = Math.max(to, p[0]); });
       const points = smooth(run.points.map((p): [number, number | null] => [p[0], p[1]]), window);
       const single = !entry.band.length;
-      lines.push({ name: single ? arm : run.run, color, points, faint: !single, dots: single && dots, ...(single && dots ? { band: run.points.map((p): [number, number | null, number | null] => [p[0], p[2], p[3]]) } : {}) });
+      lines.push({ name: single ? arm : run.run, color, points, faint: !single, dots: single && dots, whiskers: true, ...(single && dots ? { band: run.points.map((p): [number, number | null, number | null] => [p[0], p[2], p[3]]) } : {}) });
     }
     if (entry.band.length) {
-      lines.push({ name: arm, color, points: smooth(entry.band.map((b): [number, number | null] => [b[0], b[1]]), window), band: entry.band.map((b) => [b[0], b[2], b[3]]) });
+      lines.push({ name: arm, color, dots, points: smooth(entry.band.map((b): [number, number | null] => [b[0], b[1]]), window), band: entry.band.map((b) => [b[0], b[2], b[3]]) });
     }
   }
   return new LineChart({ title: curve.label, unit: curve.unit, bounds: curve.bounds, lines, from: Number.isFinite(from) ? from : 0, to, help: id }, cursor);
 }
 
 function scatterOf(data: Comparison, id: string, arms: string[]): HTMLElement {
-  const [accuracy, measure] = [data.curves["held_out_accuracy"], data.curves[id]];
+  const [accuracy, measure] = [data.curves["evaluation.pass_at_1"] ?? data.curves["evaluation.accuracy"], data.curves[id]];
   if (!accuracy || !measure) return notice("empty", "There is nothing to draw.", "Both accuracy and the measure are needed at the same steps.");
   const paths: Path[] = [];
   for (const [arm, entry] of Object.entries(measure.arms)) {
@@ -119,5 +121,5 @@ function scatterOf(data: Comparison, id: string, arms: string[]): HTMLElement {
     });
     if (points.length) paths.push({ name: arm, color: Math.max(0, arms.indexOf(arm)), points });
   }
-  return paths.length ? scatter(`Held-out accuracy against ${measure.label}`, "held-out accuracy", measure.label, paths) : notice("empty", "There is nothing to draw.", "No step has both accuracy and this measure.");
+  return paths.length ? scatter(`${accuracy.label} against ${measure.label}`, accuracy.label, measure.label, paths) : notice("empty", "There is nothing to draw.", "No step has both accuracy and this measure.");
 }

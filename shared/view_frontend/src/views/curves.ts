@@ -2,7 +2,7 @@
 
 import { Cursor, LineChart } from "../chart";
 import { h, notice, replace, select } from "../dom";
-import { copy, download, toCsv, type Table } from "../export";
+import { download, toCsv, type Table } from "../export";
 import { plural } from "../format";
 import { runPanels } from "../panels";
 import { current, link, setParams } from "../router";
@@ -22,7 +22,7 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
     const [from, to] = (current().params.get("zoom") ?? "").split("..").map(Number);
     const end = Math.max(run.step, 1);
     if (from !== undefined && to !== undefined && from < to) return [from, to, true];
-    return [0, run.status === "running" ? end : Math.max(end, ...run.evaluations.map((e) => e.step)), false];
+    return [0, run.status === "running" ? end : Math.max(end, ...run.accuracy.flatMap((m) => m.points.map((p) => p.step))), false];
   };
 
   const readout = h("output", { class: "readout", "aria-live": "polite" });
@@ -58,7 +58,7 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
     slider.min = String(from);
     slider.max = String(to);
     showStep();
-    if (!run.metrics.steps.length && !run.evaluations.length) {
+    if (!run.metrics.steps.length && !run.accuracy.length) {
       charts.forEach((chart) => chart.destroy());
       charts.clear();
       replace(grid, notice("empty", "No step is logged yet.", run.status === "running" ? "The curves begin with the first step." : `Resume the run with: ${run.commands["resume"]}`));
@@ -85,7 +85,7 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
         }
       }
     }
-    if (!facts.querySelector("details[open]")) replace(facts, marksLegend(run), eventsTable(run), configBlock(run));
+    if (!facts.querySelector("details[open]")) replace(facts, marksLegend(run), eventsTable(run));
   };
 
   const unsubscribe = store.subscribe(render);
@@ -109,7 +109,8 @@ function marksLegend(run: Run): HTMLElement {
   run.marks.forEach((mark) => counts.set(mark.kind, (counts.get(mark.kind) ?? 0) + 1));
   const shown = [...counts].filter(([kind]) => kind !== "start" && kind !== "end");
   return h("p", { class: "hint" }, "Marks: ▲ checkpoint, ↻ resume, ✕ fault, warning or interruption. ",
-    shown.map(([kind, n]) => `${kind} ${n}`).join(", "), ". Vertical lines and points of evaluations carry their interval.");
+    shown.map(([kind, n]) => `${kind} ${n}`).join(", "), shown.length ? ". " : "", "Vertical lines at points of evaluations are their intervals.",
+    run.logged_steps && run.logged_steps > run.metrics.steps.length ? ` The curves show ${plural(run.metrics.steps.length, "step")} of ${run.logged_steps}.` : "");
 }
 
 function eventsTable(run: Run): HTMLElement {
@@ -123,16 +124,3 @@ function eventsTable(run: Run): HTMLElement {
     )),
   );
 }
-
-function configBlock(run: Run): HTMLElement {
-  return h(
-    "details",
-    { class: "fold" },
-    h("summary", {}, "Configuration and commands"),
-    h("p", {}, h("button", { type: "button", onclick: (e: Event) => void copy(run.config_text, e.currentTarget as HTMLElement) }, "Copy as YAML"), " ",
-      h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(run.config, null, 2), e.currentTarget as HTMLElement) }, "Copy as JSON")),
-    h("dl", { class: "commands" }, Object.entries(run.commands).map(([name, command]) => [h("dt", {}, name), h("dd", {}, h("code", {}, command))]).flat()),
-    h("pre", { class: "config", tabindex: 0 }, run.config_text),
-  );
-}
-

@@ -7,10 +7,9 @@ import { number, plural, visible } from "../format";
 import { verdictMark } from "../rollout_card";
 import { current, setParams } from "../router";
 import type { RunStore } from "../run_store";
-import type { Rollout } from "../types";
+import type { Problem, Rollout } from "../types";
 import type { View } from "../view";
 
-interface Problem { key: string; question: string; before: number; after: number }
 const MAX_DIFF = 20_000;
 
 export function problemsView(root: HTMLElement, store: RunStore): View {

@@ -80,6 +80,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     drawFilters(page);
     const indexing = page.indexed_frames < page.frames;
     replace(summary, h("b", {}, count(page.matching)), ` of ${plural(page.total, "rollout")}`, indexing ? h("span", { class: "muted" }, ` · indexed ${page.indexed_frames} of ${page.frames} steps…`) : null,
+      page.note ? h("span", { class: "muted" }, ` · ${page.note}`) : null,
       page.damage.length ? h("span", { class: "warn", title: page.damage.join("\n") }, ` · ${plural(page.damage.length, "step")} cannot be read`) : null);
     if (indexing) {
       window.clearTimeout(retry);

@@ -29,7 +29,7 @@ const COLUMNS: Column[] = [
   { key: "task", title: "Task", value: (r) => r.task, cell: (r) => r.task },
   { key: "algorithm", title: "Algorithm, model", value: (r) => `${r.algorithm} ${r.model}`, cell: (r) => h("span", {}, r.algorithm, h("small", { class: "clip", title: r.model }, r.model)) },
   { key: "step", title: "Step", value: (r) => r.step, cell: progress, numeric: true },
-  { key: "accuracy", title: "Held-out accuracy", value: (r) => lastPoint(r.accuracy)?.value ?? -1, cell: accuracyCell, numeric: true },
+  { key: "accuracy", title: "Held-out accuracy", value: (r) => lastPoint(r.accuracy?.points ?? [])?.value ?? -1, cell: accuracyCell, numeric: true },
   { key: "monitorability", title: "Monitorability", value: (r) => lastPoint(r.monitorability?.points ?? [])?.value ?? -1, cell: monitorCell, numeric: true },
   { key: "left", title: "Time left", value: (r) => r.seconds_left ?? -1, cell: (r) => (r.status === "running" ? duration(r.seconds_left) || "–" : "–"), numeric: true },
   { key: "updated", title: "Updated", value: (r) => r.updated, cell: (r) => ago(r.updated), numeric: true },
@@ -47,13 +47,14 @@ function progress(run: Overview): HTMLElement {
 }
 
 function accuracyCell(run: Overview): HTMLElement | null {
-  const end = lastPoint(run.accuracy);
-  const points: XY[] = run.accuracy.length > 2 ? run.accuracy.map((p) => [p.step, p.value]) : run.train_accuracy;
-  const what = run.accuracy.length > 2 ? "held-out accuracy" : "accuracy of training samples";
+  const evaluations = run.accuracy?.points ?? [];
+  const end = lastPoint(evaluations);
+  const points: XY[] = evaluations.length > 2 ? evaluations.map((p) => [p.step, p.value]) : run.train_accuracy;
+  const what = evaluations.length > 2 ? `held-out ${run.accuracy!.label}` : "accuracy of training samples";
   return h(
     "span",
     { class: "with-spark" },
-    h("span", {}, h("b", {}, end ? number(end.value) : "–"), end ? h("small", {}, interval(end.low, end.high)) : null),
+    h("span", {}, h("b", {}, end ? number(end.value) : "–"), end ? h("small", { title: run.accuracy!.definition }, `${run.accuracy!.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`) : null),
     points.length > 1 ? sparkline(points, `${what} by step`, [0, 1], 0) : null,
   );
 }

@@ -80,7 +80,7 @@ function chartOf(study: StudyResults, measure: string, cursor: Cursor): LineChar
   const curves = study.curves.filter((c) => c.measure === measure);
   const spec = study.measures[measure];
   const lines = curves.map((c): Line => ({
-    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)),
+    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)), dots: true,
     points: c.steps.map((step, i) => [step, c.mean[i] ?? null]),
     band: c.steps.map((step, i) => [step, c.low[i] ?? null, c.high[i] ?? null]),
   }));

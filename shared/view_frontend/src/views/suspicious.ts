@@ -6,24 +6,22 @@ import { count, visible } from "../format";
 import { link } from "../router";
 import { verdictMark } from "../rollout_card";
 import type { RunStore } from "../run_store";
-import type { SuspiciousGroup } from "../types";
+import type { SuspiciousAnswer } from "../types";
 import type { View } from "../view";
-
-interface Answer { groups: SuspiciousGroup[]; total: number; indexed_frames: number; frames: number }
 
 export function suspiciousView(root: HTMLElement, store: RunStore): View {
   let timer = 0;
   replace(root, notice("loading", "Looking for suspicious rollouts…"));
   const load = async (): Promise<void> => {
     try {
-      const answer = await get<Answer>("suspicious", { run: store.id });
+      const answer = await get<SuspiciousAnswer>("suspicious", { run: store.id });
       render(answer);
       if (answer.indexed_frames < answer.frames) timer = window.setTimeout(() => void load(), 1000);
     } catch (error) {
       replace(root, notice("error", "The rollouts cannot be read.", (error as Error).message));
     }
   };
-  const render = (answer: Answer): void => {
+  const render = (answer: SuspiciousAnswer): void => {
     const found = answer.groups.filter((g) => g.count);
     replace(root,
       h("p", { class: "muted" }, `${count(answer.total)} rollouts checked`, answer.indexed_frames < answer.frames ? ` so far (${answer.indexed_frames} of ${answer.frames} steps)` : "", ". A suspicion is a reason to read, not a verdict."),

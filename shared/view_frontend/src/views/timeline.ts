@@ -10,7 +10,7 @@ import type { RunStore } from "../run_store";
 import type { Timeline } from "../types";
 import type { View } from "../view";
 
-const PHASES = ["sample", "generate", "reward", "learn", "sync", "log"];
+const PHASES = ["sample", "generate", "reward", "learn", "sync", "log", "respawn"];
 const TROUBLE = new Set(["fault", "respawn", "failed", "interrupted", "stopped", "damaged", "resume", "warning"]);
 const [LANE, TOP, LEFT] = [46, 22, 110];
 
@@ -29,7 +29,13 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
     }
   };
 
-  const draw = (data: Timeline): void => {
+  const draw = (answer: Timeline): void => {
+    const origin = Math.min(...answer.spans.map((x) => x.start));
+    const data: Timeline = {
+      ...answer,
+      spans: answer.spans.map((x) => ({ ...x, start: x.start - origin, end: x.end - origin })),
+      events: answer.events.map((e) => ({ ...e, time: e.time - origin })),
+    };
     if (root.contains(document.activeElement) && document.activeElement instanceof HTMLInputElement) return;
     const first = h("input", { type: "number", min: 1, value: data.first, onchange: () => setParams({ first: first.value, last: Math.max(Number(first.value), data.last) }) });
     const last = h("input", { type: "number", min: 1, value: data.last, onchange: () => setParams({ last: last.value }) });

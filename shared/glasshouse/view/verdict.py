@@ -1,27 +1,27 @@
-"""The sentence at the top of a run report: the change with its interval, or that none is shown."""
+"""The sentence at the top of a page: the change with its interval, or that none is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glasshouse.measures.registry import headline_accuracy, lookup
-from glasshouse.report.arms import Arm
-from glasshouse.report.monitor_table import find_measure
-from glasshouse.report.run_data import RunData
 from glasshouse.statistics import difference_interval, mean_interval, wilson_interval
+from glasshouse.store.monitor_results import find_measure
+
+Results = Mapping[str, Any]
+Finished = tuple[Results | None, Results | None]
+"""summary.json and monitor.json of a run; None where a run has none."""
 
 
-def summarize_runs(arms: Sequence[Arm]) -> str:
-    if len(arms) == 1 and len(arms[0].runs) == 1:
-        return _summarize_run(arms[0].runs[0])
-    return " ".join(_summarize_arm(arm, named=len(arms) > 1) for arm in arms)
+def summarize_run(summary: Results | None, monitor: Results | None) -> str:
+    """Accuracy before and after training, then the verdict of monitoring.
 
-
-def _summarize_run(run: RunData) -> str:
-    """Accuracy before and after, then the verdict of monitoring."""
-    before, after = (run.summary or {}).get("before"), (run.summary or {}).get("after")
-    monitoring = run.monitor.get("verdict", "") if run.monitor else ""
+    Example: `summarize_run(reader.summary, reader.monitor)` may give "Held-out accuracy, sampled rose
+    from 0.343 to 0.903 (+0.560, 95 % interval +0.516 to +0.599). Greedy: 0.000 → 0.965."
+    """
+    before, after = _ends(summary)
+    monitoring = str((monitor or {}).get("verdict", ""))
     if not before or not after:
         return f"The run is not finished. {monitoring}".strip()
     measure = _shared_headline(before, after)
@@ -33,32 +33,34 @@ def _summarize_run(run: RunData) -> str:
     return f"{change} {monitoring}".strip()
 
 
-def _summarize_arm(arm: Arm, named: bool) -> str:
-    """The mean change over seeds, with Student's interval."""
+def summarize_arms(arms: Mapping[str, Sequence[Finished]]) -> str:
+    """The mean change of each arm over its seeds, with Student's interval."""
+    return " ".join(_summarize_arm(name, runs, len(arms) > 1) for name, runs in arms.items())
+
+
+def _summarize_arm(arm: str, runs: Sequence[Finished], named: bool) -> str:
     finished = [
-        (run.summary["before"], run.summary["after"])
-        for run in arm.runs
-        if run.summary and run.summary.get("before") and run.summary.get("after")
+        (before, after) for before, after in (_ends(s) for s, _ in runs) if before and after
     ]
-    measures = {_shared_headline(*pair) for pair in finished}
+    measures = {_shared_headline(before, after) for before, after in finished}
     measure = measures.pop() if len(measures) == 1 else "accuracy"
     label = f"held-out {lookup(measure).label}"
     pairs = [(before[measure], after[measure]) for before, after in finished]
-    name = f"{arm.name}: " if named else ""
+    name = f"{arm}: " if named else ""
     if not pairs:
         return f"{name}no run is finished."
     if len(pairs) == 1:
         before, after = pairs[0]
         return f"{name}{label} {before:.3f} → {after:.3f} over 1 seed, without an interval."
     change = _describe_mean_change(f"{label} over {len(pairs)} seeds", pairs)
-    return f"{name}{change} {_summarize_uplift(arm)}".strip()
+    return f"{name}{change} {_summarize_uplift(runs)}".strip()
 
 
-def _summarize_uplift(arm: Arm) -> str:
+def _summarize_uplift(runs: Sequence[Finished]) -> str:
     """The change of the necessity uplift over the monitored seeds."""
     pairs = []
-    for run in arm.runs:
-        subjects = run.monitor["subjects"] if run.monitor else []
+    for _, monitor in runs:
+        subjects = monitor["subjects"] if monitor else []
         estimates = [
             find_measure(subject, "necessity_uplift") for subject in subjects[:1] + subjects[-1:]
         ]
@@ -85,12 +87,26 @@ def _describe_change(what: str, before: float, after: float, low: float, high: f
     return f"{what} {direction} from {before:.3f} to {after:.3f} ({interval})."
 
 
-def _shared_headline(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _ends(summary: Results | None) -> tuple[Results, Results]:
+    """The evaluations before and after training; empty if the run is not finished, or if an
+    evaluation lacks what the sentence needs."""
+    before, after = ((summary or {}).get(when) for when in ("before", "after"))
+    needed = {"accuracy", "problems"}
+    if (
+        isinstance(before, dict)
+        and isinstance(after, dict)
+        and needed <= before.keys() & after.keys()
+    ):
+        return before, after
+    return {}, {}
+
+
+def _shared_headline(before: Results, after: Results) -> str:
     """The headline accuracy that both evaluations have."""
     return headline_accuracy({key: before[key] for key in before if key in after})
 
 
-def _estimate(scores: dict[str, Any], measure: str) -> tuple[float, float, float]:
+def _estimate(scores: Results, measure: str) -> tuple[float, float, float]:
     """Value and interval. Without a stored interval it is Wilson's, as if each problem had one sample."""
     value, problems = scores[measure], scores["problems"]
     low, high = wilson_interval(value * problems, problems)

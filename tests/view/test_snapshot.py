@@ -1,0 +1,212 @@
+"""The report of a run: the live page in one file, from disk, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.view.conftest import Watched
+from tests.view.example_runs import HOSTILE, write_run
+
+from glasshouse.cli import main
+from glasshouse.report.run_page import escape_json, write_run_report
+from glasshouse.view import snapshot
+from glasshouse.view.library import Library
+from glasshouse.view.rollout_query import list_rollouts, parse_query
+
+pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
+AXE = Path(__file__).resolve().parents[2] / "shared/view_frontend/node_modules/axe-core/axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run_report([runs / "plain"], tmp_path_factory.mktemp("report") / "plain.html")
+
+
+@pytest.fixture
+def watched(browser: Any, report: Path) -> Iterator[Watched]:
+    watched = Watched(browser, report.as_uri())
+    yield watched
+    assert not watched.problems
+    assert {url for url in watched.requests if not url.startswith("data:")} == {report.as_uri()}
+    watched.context.close()
+
+
+def read_data(page: str) -> Any:
+    """The JSON value in a report."""
+    element = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page)
+    assert element
+    return json.loads(element[1])
+
+
+def test_it_leads_with_verdict_figure_and_three_rollouts(watched: Watched) -> None:
+    page = watched.open("")
+    page.locator(".highlights article").nth(2).wait_for()
+    lead = page.locator(".lead").inner_text()
+    assert lead.startswith("Held-out accuracy, sampled rose from 0.250 to 0.750")
+    assert "Greedy: 0.000 → 0.965" in lead
+    assert page.locator(".highlights article").count() == 3
+    legend = page.locator("figure").first.locator(".legend").inner_text()
+    assert legend.index("sampled") < legend.index("greedy")
+    assert page.locator("figure").first.locator(".curve").count() == 0  # two points are no line
+    assert page.locator("figure").first.locator("circle").count() == 4
+    order = page.evaluate(
+        "['.lead', '.lead-panels', '.highlights', 'details.fold'].map("
+        "(name) => document.querySelector(name).getBoundingClientRect().top)"
+    )
+    assert order == sorted(order)
+    assert page.locator("details.fold[open]").count() == 1  # the short table
+    assert page.locator("details.fold").count() >= 4
+    assert page.get_by_text("glasshouse monitor").first.is_visible()  # not measured yet
+
+
+def test_every_other_view_works_without_a_server(watched: Watched) -> None:
+    page = watched.open("#/run/plain")
+    page.get_by_role("heading", name="Reward").wait_for()
+    page.goto(f"{watched.address}#/run/plain/problems")
+    page.locator(".group article").nth(1).wait_for()
+    page.goto(f"{watched.address}#/run/plain/suspicious")
+    page.get_by_role("heading", name="garbled text").wait_for()
+    page.goto(f"{watched.address}#/run/plain/timeline?first=2&last=4")
+    page.locator("svg.timeline rect").first.wait_for()
+    assert page.locator("svg.timeline .span").count() == 3 * 5
+    page.goto(f"{watched.address}#/run/plain/rollouts?first=2&last=2")
+    page.locator("article.rollout").wait_for()
+    page.keyboard.press("j")
+    assert page.locator(".item.selected").get_attribute("data-ref") == "train.2.1"
+    page.keyboard.press("g")
+    page.locator(".group article").nth(3).wait_for()
+    page.goto(f"{watched.address}#/run/plain/rollouts?ref=train.99.1")
+    page.get_by_text("does not hold that rollout").wait_for()
+
+
+def test_hostile_text_stays_text(watched: Watched, report: Path) -> None:
+    text = report.read_text()
+    assert text.count("</script") == text.count("<script") == 2
+    assert "<img" not in text
+    assert any(r["completion"] == HOSTILE for r in read_data(text)["rollouts"]["plain"]["rows"])
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]
+    page = watched.open("#/run/plain/rollouts?first=1&last=1&ref=train.1.0")
+    article = page.locator("article.rollout")
+    article.wait_for()
+    assert "</script><script>" in article.inner_text()
+    assert "⟨U+202E⟩" in article.inner_text()
+    assert page.locator("article img, article script, article pre a").count() == 0
+    assert page.title() == "plain · Glasshouse"
+    value = {"<!--</script>": "\u2028&amp;"}
+    assert json.loads(escape_json(json.dumps(value, ensure_ascii=False))) == value
+    assert not set("<>&\u2028") & set(escape_json(json.dumps(value, ensure_ascii=False)))
+
+
+def test_filters_agree_with_the_server(watched: Watched, library: Library) -> None:
+    index = library.open_run("plain").open_index(budget=60)
+    for query in (
+        "correct=no&rule=last",
+        "min_reward=-0.8&max_reward=0.5",
+        "text=ONERROR",
+        "kind=validation&sort=-reward",
+        "flagged=step_verifier&sort=length",
+        "flagged=%21step_verifier&first=2&last=4",
+        "suspicious=any&sort=-step",
+    ):
+        fields = dict(part.replace("%21", "!").split("=") for part in query.split("&"))
+        expected = list_rollouts(index, parse_query({**fields, "limit": "200"}))
+        column = fields.get("sort", "step").removeprefix("-")
+        values = {row["ref"]: row[column] for row in expected["rows"]}
+        watched.page.goto("about:blank")
+        page = watched.open(f"#/run/plain/rollouts?{query}")
+        page.locator(".item").first.wait_for()
+        assert page.locator(".summary b").inner_text() == str(expected["matching"]), query
+        refs = page.evaluate("[...document.querySelectorAll('.item')].map((i) => i.dataset.ref)")
+        # rows with the same value come in any order
+        assert len(set(refs)) == min(50, expected["matching"]), query
+        assert [values[ref] for ref in refs] == list(values.values())[:50], query
+        assert page.locator(".bar-selected").count() == sum(
+            count > 0 for count in expected["histogram"]["selected"]
+        ), query
+
+
+def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
+    runs: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs / "pair" / "seed-1"
+    whole = read_data(write_run_report([run], tmp_path / "a.html").read_text())
+    assert len(whole["rollouts"]["seed-1"]["rows"]) == whole["rollouts"]["seed-1"]["total"] == 104
+    monkeypatch.setattr(snapshot, "ROLLOUT_BYTES", 40_000)
+    monkeypatch.setattr(snapshot, "CURVE_STEPS", 3)
+    monkeypatch.setattr(snapshot, "MIN_CURVE_STEPS", 3)
+    file = write_run_report([run], tmp_path / "b.html")
+    assert file.read_bytes() == write_run_report([run], tmp_path / "c.html").read_bytes()
+    data = read_data(file.read_text())
+    sample = data["rollouts"]["seed-1"]
+    assert 10 < len(sample["rows"]) < 60
+    assert len(json.dumps(sample["rows"])) < 45_000
+    assert len(sample["highlights"]) == 3
+    assert data["run"]["seed-1"]["metrics"]["steps"] == [1, 3, 6]
+    watched = Watched(browser, file.as_uri())
+    page = watched.open("#/run/seed-1/rollouts")
+    page.get_by_text("A sample of the run's 104 rollouts").wait_for()
+    page.goto(f"{watched.address}#/run/seed-1")
+    page.get_by_text("The curves show 3 steps of 6").wait_for()
+    assert not watched.problems
+    watched.context.close()
+
+
+def test_several_runs_are_compared_as_arms_and_seeds(
+    runs: Path, browser: Any, tmp_path: Path
+) -> None:
+    other = write_run(tmp_path / "seed-2", overrides=["seed=2", "learn.kl_coef=0.3"])
+    named = [str(runs / "plain"), str(runs / "pair" / "seed-1"), str(other)]
+    assert main(["report", *named, "--out", str(tmp_path / "all.html")]) == 0
+    watched = Watched(browser, (tmp_path / "all.html").as_uri())
+    page = watched.open("")
+    page.locator("figure.panel").first.wait_for()
+    lead = page.locator(".lead").inner_text()
+    for text in ("learn.kl_coef=0.0: ", "over 1 seed", "learn.kl_coef=0.3: ", "over 2 seeds"):
+        assert text in lead, text
+    page.get_by_role("link", name="seed-2", exact=True).click()
+    page.get_by_role("heading", name="Reward").wait_for()
+    page.get_by_role("link", name="Runs", exact=True).click()
+    assert page.locator("table.runs tbody tr").count() == 3
+    assert not watched.problems
+    watched.context.close()
+
+
+def test_a_damaged_run_has_a_report_that_says_so(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "results" / "summary.json").unlink()
+    log = run / "results" / "rollouts" / "validation.jsonl.zst"
+    log.write_bytes(log.read_bytes()[:-30])
+    assert main(["report", str(run)]) == 0
+    assert "results/rollouts" in capsys.readouterr().err
+    data = read_data((run / "results" / "report.html").read_text())
+    assert data["run"]["run"]["verdict"] == "The run is not finished."
+    assert any("rollouts" in item["file"] for item in data["run"]["run"]["damage"])
+    assert data["rollouts"]["run"]["damage"]
+    assert len(data["rollouts"]["run"]["highlights"]) == 3
+    assert main(["report", str(tmp_path)]) == 2
+    assert main(["report", *[str(run)] * 41]) == 2
+    assert "at most 40 runs" in capsys.readouterr().err
+
+
+def test_nothing_serious_for_readers_with_assistive_technology(browser: Any, report: Path) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed (make view-assets)")
+    context = browser.new_context(bypass_csp=True)
+    page = context.new_page()
+    for state in ("", "#/run/plain/rollouts"):
+        page.goto(f"{report.as_uri()}{state}")
+        page.locator("article").first.wait_for()
+        page.evaluate(AXE.read_text())
+        violations = page.evaluate("async () => (await axe.run()).violations")
+        assert not [v["id"] for v in violations if v["impact"] in ("serious", "critical")], state
+    context.close()
