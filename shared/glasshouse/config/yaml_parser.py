@@ -34,7 +34,7 @@ class BoundedConstructor:
                 if key in keys:
                     raise _refuse(f'the key "{key}" is repeated; remove one of the two', key_node)
                 keys.add(key)
-        return super().construct_mapping(node, deep)  # type: ignore[misc, no-any-return]
+        return super().construct_mapping(node, deep)  # type: ignore[misc]
 
     def construct_scalar(self, node: Any) -> Any:
         value = super().construct_scalar(node)  # type: ignore[misc]
@@ -45,7 +45,7 @@ class BoundedConstructor:
     def construct_yaml_int(self, node: Any) -> int:
         if len(node.value) > MAX_INTEGER_DIGITS:
             raise _refuse(f"an integer has more than {MAX_INTEGER_DIGITS} digits", node)
-        return super().construct_yaml_int(node)  # type: ignore[misc, no-any-return]
+        return super().construct_yaml_int(node)  # type: ignore[misc]
 
     def construct_yaml_binary(self, node: Any) -> bytes:
         raise _refuse("binary values are not allowed", node)
@@ -74,8 +74,10 @@ class FastLoader(BoundedConstructor, getattr(yaml, "CSafeLoader", yaml.SafeLoade
 
 
 for loader in (BoundedLoader, FastLoader):
-    loader.add_constructor("tag:yaml.org,2002:int", loader.construct_yaml_int)
-    loader.add_constructor("tag:yaml.org,2002:binary", loader.construct_yaml_binary)
+    yaml.add_constructor("tag:yaml.org,2002:int", BoundedConstructor.construct_yaml_int, loader)
+    yaml.add_constructor(
+        "tag:yaml.org,2002:binary", BoundedConstructor.construct_yaml_binary, loader
+    )
 
 
 def parse_yaml(text: str) -> Any:
