@@ -33,8 +33,14 @@ def add_commands(commands: Any) -> None:
         ["glasshouse hosts check --config hosts.yaml", "glasshouse hosts worker --help"],
     )
     actions = add_actions(parser)
+    _add_certificates(actions)
+    _add_worker(actions)
+    _add_check(actions)
+    _add_forecast(actions)
 
-    certificates = add_command(
+
+def _add_certificates(actions: Any) -> None:
+    parser = add_command(
         actions,
         "certificates",
         _certificates,
@@ -43,14 +49,16 @@ def add_commands(commands: Any) -> None:
         "TLS. If the folder already holds an authority, it signs the new hosts. Never overwrites a file.",
         ["glasshouse hosts certificates --out certs --host node1 --host 10.0.0.7"],
     )
-    certificates.add_argument("--out", required=True, metavar="DIR", help="the folder to write")
-    certificates.add_argument(
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument(
         "--host", action="append", default=[], metavar="NAME/IP",
         help="a participating machine, as the others address it; repeat it, include this machine",
     )  # fmt: skip
-    certificates.add_argument("--days", type=int, default=365, help="validity (default 365)")
+    parser.add_argument("--days", type=int, default=365, help="validity (default 365)")
 
-    worker = add_command(
+
+def _add_worker(actions: Any) -> None:
+    parser = add_command(
         actions,
         "worker",
         _worker,
@@ -59,21 +67,23 @@ def add_commands(commands: Any) -> None:
         "of ports, each start takes the next port of the range, and a run reconnects to it.",
         ["glasshouse hosts worker --address tls://node1:26600-26609 --certificates certs/node1"],
     )
-    worker.add_argument(
+    parser.add_argument(
         "--address", required=True, metavar="tls://HOST:PORT[-LAST]",
         help="the address to listen on, as the other machines reach it",
     )  # fmt: skip
-    worker.add_argument("--certificates", metavar="DIR", help="the certificate folder of this host")
-    worker.add_argument(
+    parser.add_argument("--certificates", metavar="DIR", help="the certificate folder of this host")
+    parser.add_argument(
         "--plain", action="store_true",
         help="allow a tcp:// address: unencrypted, and anyone who reaches the port can run code",
     )  # fmt: skip
-    worker.add_argument(
+    parser.add_argument(
         "--listen-any", action="store_true",
         help="allow an address that the certificate does not name, or 0.0.0.0 for all networks",
     )  # fmt: skip
 
-    check = add_command(
+
+def _add_check(actions: Any) -> None:
+    parser = add_command(
         actions,
         "check",
         _check,
@@ -82,13 +92,15 @@ def add_commands(commands: Any) -> None:
         "behind.",
         ["glasshouse hosts check --config hosts.yaml"],
     )
-    check.add_overrides("as for glasshouse train")
-    add_config_files(check)
-    check.add_argument(
+    parser.add_overrides("as for glasshouse train")
+    add_config_files(parser)
+    parser.add_argument(
         "--megabytes", type=int, default=32, help="data to send in each direction (default 32)"
     )
 
-    forecast = add_command(
+
+def _add_forecast(actions: Any) -> None:
+    parser = add_command(
         actions,
         "forecast",
         _forecast,
@@ -97,30 +109,30 @@ def add_commands(commands: Any) -> None:
         "generators, and what limits them.",
         ["glasshouse hosts forecast runs/try --out forecast.png"],
     )
-    add_run_directory(forecast)
-    forecast.add_argument(
+    add_run_directory(parser)
+    parser.add_argument(
         "--max-offpolicy-steps", type=int, choices=range(5), help="default: as in the run"
     )
-    forecast.add_argument(
+    parser.add_argument(
         "--chunk-spread", type=float, default=0.0, metavar="SD",
         help="standard deviation of the logarithm of a chunk's time, about 0.5 to 1 where lengths of "
         "completions have a long tail (default 0: all chunks take the same time)",
     )  # fmt: skip
-    forecast.add_argument("--learners", type=int, default=1, help="learner processes (default 1)")
-    forecast.add_argument(
+    parser.add_argument("--learners", type=int, default=1, help="learner processes (default 1)")
+    parser.add_argument(
         "--groups-per-step", type=int,
         help="groups per step, in chunks of the run's size (default: as in the run)",
     )  # fmt: skip
-    forecast.add_argument(
+    parser.add_argument(
         "--per-host", type=int, metavar="N",
         help="generators per host (default: the cores of this machine; 0: all on one host)",
     )  # fmt: skip
-    forecast.add_argument(
+    parser.add_argument(
         "--bandwidth", type=float, default=200.0, metavar="MB/S",
         help="to another host, as printed by `glasshouse hosts check` (default 200)",
     )  # fmt: skip
-    forecast.add_argument("--out", help="also plot the curve into this image, .png or .svg")
-    add_json(forecast)
+    parser.add_argument("--out", help="also plot the curve into this image, .png or .svg")
+    add_json(parser)
 
 
 def _certificates(args: argparse.Namespace) -> None:

@@ -19,6 +19,13 @@ from glasshouse.cli.parser import (
 
 
 def add_commands(commands: Any) -> None:
+    _add_monitor(commands)
+    _add_measure(commands)
+    _add_control(commands)
+    _add_grade(commands)
+
+
+def _add_monitor(commands: Any) -> None:
     parser = add_command(
         commands,
         "monitor",
@@ -65,6 +72,8 @@ def add_commands(commands: Any) -> None:
     )
     _add_judge_options(more)
 
+
+def _add_measure(commands: Any) -> None:
     parser = add_command(
         commands,
         "measure",
@@ -100,6 +109,8 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--out", metavar="FOLDER", help="write measures.json and report.html here")
     add_json(parser)
 
+
+def _add_control(commands: Any) -> None:
     parser = add_command(
         commands,
         "control",
@@ -119,6 +130,8 @@ def add_commands(commands: Any) -> None:
         "--out", default="runs/control", help="folder of the runs (default runs/control)"
     )
 
+
+def _add_grade(commands: Any) -> None:
     parser = add_command(
         commands,
         "grade",
@@ -149,8 +162,17 @@ def _add_judge_options(parser: Any) -> None:
     )
 
 
+def _make_judge(args: argparse.Namespace, cache: Path) -> Any:
+    from glasshouse.api.monitoring import make_judge
+
+    return make_judge(
+        args.judge, model=args.judge_model, key_variable=args.judge_key, behaviour=args.behaviour,
+        cache=cache,
+    )  # fmt: skip
+
+
 def _monitor(args: argparse.Namespace) -> None:
-    from glasshouse.api.monitoring import make_judge, make_rules, monitor
+    from glasshouse.api.monitoring import make_rules, monitor
     from glasshouse.api.parts import make_monitor
     from glasshouse.api.runs import load_config_of_run
     from glasshouse.api.terminal import gmean_lines, monitor_table
@@ -162,15 +184,7 @@ def _monitor(args: argparse.Namespace) -> None:
     monitors = [*make_rules(args.rule), *(make_monitor("", folder) for folder in args.saved)]
     if args.judge:
         cache = (Path(args.out) if args.out else run / "results") / "judge"
-        monitors.append(
-            make_judge(
-                args.judge,
-                model=args.judge_model,
-                key_variable=args.judge_key,
-                behaviour=args.behaviour,
-                cache=cache,
-            )
-        )
+        monitors.append(_make_judge(args, cache))
     console = make_console(stderr=args.json)
     results = monitor(
         run, problems=args.problems, greedy=args.greedy, only_ends=args.ends, monitors=monitors,
@@ -192,7 +206,6 @@ def _monitor(args: argparse.Namespace) -> None:
 def _measure(args: argparse.Namespace) -> None:
     from glasshouse.api import terminal
     from glasshouse.api.measuring import measure, parse_monitor, write_measures
-    from glasshouse.api.monitoring import make_judge
     from glasshouse.config import import_modules
     from glasshouse.console import make_console
     from glasshouse.text import terminal_safe, terminal_safe_json
@@ -201,15 +214,7 @@ def _measure(args: argparse.Namespace) -> None:
     monitors: list[Any] = [parse_monitor(text) for text in args.monitor]
     if args.judge:
         cache = Path(args.out or ".glasshouse") / "judge"
-        monitors.append(
-            make_judge(
-                args.judge,
-                model=args.judge_model,
-                key_variable=args.judge_key,
-                behaviour=args.behaviour,
-                cache=cache,
-            )
-        )
+        monitors.append(_make_judge(args, cache))
     report = measure(
         args.rollouts, args.map, monitors=monitors, planted=args.planted, control=args.control,
         steps_per_checkpoint=args.steps_per_checkpoint,
