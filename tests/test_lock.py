@@ -16,8 +16,8 @@ from tools.torch_build import choose_build, is_reachable, read_pin
 import glasshouse
 
 ROOT = Path(__file__).resolve().parent.parent
-SEPARATE = {"docs", "mlflow", "trackio", "wandb"}
-"""Extras with their own environments, .venv-docs and .venv-track."""
+SEPARATE = {"docs", "gemma3", "mlflow", "trackio", "wandb"}
+"""Extras with their own environments, .venv-docs and .venv-track, and the weights of a model."""
 ENTRY = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>\S+) \\\n    --hash=sha256:[0-9a-f]{64}\n")
 
 

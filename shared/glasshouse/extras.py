@@ -10,18 +10,27 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
-def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation.
+def install_command(extra: str, *, without_dependencies: Sequence[str] = ()) -> str:
+    """The command that adds an extra to this installation, and after it these packages without their
+    dependencies.
 
     Example: `install_command("wandb")` gives `.venv/bin/python -m pip install -e 'shared[wandb]'` in this
     repository. If the folder or the wheel is gone, as in a container image, the command names the
     packages of the extra instead.
     """
+    command = _install_extra(extra)
+    if without_dependencies:
+        command += f" && {_pip_install(['--no-deps', *without_dependencies])}"
+    return command
+
+
+def _install_extra(extra: str) -> str:
     source = Path(__file__).parent.parent
     if (source / "pyproject.toml").exists():  # a checkout, installed with -e or not at all
         return _pip_install(["-e", f"{_shorten(source)}[{extra}]"])

@@ -269,6 +269,9 @@ class DiagnosticsConfig(Section):
     that no group had any reward variance."""
     max_logprob_diff: float = Field(0.05, gt=0)
     """Warn if log-probabilities of sampler and learner differ by more than this."""
+    kl_every: int = Field(0, ge=0, le=MAX_STEPS)
+    """Measure the KL divergence to the starting policy (metric `kl`) in the first step and every N steps; 0:
+    every step, for models of 10 million parameters or more every 10 steps."""
 
 
 class SlurmConfig(Section):
@@ -360,8 +363,9 @@ class Config(Section):
     steps: int = Field(60, ge=0, le=MAX_STEPS)
     """Training steps."""
     model: str = "pocket"
-    """The base model: `pocket`, the base of an organism (leaked-hint-0, …), a folder in the Hugging Face
-    format, or a model name on the Hugging Face Hub."""
+    """The base model: `pocket`, the base of an organism (leaked-hint-0, …), a packaged model (`smollm2`,
+    `gemma3-270m`; extras `smollm2` and `gemma3`), a folder in the Hugging Face format, or a model name on the
+    Hugging Face Hub."""
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     device: str = Field("auto", pattern=rf"^({DEVICE})$")

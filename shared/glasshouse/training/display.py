@@ -90,6 +90,8 @@ class TerminalDisplay(Display):
             (config.model, "bold"),
             f" ({policy.model.num_parameters():,} parameters), seed {config.seed}",
         )
+        if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
+            self._print((f"note: {disclosure}", "dim"))
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
             self._print((f"task options: {options}", "dim"))

