@@ -22,7 +22,9 @@ from torch import Tensor
 
 from glasshouse.errors import ConfigError
 from glasshouse.models import llama
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import autocast_to
+from glasshouse.models.prompt_forward import count_common_tokens, forward_prompts
 
 
 class Decoder(Protocol):
@@ -57,8 +59,9 @@ class LlamaDecoder:
     def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         """`dtype` is that of the weights, the products and the cache, by default the model's."""
         # The scale of the scores is folded into the queries once, instead of every score.
-        scale = model.model.layers[0].self_attn.head_dim ** -0.5
+        scale = llama.unwrap_adapters(model).model.layers[0].self_attn.head_dim ** -0.5
         self.w = llama.fuse_weights(model, dtype, query_scale=scale)
+        self.shares_start = is_large(model)
         self.cos = self.sin = torch.empty(0, device=self.w.device)
 
     def prefill(
@@ -67,20 +70,19 @@ class LlamaDecoder:
         w = self.w
         lengths = torch.tensor([len(p) for p in prompts])
         longest = int(lengths.max())
-        tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            tokens[row, : len(prompt)] = torch.tensor(prompt)
         if len(self.cos) < longest + max_new_tokens:
             self.cos, self.sin = llama.rotary_tables(w, longest + max_new_tokens)
-        rows = torch.arange(len(prompts))
         padded = torch.arange(longest) >= lengths[:, None]  # (G, P)
-        padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)
-        positions = lengths.repeat_interleave(group_size)
-        tokens, rows, lengths, padding, positions = (
-            tensor.to(w.device) for tensor in (tokens, rows, lengths, padding, positions)
-        )
-        hidden, self.prompt_cache = llama.forward(w, tokens, return_cache=True, scale=1.0)
-        last = hidden[rows, lengths - 1]
+        padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf).to(w.device)
+        positions = lengths.repeat_interleave(group_size).to(w.device)
+        common = count_common_tokens(prompts) if self.shares_start else 0
+        last, start, rest = forward_prompts(w, prompts, common, scale=1.0)
+        self.prompt_cache = [
+            (_join_start(start[n][0], keys), _join_start(start[n][1], values))
+            if start
+            else (keys, values)
+            for n, (keys, values) in enumerate(rest)
+        ]
         self.padding, self.positions = padding, positions
         self.groups, self.group_size, self.length = len(prompts), group_size, 0
         shape = (len(prompts) * group_size, w.num_kv_heads, max_new_tokens, w.head_dim)
@@ -189,6 +191,11 @@ class LlamaDecoder:
         """Moves these slots to the front of the same memory, copying only filled positions."""
         cache[: len(slots), :, : self.length] = cache[:, :, : self.length][slots]
         return cache[: len(slots)]
+
+
+def _join_start(start: Tensor, rest: Tensor) -> Tensor:
+    """Keys or values of whole prompts, `(G, J, P, d)`, from those of their common start and of the rest."""
+    return torch.cat([start.expand(len(rest), -1, -1, -1), rest], dim=2)
 
 
 def _as_float(logits: Tensor) -> Tensor:

@@ -32,14 +32,18 @@ from glasshouse.learn.losses import (
     get_algorithm,
 )
 from glasshouse.models import llama
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, check_tensor
+from glasshouse.models.prompt_forward import count_common_tokens
 from glasshouse.models.shared_prefix import SharedPrefixes
 
 ADAPTER_KEY = "weight"
 """Prefix of the adapter weights in `LearnerState.tensors`."""
 KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
+KL_EVERY_LARGE = 10
+"""Steps between two of these measurements for large models, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +80,8 @@ class BlockGradients:
     """Loss, metrics and gradients of one block."""
 
     loss: float
-    logprob_diff_max: float
-    """Largest difference between the log-probabilities of sampler and learner."""
+    logprob_diffs: torch.Tensor
+    """Differences between the log-probabilities of sampler and learner, one per token, on the CPU."""
     metric_sums: dict[str, float]
     gradients: Sequence[torch.Tensor | None]
 
@@ -96,8 +100,12 @@ class Learner:
         max_tokens: int,
         steps: int,
         temperature: float = 1.0,
+        kl_every: int = 0,
     ) -> None:
+        """`kl_every` as in `diagnostics.kl_every`."""
         self.policy, self.config = policy, config
+        self.is_large = is_large(policy.model)
+        self.kl_every = kl_every or (KL_EVERY_LARGE if self.is_large else 1)
         self.algorithm = get_algorithm(config.algorithm)
         self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
@@ -116,6 +124,7 @@ class Learner:
         return cls(
             policy, config.learn, max_tokens=config.generate.max_tokens,
             steps=config.steps, temperature=config.generate.temperature,
+            kl_every=config.diagnostics.kl_every,
         )  # fmt: skip
 
     def state(self) -> LearnerState:
@@ -171,7 +180,9 @@ class Learner:
         rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
         skip = self.config.skip_zero_advantage and can_skip_zero_advantage(self.settings)
         trained = [s for s in samples if s.tokens and (s.advantage != 0 or not skip)]
-        metrics: dict[str, float] = {"learned_rows": len(trained), "kl": self._estimate_kl(samples)}
+        metrics: dict[str, float] = {"learned_rows": len(trained)}
+        if self.version == 0 or (self.version + 1) % self.kl_every == 0:
+            metrics["kl"] = self._estimate_kl(samples)
         factor = learning_rate_factor(self.config, self.version, self.steps)
         learning_rate = self.config.learning_rate * factor
         for group in self.optimizer.param_groups:
@@ -187,12 +198,12 @@ class Learner:
     ) -> dict[str, float]:
         """One optimizer step. `rows` and `tokens` count the whole step, skipped rows included."""
         metric_sums: dict[str, float] = {}
-        loss, logprob_diff_max = 0.0, 0.0
+        loss, logprob_diffs = 0.0, list[torch.Tensor]()
         for parameter in self.parameters:  # zeros, not None: AdamW's momentum moves them even so
             parameter.grad = torch.zeros_like(parameter)
         for block in self._compute_gradients(samples, rows, tokens):
             loss += block.loss
-            logprob_diff_max = max(logprob_diff_max, block.logprob_diff_max)
+            logprob_diffs.append(block.logprob_diffs)
             for name, value in block.metric_sums.items():
                 metric_sums[name] = metric_sums.get(name, 0.0) + value
             for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
@@ -208,7 +219,8 @@ class Learner:
         self.optimizer.step()
         token_count = metric_sums.pop("tokens", 1.0)
         means = {name: value / token_count for name, value in metric_sums.items()}
-        return {"loss": loss, "grad_norm": norm, **means, "logprob_diff_max": logprob_diff_max}
+        differences = summarize_differences(logprob_diffs)
+        return {"loss": loss, "grad_norm": norm, **means, **differences}
 
     def _compute_gradients(
         self, samples: list[TrainingSample], rows: int, tokens: int
@@ -228,7 +240,8 @@ class Learner:
         max_tokens = self.config.microbatch_tokens
         if not shares_prompts:
             return [GradientBlock(False, [part]) for part in pack_microbatches(samples, max_tokens)]
-        blocks = split_into_blocks(samples, max_tokens, self.config.gradient_blocks)
+        common = count_common_tokens([*{s.prompt for s in samples}]) if self.is_large else 0
+        blocks = split_into_blocks(samples, max_tokens, self.config.gradient_blocks, common=common)
         return [
             GradientBlock(True, pack_microbatches(block, max_tokens, count_prompts=False))
             for block in blocks
@@ -236,18 +249,20 @@ class Learner:
 
     def _differentiate_block(self, rows: int, tokens: int, block: GradientBlock) -> BlockGradients:
         """Loss and gradients of a block: completions first, then the prompts that they share."""
-        prefixes = None
+        prefixes = reference_prefixes = None
         if block.shares_prompts:
             prompts = [s.prompt for microbatch in block.microbatches for s in microbatch]
             prefixes = SharedPrefixes(
                 self.policy.model, prompts, dtype=self.policy.dtype,
                 recompute=self.config.activation_checkpointing,
             )  # fmt: skip
+            if self.settings.kl_coef:
+                reference_prefixes = self._share_reference_prompts(prompts)
         targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
         gradients: list[torch.Tensor | None] = [None] * len(targets)
-        loss_sum, logprob_diff_max, metric_sums = 0.0, 0.0, dict[str, float]()
+        loss_sum, logprob_diffs, metric_sums = 0.0, list[torch.Tensor](), dict[str, float]()
         for microbatch in block.microbatches:
-            inputs = self._build_loss_inputs(microbatch, prefixes, rows, tokens)
+            inputs = self._build_loss_inputs(microbatch, prefixes, reference_prefixes, rows, tokens)
             loss, sums = self.algorithm.loss(inputs)
             if not math.isfinite(loss.item()):
                 raise RunError(
@@ -257,9 +272,9 @@ class Learner:
                     f"(learn.max_grad_norm is {self.config.max_grad_norm})."
                 )
             accumulate_gradients(gradients, torch.autograd.grad(loss, targets, allow_unused=True))
-            difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs() * inputs.mask
+            difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
             loss_sum += loss.item()
-            logprob_diff_max = max(logprob_diff_max, difference.max().item())
+            logprob_diffs.append(difference[inputs.mask.bool()].cpu())
             for name, value in sums.items():
                 metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
         parameter_gradients = gradients[: len(self.parameters)]
@@ -268,12 +283,13 @@ class Learner:
             accumulate_gradients(
                 parameter_gradients, prefixes.parameter_gradients(leaf_gradients, self.parameters)
             )
-        return BlockGradients(loss_sum, logprob_diff_max, metric_sums, parameter_gradients)
+        return BlockGradients(loss_sum, torch.cat(logprob_diffs), metric_sums, parameter_gradients)
 
     def _build_loss_inputs(
         self,
         microbatch: list[TrainingSample],
         prefixes: SharedPrefixes | None,
+        reference_prefixes: SharedPrefixes | None,
         rows: int,
         tokens: int,
     ) -> LossInputs:
@@ -290,7 +306,7 @@ class Learner:
             )  # fmt: skip
         reference = None
         if self.settings.kl_coef:
-            reference = self._reference_logprobs(batch)
+            reference = self._reference_logprobs(pairs, batch, reference_prefixes)
             if self.config.kl_tokens == "cot":  # equal outside the CoT: no divergence, no gradient
                 in_cot = cot_mask(self.policy, [s.tokens for s in microbatch]).to(batch.mask.device)
                 reference = torch.where(in_cot, reference, logprobs.detach())
@@ -308,8 +324,23 @@ class Learner:
         )
 
     @torch.no_grad()
-    def _reference_logprobs(self, batch: CompletionBatch) -> torch.Tensor:
+    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> SharedPrefixes | None:
+        """The prompts under the starting policy, for `_reference_logprobs`; None if each row computes its
+        prompt."""
+        if not self.is_large or not llama.is_supported(self.reference):
+            return None
+        return SharedPrefixes(self.reference, prompts, dtype=self.policy.dtype)
+
+    @torch.no_grad()
+    def _reference_logprobs(
+        self,
+        pairs: Sequence[tuple[tuple[int, ...], Sequence[int]]],
+        batch: CompletionBatch,
+        prefixes: SharedPrefixes | None,
+    ) -> torch.Tensor:
         """(R, T) log-probabilities under the starting policy."""
+        if prefixes:
+            return prefixes.completion_logprobs(pairs, self.temperature)
         return compute_logprobs(self.reference, batch, self.temperature, dtype=self.policy.dtype)[0]
 
     @torch.no_grad()
@@ -317,11 +348,16 @@ class Learner:
         """KL of the sampler to the starting policy, estimated (k3) on evenly spaced rows."""
         rows = [s for s in samples if s.tokens]
         rows = rows[:: max(1, math.ceil(len(rows) / KL_ROWS))]
+        if not rows:
+            return 0.0
         total = 0.0
-        for microbatch in pack_microbatches(rows, self.config.microbatch_tokens):
+        prefixes = self._share_reference_prompts([s.prompt for s in rows])
+        for microbatch in pack_microbatches(
+            rows, self.config.microbatch_tokens, count_prompts=prefixes is None
+        ):
             pairs = [(s.prompt, s.tokens) for s in microbatch]
             batch = CompletionBatch.from_pairs(pairs, self.policy.device)
-            reference = self._reference_logprobs(batch)
+            reference = self._reference_logprobs(pairs, batch, prefixes)
             # log(reference / sampler): 0 on padding, where its k3 is 0 too
             log_ratio = reference - pad_sampler_logprobs(batch, microbatch)
             total += (log_ratio.exp() - log_ratio - 1).sum().item()
@@ -364,18 +400,20 @@ def build_loss_settings(config: LearnConfig) -> LossSettings:
 
 
 def split_into_blocks(
-    samples: Sequence[TrainingSample], max_tokens: int, multiple: int = 1
+    samples: Sequence[TrainingSample], max_tokens: int, multiple: int = 1, common: int = 0
 ) -> list[list[TrainingSample]]:
     """Groups samples by prompt, in order, and splits the groups into blocks of about equal size.
 
-    The prompts of a block hold about `max_tokens` tokens or fewer; the number of blocks is a multiple
-    of `multiple` where there are enough prompts.
+    The prompts of a block hold about `max_tokens` tokens or fewer, without their first `common` tokens,
+    which are computed once; the number of blocks is a multiple of `multiple` where there are enough
+    prompts.
     """
     by_prompt: dict[tuple[int, ...], list[TrainingSample]] = {}
     for sample in samples:
         by_prompt.setdefault(sample.prompt, []).append(sample)
     groups = list(by_prompt.values())
-    rounds = math.ceil(sum(len(prompt) for prompt in by_prompt) / (max_tokens * multiple))
+    prompt_tokens = sum(len(prompt) - common for prompt in by_prompt)
+    rounds = math.ceil(prompt_tokens / (max_tokens * multiple))
     count = min(len(groups), rounds * multiple)
     bounds = [index * len(groups) // count for index in range(count + 1)]
     return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(bounds)]
@@ -410,6 +448,13 @@ def pack_microbatches(
         else:
             microbatches.append([sample])
     return microbatches
+
+
+def summarize_differences(differences: Sequence[torch.Tensor]) -> dict[str, float]:
+    """Median, 99th percentile and maximum of the differences between sampler and learner, for the metrics."""
+    ordered = torch.cat([*differences] or [torch.zeros(1)]).sort().values
+    ranks = {"p50": (len(ordered) - 1) // 2, "p99": math.ceil(0.99 * len(ordered)) - 1, "max": -1}
+    return {f"logprob_diff_{name}": ordered[rank].item() for name, rank in ranks.items()}
 
 
 def learning_rate_factor(config: LearnConfig, step: int, steps: int) -> float:

@@ -8,9 +8,9 @@ import torch
 
 from glasshouse.config import Config
 from glasshouse.models.chat_template import ChatOptions
-from glasshouse.models.devices import resolve_device, resolve_dtype
+from glasshouse.models.devices import LARGE_MODEL_PARAMETERS, resolve_device, resolve_dtype
 from glasshouse.models.lora import add_adapters
-from glasshouse.models.memory import ModelSize, check_memory
+from glasshouse.models.memory import ModelSize, check_memory, keep_freed_memory
 from glasshouse.models.policy import (
     LOADING_ERRORS,
     Policy,
@@ -37,6 +37,8 @@ def load_configured_policy(
     dtype = resolve_dtype(config.dtype, device)
     if role != "controller":
         check_memory(size, config, device, training=training and role == "learner")
+    if role != "controller" and device.type == "cpu" and size.parameters >= LARGE_MODEL_PARAMETERS:
+        keep_freed_memory()
     policy = load_policy(config.model, ChatOptions.from_config(config.chat))
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device
         learn = config.learn

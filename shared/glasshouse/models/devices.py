@@ -6,15 +6,22 @@ Weights, gradients and optimizer state are always float32. `dtype` is what matri
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
 from glasshouse.errors import ConfigError
 
-MIN_GPU_PARAMETERS = 10_000_000
-"""`device: auto` runs smaller models on the CPU: they are faster there, and their published results can be
-reproduced bit by bit."""
+LARGE_MODEL_PARAMETERS = 10_000_000
+"""A model with at least this many parameters is large. `device: auto` runs smaller ones on the CPU: they are
+faster there, and their published results can be reproduced bit by bit. For the same reason the computations
+that only pay for large models (`is_large`) are not used for smaller ones."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def is_large(model: Any) -> bool:
+    """Whether the model has at least `LARGE_MODEL_PARAMETERS` parameters."""
+    return sum(p.numel() for p in model.parameters()) >= LARGE_MODEL_PARAMETERS
 
 
 def resolve_device(name: str, parameters: int, index: int = 0, key: str = "device") -> torch.device:
@@ -25,7 +32,7 @@ def resolve_device(name: str, parameters: int, index: int = 0, key: str = "devic
     Example: `resolve_device("cuda:1", parameters=135_000_000)`
     """
     if name == "auto":
-        name = "cuda" if _gpu_count() and parameters >= MIN_GPU_PARAMETERS else "cpu"
+        name = "cuda" if _gpu_count() and parameters >= LARGE_MODEL_PARAMETERS else "cpu"
     if name.split(":")[0] == "cuda":
         _require_gpu(name, key)
         name = name if ":" in name else f"cuda:{index % _gpu_count()}"

@@ -6,12 +6,16 @@ computes the same sums in fewer passes. Values and gradients equal those of the 
 to rounding (tests check both). Without gradients, and in bfloat16, the plain operations are used:
 torch's normalisation keeps float32 inside, which these functions do not.
 
-Shapes: N rows (any leading shape), D hidden, M the MLP width, V the vocabulary.
+Gradients of frozen weights are not computed. A weight with low-rank adapters (LoRA) is passed merged,
+together with its factors (`LowRank`): forward and input gradients cost what they cost without adapters, and
+only the gradients of the factors are added.
+
+Shapes: N rows (any leading shape), D hidden, M the MLP width, V the vocabulary, r the rank.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +23,44 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+class LowRank(NamedTuple):
+    """Trained factors of an update `up @ down` that a frozen weight already contains."""
+
+    down: Tensor
+    """(r, inputs)"""
+    up: Tensor
+    """(outputs, r), with the scale of the adapter."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Tensor:
+    """`linear(x, weight, bias)`; gradients reach the factors of the adapter."""
+    if adapter is None or not torch.is_grad_enabled():
+        return F.linear(x, weight, bias)
+    return _AdaptedLinear.apply(x, weight, bias, *adapter)
+
+
 def rms_norm_linear(
-    x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    x: Tensor,
+    gain: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    adapter: LowRank | None = None,
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
     if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
-        return _RMSNormLinear.apply(x, gain, weight, bias, eps)
-    return F.linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias)
+        return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
+    return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter)
 
 
-def gated_mlp_output(x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None) -> Tensor:
+def gated_mlp_output(
+    x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None, adapter: LowRank | None = None
+) -> Tensor:
     """`x + linear(silu(gate) * up, down, bias)` for gate_up `(N, 2 M)`."""
     if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
-        return _GatedMLPOutput.apply(x, gate_up, down, bias)
+        return _GatedMLPOutput.apply(x, gate_up, down, bias, *(adapter or (None, None)))
     gate, up = gate_up.chunk(2, dim=-1)
-    return x + F.linear(F.silu(gate) * up, down, bias)
+    return x + linear(F.silu(gate) * up, down, bias, adapter)
 
 
 def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
@@ -41,43 +68,81 @@ def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: f
     return _TokenLogprobs.apply(hidden, head, targets, temperature)
 
 
+def _factor_gradients(
+    x: Tensor, grad: Tensor, down: Tensor | None, up: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of both factors from input `(N, inputs)` and output gradient `(N, outputs)`."""
+    if down is None or up is None:
+        return None, None
+    return (grad @ up).t() @ x, grad.t() @ (x @ down.t())
+
+
+class _AdaptedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, down, up)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, down, up = ctx.saved_tensors
+        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
+        factors = _factor_gradients(x.flatten(0, -2), grad.flatten(0, -2), down, up)
+        return grad_x, None, None, *factors
+
+
 class _RMSNormLinear(torch.autograd.Function):
     """Folds the gain into the weight, so that its gradient follows from that of the weight."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Tensor:
+        ctx: Any, x: Tensor, gain: Tensor, weight: Tensor, bias: Tensor | None, eps: float,
+        down: Tensor | None, up: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         flat = x.flatten(0, -2)
         scale = torch.linalg.vector_norm(flat, dim=-1, keepdim=True)  # (N, 1)
         scale = scale.square_().div_(flat.shape[-1]).add_(eps).rsqrt_()
         normed, folded = flat * scale, weight * gain
-        ctx.save_for_backward(normed, scale, gain, weight, folded)
+        ctx.save_for_backward(normed, scale, gain, weight, folded, down, up)
         ctx.has_bias = bias is not None
         return F.linear(normed, folded, bias).view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        normed, scale, gain, weight, folded = ctx.saved_tensors
+        normed, scale, gain, weight, folded, down, up = ctx.saved_tensors
         flat = grad.flatten(0, -2)
-        grad_inner = flat @ folded  # (N, D)
-        grad_folded = flat.t() @ normed
-        projection = torch.linalg.vecdot(grad_inner, normed).div_(-normed.shape[-1])[:, None]
-        grad_x = (
-            torch.addcmul(grad_inner, normed, projection).mul_(scale).view(*grad.shape[:-1], -1)
+        grad_x = grad_gain = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_inner = flat @ folded  # (N, D)
+            projection = torch.linalg.vecdot(grad_inner, normed).div_(-normed.shape[-1])[:, None]
+            grad_x = torch.addcmul(grad_inner, normed, projection).mul_(scale)
+            grad_x = grad_x.view(*grad.shape[:-1], -1)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            grad_folded = flat.t() @ normed
+            grad_gain, grad_weight = (grad_folded * weight).sum(0), grad_folded * gain
+        grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[3] else None
+        # the factors see `normed * gain`
+        grad_down, grad_up = _factor_gradients(
+            normed, flat, None if down is None else down * gain, up
         )
-        grad_bias = flat.sum(0) if ctx.has_bias else None
-        return grad_x, (grad_folded * weight).sum(0), grad_folded * gain, grad_bias, None
+        grad_down = None if grad_down is None else grad_down * gain
+        return grad_x, grad_gain, grad_weight, grad_bias, None, grad_down, grad_up
 
 
 class _GatedMLPOutput(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None,
+        factor_down: Tensor | None, factor_up: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
         activated = F.silu(gate)
         inner = activated * up
-        ctx.save_for_backward(gate_up, activated, inner, down)
+        ctx.save_for_backward(gate_up, activated, inner, down, factor_down, factor_up)
         ctx.has_bias = bias is not None
         out = torch.addmm(x.flatten(0, -2), inner, down.t()).view_as(x)
         return out if bias is None else out.add_(bias)
@@ -85,7 +150,7 @@ class _GatedMLPOutput(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gate_up, activated, inner, down = ctx.saved_tensors
+        gate_up, activated, inner, down, *factors = ctx.saved_tensors
         flat = grad.flatten(0, -2)
         gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
         grad_inner = flat @ down  # (N, M)
@@ -93,7 +158,9 @@ class _GatedMLPOutput(torch.autograd.Function):
         grad_gate, grad_up = grad_gate_up.flatten(0, -2).chunk(2, dim=-1)
         torch.mul(grad_inner, activated, out=grad_up)
         grad_gate.copy_(torch.ops.aten.silu_backward(grad_inner.mul_(up), gate))
-        return grad, grad_gate_up, flat.t() @ inner, flat.sum(0) if ctx.has_bias else None
+        grad_down = flat.t() @ inner if ctx.needs_input_grad[2] else None
+        grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[3] else None
+        return grad, grad_gate_up, grad_down, grad_bias, *_factor_gradients(inner, flat, *factors)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -122,4 +189,5 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_logits = probabilities * -grad[:, None]
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
-        return grad_logits @ head, grad_logits.t() @ hidden, None, None
+        grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None
+        return grad_logits @ head, grad_head, None, None

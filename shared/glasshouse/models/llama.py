@@ -3,7 +3,8 @@
 The parameters stay in transformers' modules; `fuse_weights` reads them and `forward` computes with
 fewer, larger operations: one product for q, k and v, one for gate and up, a rotation without
 temporary halves. Covers Llama, SmolLM, Qwen2 and Qwen3; other models use transformers' forward (see
-`is_supported`).
+`is_supported`). The weights of a model with LoRA adapters are merged with them, and no gradients of the
+frozen weights are computed.
 
 With `dtype` bfloat16 the fused weights are a rounded copy through which gradients reach the float32
 parameters; rotations and softmax stay in float32.
@@ -20,9 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear
+from glasshouse.models.adapters import LinearWeights, find_adapted, read_linears
+from glasshouse.models.devices import is_large
+from glasshouse.models.fused_ops import LowRank, gated_mlp_output, linear, rms_norm_linear
 
 SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class LayerWeights(NamedTuple):
@@ -40,6 +44,10 @@ class LayerWeights(NamedTuple):
     gate_up_bias: Tensor | None
     down: Tensor
     down_bias: Tensor | None
+    qkv_adapter: LowRank | None
+    out_adapter: LowRank | None
+    gate_up_adapter: LowRank | None
+    down_adapter: LowRank | None
 
 
 class LlamaWeights(NamedTuple):
@@ -69,7 +77,8 @@ class LlamaWeights(NamedTuple):
 
 
 def is_supported(model: Any) -> bool:
-    """Whether this model can use the fast path: no sliding windows, no dynamic rotary scaling."""
+    """Whether this model can use the fast path: no sliding windows, no dynamic rotary scaling; adapters
+    only in the linear layers of the blocks of large models."""
     config = model.config
     rope = getattr(config, "rope_parameters", None) or {}
     return (
@@ -77,8 +86,18 @@ def is_supported(model: Any) -> bool:
         and getattr(config, "hidden_act", "silu") == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and rope.get("rope_type", "default") in {"default", "linear", "llama3"}
-        and not hasattr(model, "peft_config")
+        and (not hasattr(model, "peft_config") or _supports_adapters(model))
     )
+
+
+def _supports_adapters(model: Any) -> bool:
+    adapted = find_adapted(model)
+    return adapted is not None and adapted <= set(PROJECTIONS) and is_large(model)
+
+
+def unwrap_adapters(model: Any) -> Any:
+    """transformers' model inside one with adapters."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def fuse_weights(
@@ -86,25 +105,33 @@ def fuse_weights(
 ) -> LlamaWeights:
     """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
     gradients reach the model's tensors. `query_scale` multiplies the queries."""
+    model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
     layers = []
     for block in body.layers:
         a, m = block.self_attn, block.mlp
+        qkv, q_norm, k_norm = _fuse_qkv(a, query_scale)
+        out, gate_up = read_linears(a.o_proj), read_linears(m.gate_proj, m.up_proj)
+        down = read_linears(m.down_proj)
         layers.append(
-            _convert(
-                LayerWeights(
-                    block.input_layernorm.weight,
-                    *_fuse_qkv(a, query_scale),
-                    a.o_proj.weight,
-                    a.o_proj.bias,
-                    block.post_attention_layernorm.weight,
-                    torch.cat([m.gate_proj.weight, m.up_proj.weight]),
-                    _concatenate(m.gate_proj.bias, m.up_proj.bias),
-                    m.down_proj.weight,
-                    m.down_proj.bias,
-                ),
-                dtype,
+            LayerWeights(
+                input_norm=_convert(block.input_layernorm.weight, dtype),
+                qkv=_convert(qkv.weight, dtype),
+                qkv_bias=_convert(qkv.bias, dtype),
+                q_norm=_convert(q_norm, dtype),
+                k_norm=_convert(k_norm, dtype),
+                out=_convert(out.weight, dtype),
+                out_bias=_convert(out.bias, dtype),
+                mlp_norm=_convert(block.post_attention_layernorm.weight, dtype),
+                gate_up=_convert(gate_up.weight, dtype),
+                gate_up_bias=_convert(gate_up.bias, dtype),
+                down=_convert(down.weight, dtype),
+                down_bias=_convert(down.bias, dtype),
+                qkv_adapter=_convert_adapter(qkv.adapter, dtype),
+                out_adapter=_convert_adapter(out.adapter, dtype),
+                gate_up_adapter=_convert_adapter(gate_up.adapter, dtype),
+                down_adapter=_convert_adapter(down.adapter, dtype),
             )
         )
     return LlamaWeights(
@@ -122,31 +149,29 @@ def fuse_weights(
     )
 
 
-def _convert(layer: LayerWeights, dtype: torch.dtype) -> LayerWeights:
-    return LayerWeights(*(None if t is None else t.to(dtype) for t in layer))  # type: ignore[arg-type]
+def _convert(tensor: Any, dtype: torch.dtype) -> Any:
+    return None if tensor is None else tensor.to(dtype)
+
+
+def _convert_adapter(adapter: LowRank | None, dtype: torch.dtype) -> LowRank | None:
+    return None if adapter is None else LowRank(*(factor.to(dtype) for factor in adapter))
 
 
 def _fuse_qkv(
     attention: Any, query_scale: float | None
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Weight and bias of q, k and v, and the gains of the norms of q and k. Queries are scaled in the gain
-    of their norm if they have one, else in the projection."""
+) -> tuple[LinearWeights, Tensor | None, Tensor | None]:
+    """q, k and v, and the gains of the norms of q and k. Queries are scaled in the gain of their norm if
+    they have one, else in the projection."""
     a = attention
-    query, bias = a.q_proj.weight, a.q_proj.bias
     q_gain = a.q_norm.weight if hasattr(a, "q_norm") else None
     k_gain = a.k_norm.weight if hasattr(a, "k_norm") else None
+    first_scale = None
     if query_scale is not None and q_gain is not None:
         q_gain = q_gain * query_scale
-    elif query_scale is not None:
-        query = query * query_scale
-        bias = None if bias is None else bias * query_scale
-    weight = torch.cat([query, a.k_proj.weight, a.v_proj.weight])
-    return weight, _concatenate(bias, a.k_proj.bias, a.v_proj.bias), q_gain, k_gain
-
-
-def _concatenate(*parts: Tensor | None) -> Tensor | None:
-    present = [p for p in parts if p is not None]
-    return torch.cat(present) if present else None
+    else:
+        first_scale = query_scale
+    joined = read_linears(a.q_proj, a.k_proj, a.v_proj, first_scale=first_scale)
+    return joined, q_gain, k_gain
 
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
@@ -162,7 +187,9 @@ def project_qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
     h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
-    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps)
+    joined = rms_norm_linear(
+        x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps, layer.qkv_adapter
+    )
     joined = joined.unflatten(-1, (h + 2 * j, d))
     qk, v = joined[..., : h + j, :], joined[..., h + j :, :]
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -178,9 +205,11 @@ def project_qkv(
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
-    x = x + F.linear(attended, layer.out, layer.out_bias)
-    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps)
-    return gated_mlp_output(x, gate_up, layer.down, layer.down_bias)
+    x = x + linear(attended, layer.out, layer.out_bias, layer.out_adapter)
+    gate_up = rms_norm_linear(
+        x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps, layer.gate_up_adapter
+    )
+    return gated_mlp_output(x, gate_up, layer.down, layer.down_bias, layer.down_adapter)
 
 
 def forward(

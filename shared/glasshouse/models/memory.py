@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from glasshouse.errors import ConfigError
 
 GB = 1e9
 CGROUP = Path("/sys/fs/cgroup")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Options of glibc's mallopt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,17 @@ def _read_statistic(name: str) -> int:
         if key == name:
             return int(value)
     return 0
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc reuse the memory of freed tensors in this process instead of returning it to the system.
+
+    By default every tensor of more than 32 MB gets new pages, which the system clears one by one: an
+    elementwise operation then takes four times as long. Without glibc nothing is changed."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)  # never
 
 
 def check_memory(size: ModelSize, config: Config, device: torch.device, *, training: bool) -> None:

@@ -5,7 +5,7 @@
     one final backward pass through the prompts propagates these to the parameters
 
 The sum is exactly the gradient of prompt and completion together. For the Llama family
-(`llama.is_supported`).
+(`llama.is_supported`). In large models the common start of all prompts is computed once, too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.models import llama
+from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import token_logprobs
 from glasshouse.models.logprobs import scatter_to_mask
+from glasshouse.models.prompt_forward import count_common_tokens, forward_after, forward_prompts
 
 Tokens = tuple[int, ...]
 
@@ -48,15 +49,15 @@ class SharedPrefixes:
         self.device = weights.device
         self.prompt_index = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
         self.lengths = torch.tensor([len(p) for p in self.prompt_index])  # on the CPU
-        tokens = torch.zeros(len(self.prompt_index), int(self.lengths.max()), dtype=torch.long)
-        for prompt, row in self.prompt_index.items():
-            tokens[row, : len(prompt)] = torch.tensor(prompt)
-        hidden, cache = llama.forward(
-            weights, tokens.to(self.device), return_cache=True, recompute=recompute
-        )
-        index = torch.arange(len(self.prompt_index), device=self.device)
-        last = hidden[index, self.lengths.to(self.device) - 1]  # (G, D)
-        self.outputs = [last, *(tensor for pair in cache for tensor in pair)]
+        unique = list(self.prompt_index)
+        self.common = count_common_tokens(unique) if is_large(model) else 0
+        last, common, rest = forward_prompts(weights, unique, self.common, recompute=recompute)
+        # of each layer: keys and values of the rest of each prompt, and of their common start
+        entries: list[tuple[Tensor, ...]] = [
+            (*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)
+        ]
+        self.tensors_per_layer = len(entries[0])
+        self.outputs = [last, *(tensor for entry in entries for tensor in entry)]
         self.leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
 
     def completion_logprobs(
@@ -77,8 +78,9 @@ class SharedPrefixes:
         last, *cache = self.leaves
         hidden = last[rows][:, None]  # the end of the prompt predicts the first token
         if tokens.shape[1] > 1:
-            rest = self._continue(weights, tokens[:, :-1], rows, starts, cache)
-            hidden = torch.cat([hidden, rest], dim=1)
+            hidden = torch.cat(
+                [hidden, self._continue(weights, tokens[:, :-1], rows, starts, cache)], dim=1
+            )
         chosen = token_logprobs(
             hidden.flatten(0, 1)[positions], weights.head, tokens.flatten()[positions],
             temperature or 1.0,
@@ -94,34 +96,18 @@ class SharedPrefixes:
         cache: list[Tensor],
     ) -> Tensor:
         """Final hidden states `(R, n, D)` of tokens `(R, n)` that follow prompts of lengths `starts`."""
-        n, p, device = tokens.shape[1], cache[0].shape[2], self.device
-        cos, sin = llama.rotary_tables(w, p + n)
-        positions = starts[:, None] + torch.arange(n, device=device)
-        cos, sin = cos[positions][:, :, None], sin[positions][:, :, None]
-        attention_mask = torch.zeros(len(rows), 1, n, p + n, dtype=w.dtype, device=device)
-        attention_mask[..., :p].masked_fill_(
-            (torch.arange(p, device=device) >= starts[:, None])[:, None, None], -torch.inf
-        )
-        attention_mask[..., p:] = torch.full(
-            (n, n), -torch.inf, dtype=w.dtype, device=device
-        ).triu_(1)
 
-        def run_block(layer: llama.LayerWeights, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            q, k, v = llama.project_qkv(w, layer, x, cos, sin)
-            attended = F.scaled_dot_product_attention(
-                q.transpose(1, 2),
-                torch.cat([keys[rows], k.transpose(1, 2)], dim=2),
-                torch.cat([values[rows], v.transpose(1, 2)], dim=2),
-                attn_mask=attention_mask,
-                enable_gqa=w.num_heads != w.num_kv_heads,
-            )
-            return llama.finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2))
+        def gather(keys: Tensor, values: Tensor, *common: Tensor) -> tuple[Tensor, Tensor]:
+            keys, values = keys[rows], values[rows]
+            if not common:
+                return keys, values
+            start = [tensor.expand(len(rows), -1, -1, -1) for tensor in common]
+            return torch.cat([start[0], keys], dim=2), torch.cat([start[1], values], dim=2)
 
-        x = F.embedding(tokens, w.embed, w.padding_token)
-        for index, layer in enumerate(w.layers):
-            pair = cache[2 * index : 2 * index + 2]
-            x = llama.run_or_recompute(run_block, layer, x, *pair, recompute=self.recompute)
-        return F.rms_norm(x, x.shape[-1:], w.norm, w.eps)
+        width = self.tensors_per_layer
+        entries = [tuple(cache[n : n + width]) for n in range(0, len(cache), width)]
+        hidden, _ = forward_after(w, tokens, starts, entries, gather, recompute=self.recompute)
+        return hidden
 
     def parameter_gradients(
         self, leaf_gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
@@ -130,7 +116,7 @@ class SharedPrefixes:
         pairs = [
             (output, gradient)
             for output, gradient in zip(self.outputs, leaf_gradients, strict=True)
-            if gradient is not None
+            if gradient is not None and output.requires_grad  # not before the first adapter
         ]
         if not pairs:
             return [None] * len(parameters)

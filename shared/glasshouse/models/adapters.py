@@ -1,0 +1,85 @@
+"""Reads the linear layers of a model with or without LoRA adapters (peft), concatenated and merged."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from glasshouse.models.fused_ops import LowRank
+
+
+class LinearWeights(NamedTuple):
+    """Linear layers of the same input, concatenated."""
+
+    weight: Tensor
+    """(outputs, inputs); with adapters, merged with them and without a graph."""
+    bias: Tensor | None
+    adapter: LowRank | None
+    """The factors, if gradients are enabled: they are what is trained."""
+
+
+def find_adapted(model: Any) -> set[str] | None:
+    """Names of the layers that have adapters, without their path; None if an adapter is not plain LoRA on a
+    linear layer, which `read_linears` cannot read."""
+    names = set()
+    for path, module in model.named_modules():
+        if not hasattr(module, "lora_A"):
+            continue
+        is_plain = (
+            isinstance(getattr(module, "base_layer", None), torch.nn.Linear)
+            and len(module.lora_A) == 1
+            and len(module.active_adapters) == 1
+            and not module.lora_magnitude_vector
+            and not module.lora_bias[module.active_adapters[0]]
+            and not module.merged
+            and not module.disable_adapters
+        )
+        if not is_plain:
+            return None
+        names.add(path.rpartition(".")[2])
+    return names
+
+
+def read_linears(*layers: Any, first_scale: float | None = None) -> LinearWeights:
+    """The layers as one. `first_scale` multiplies the first of them, for inference only."""
+    factors = [_read_factors(layer) for layer in layers]
+    weights, biases = [], []
+    for index, (layer, low_rank) in enumerate(zip(layers, factors, strict=True)):
+        base = layer.base_layer if hasattr(layer, "base_layer") else layer
+        weight, bias = base.weight, base.bias
+        if low_rank is not None:
+            with torch.no_grad():
+                weight = torch.addmm(weight, low_rank.up, low_rank.down)
+        if index == 0 and first_scale is not None:
+            weight, bias = weight * first_scale, None if bias is None else bias * first_scale
+        weights.append(weight)
+        biases.append(bias)
+    present = [bias for bias in biases if bias is not None]
+    return LinearWeights(
+        weight=weights[0] if len(weights) == 1 else torch.cat(weights),
+        bias=torch.cat(present) if len(present) > 1 else next(iter(present), None),
+        adapter=_join_factors(weights, factors) if torch.is_grad_enabled() else None,
+    )
+
+
+def _read_factors(layer: Any) -> LowRank | None:
+    if not hasattr(layer, "lora_A"):
+        return None
+    [name] = layer.active_adapters
+    return LowRank(layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name])
+
+
+def _join_factors(weights: list[Tensor], factors: list[LowRank | None]) -> LowRank | None:
+    """One pair of factors for concatenated layers: `up` has a block for each of them."""
+    present = [pair for pair in factors if pair is not None]
+    if len(present) == len(factors) == 1:
+        return present[0]
+    if not present:
+        return None
+    blocks = [  # a layer without adapter has rows of zeros
+        weight.new_zeros(len(weight), 0) if pair is None else pair.up
+        for weight, pair in zip(weights, factors, strict=True)
+    ]
+    return LowRank(torch.cat([pair.down for pair in present]), torch.block_diag(*blocks))
