@@ -13,26 +13,53 @@ CHECKSUM_BYTES = 16
 PEFT_PREFIX = "base_model.model."
 
 
+def iterate_parameters(model: Any) -> Iterator[tuple[str, str, Tensor]]:
+    """The model's own name, the name in a checkpoint and the tensor of every weight but the adapters; tied
+    tensors appear once."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            renamed = name.removeprefix(PEFT_PREFIX).replace(".base_layer.", ".")
+            yield name, renamed, parameter.detach()
+
+
 @torch.no_grad()
 def iterate_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a model, one at a time; tied tensors once. Adapters (LoRA) are added to the
-    layer that they adapt, so that no whole merged model is in memory."""
+    """Checkpoint names and tensors, one at a time. Adapters (LoRA) are added to the layer that they adapt, so
+    that no whole merged model is in memory."""
     modules = dict(model.named_modules())
-    for name, parameter in model.named_parameters():
-        if ".lora_" in name:
-            continue
-        tensor = parameter.detach()
+    for name, renamed, tensor in iterate_parameters(model):
         parent = name.rpartition(".base_layer.")[0]
         if parent and name.endswith(".weight"):
             for adapter in modules[parent].active_adapters:
                 tensor = tensor + modules[parent].get_delta_weight(adapter)
-        yield name.removeprefix(PEFT_PREFIX).replace(".base_layer.", "."), tensor.to(dtype)
+        yield renamed, tensor.to(dtype)
+
+
+class WeightChecksum:
+    """A hash of names and bytes of tensors, in order.
+
+    Example: `checksum.update("lm_head.weight", tensor)`, then `checksum.hexdigest()`
+    """
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+
+    def update(self, name: str, tensor: Tensor) -> None:
+        self.digest.update(name.encode())
+        self.digest.update(view_bytes(tensor).numpy().data)
+
+    def hexdigest(self) -> str:
+        return self.digest.hexdigest()
 
 
 def checksum_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Hashes names and bytes of all tensors, in order."""
-    digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+    """The checksum of all of these weights."""
+    checksum = WeightChecksum()
     for name, tensor in weights:
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().cpu().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        checksum.update(name, tensor)
+    return checksum.hexdigest()
+
+
+def view_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, flat, on the CPU; a view if it is there already."""
+    return tensor.contiguous().cpu().flatten().view(torch.uint8)

@@ -10,6 +10,7 @@ one host. The file has no name: nothing remains on disk however a run ends.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterator
@@ -37,7 +38,13 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
+from glasshouse.generate.vllm.weight_source import (
+    WeightChecksum,
+    checksum_weights,
+    iterate_parameters,
+    iterate_weights,
+    view_bytes,
+)
 
 BACKEND = "shared_memory"
 HEADER_BYTES = 64
@@ -63,7 +70,10 @@ class PolicySource(WeightSource):
         self.model, self.dtype, self.version = model, dtype, 0
 
     def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(name, t.dtype, tuple(t.shape)) for name, t in self]
+        return [
+            ParamMeta(name, self.dtype, tuple(tensor.shape))
+            for _, name, tensor in iterate_parameters(self.model)
+        ]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return iterate_weights(self.model, self.dtype)
@@ -122,24 +132,27 @@ class SharedMemoryTrainer(TrainerWeightTransferEngine[SharedMemoryTrainerInit]):
     def write(self) -> SharedMemoryUpdate:
         """Write all tensors to the file; returns what a worker must know to read them."""
         assert isinstance(self.source, PolicySource)
-        weights = list(self.source)
-        self.checksum = checksum_weights(weights)  # of the tensors, not of the file
-        size = HEADER_BYTES + sum(t.nbytes for _, t in weights)
+        metadata = self.source.metadata()
         if self.memory is None:
+            numbers = sum(math.prod(meta.shape) for meta in metadata)
+            size = HEADER_BYTES + numbers * self.source.dtype.itemsize
             os.ftruncate(self.fd, size)
             self.memory = mmap.mmap(self.fd, size)
         write_version(self.memory, INCOMPLETE)
+        checksum = WeightChecksum()
         flat, start = torch.frombuffer(self.memory, dtype=torch.uint8), HEADER_BYTES
-        for _, tensor in weights:
-            flat[start : start + tensor.nbytes] = tensor.contiguous().flatten().view(torch.uint8)
+        for name, tensor in self.source:
+            checksum.update(name, tensor)  # of the tensor, not of the file
+            flat[start : start + tensor.nbytes] = view_bytes(tensor)
             start += tensor.nbytes
+        self.checksum = checksum.hexdigest()
         write_version(self.memory, self.source.version)
         return SharedMemoryUpdate(
             version=self.source.version,
             checksum=self.checksum,
-            names=[name for name, _ in weights],
-            dtypes=[str(t.dtype).removeprefix("torch.") for _, t in weights],
-            shapes=[list(t.shape) for _, t in weights],
+            names=[meta.name for meta in metadata],
+            dtypes=[str(meta.dtype).removeprefix("torch.") for meta in metadata],
+            shapes=[list(meta.shape) for meta in metadata],
         )
 
     def shutdown(self) -> None:
@@ -175,6 +188,8 @@ class SharedMemoryReceiver(WeightTransferEngine[SharedMemoryInit, SharedMemoryUp
         """Of the weights that were loaded last."""
 
     def start_weight_update(self) -> None:
+        # Before the reload, which gives a tied head a parameter of its own.
+        self.expected = {name for name, _ in self.model.named_parameters()}
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
@@ -184,8 +199,7 @@ class SharedMemoryReceiver(WeightTransferEngine[SharedMemoryInit, SharedMemoryUp
             # Nothing was loaded: this puts the previous weights back.
             finalize_layerwise_reload(self.model, self.model_config)
             raise
-        expected = {name for name, _ in self.model.named_parameters()}
-        missing = sorted(expected - set(self.model.load_weights(weights)))
+        missing = sorted(self.expected - set(self.model.load_weights(weights)))
         if missing:
             raise WrongWeights(f"{len(missing)} tensors did not arrive, the first is {missing[0]}")
         self.checksum = update_info.checksum

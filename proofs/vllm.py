@@ -1,0 +1,438 @@
+"""vLLM as the engine of a run: `make vllm-proof` (in .venv-vllm, see docs/engines.md).
+
+    python -m proofs.vllm                                   all checks, on SmolLM2
+    python -m proofs.vllm --model pocket --only tokens weights
+    python -m proofs.vllm --model FOLDER --steps 5
+
+tokens      greedy and sampled tokens of both engines: how many completions diverge, and where; differences of
+            log-probabilities; how much of the prompts the prefix cache served
+weights     after every transfer: equal checksums, and the packed matrices inside vLLM, read back, are bitwise the
+            learner's; a stale version and damaged weights are refused, and the engine goes on with its own
+training    RL steps; the checksum after every sync is recomputed from the learner's weights; differences of
+            log-probabilities of every step; the gradient with and without truncated importance sampling
+server      a vLLM server on a Monarch actor is killed: it is respawned and generates with the right version
+curves      accuracy of three seeds with either engine (pocket model)
+
+Exit code 0 if all checks pass, 1 if one fails, 2 without vLLM. The report is build/vllm/report.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glasshouse import randomness
+from glasshouse.backends.local import LocalBackend
+from glasshouse.backends.torch_setup import configure_torch
+from glasshouse.config import load_config
+from glasshouse.errors import GlasshouseError, RunError
+from glasshouse.evaluation.setup import fill_task_options
+from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.generate.vllm import VllmGenerator
+from glasshouse.generate.vllm.installed import find_version, import_vllm
+from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
+from glasshouse.learn import Learner, TrainingSample
+from glasshouse.learn.learner import accumulate_gradients
+from glasshouse.models import Policy, load_policy
+from glasshouse.store.run_directory import load_metrics
+from glasshouse.tasks import make_task
+from glasshouse.training import Trainer
+from glasshouse.training.build import make_problem_stream
+from glasshouse.types import Completion, Request
+from proofs.processes import wait_for_exit, wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORT = ROOT / "build" / "vllm" / "report.json"
+MAX_LOGPROB_DIFF = 1e-3
+"""Between the engines, for the same token after the same tokens, in float32."""
+MAX_DIVERGED = 0.10
+"""Share of completions of which the engines may choose another token somewhere."""
+SEEDS = (0, 1, 2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--steps", type=int, default=20, help="RL steps of the training check")
+    parser.add_argument("--curve-steps", type=int, default=20, help="RL steps of each curve")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
+    arguments = parser.parse_args()
+    configure_torch(threads=1)
+    try:
+        import_vllm(in_process=True)
+        policy = load_policy(arguments.model)
+    except GlasshouseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    report: dict[str, Any] = {"vllm": find_version(), "model": arguments.model, "checks": []}
+    with tempfile.TemporaryDirectory(prefix="glasshouse-vllm-") as folder:
+        for name in arguments.only:
+            check = partial(CHECKS[name], policy, arguments, Path(folder))
+            report["checks"].append(run_check(name, check))
+            REPORT.parent.mkdir(parents=True, exist_ok=True)
+            REPORT.write_text(json.dumps(report, indent=2) + "\n")
+    failed = [check["name"] for check in report["checks"] if not check["passed"]]
+    print(
+        f"{len(report['checks']) - len(failed)} of {len(report['checks'])} checks passed; {REPORT}"
+    )
+    return 1 if failed else 0
+
+
+def run_check(name: str, check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    started = time.monotonic()
+    print(f"{name} … ", end="", flush=True)
+    try:
+        result = {"name": name, "passed": True, **check()}
+    except Exception as error:  # a failed check does not stop the others
+        if not isinstance(error, AssertionError):
+            traceback.print_exc()
+        result = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
+    result["seconds"] = round(time.monotonic() - started, 1)
+    print("passed" if result["passed"] else "FAILED", json.dumps(result, indent=2), flush=True)
+    return result
+
+
+# ── what the checks share ────────────────────────────────────────────────────────────────────────
+
+
+def configure(model: str, out: Path, *overrides: str) -> list[str]:
+    """A small run; `arithmetic` is a task that SmolLM2 can begin to solve."""
+    task = [] if model == "pocket" else ["task.name=arithmetic", "task.style=direct"]
+    return [
+        f"model={model}", f"out={out}", *task, "data.groups_per_step=4", "generate.group_size=4",
+        "generate.max_tokens=16", "generate.kv_cache_mb=256", "evaluate.problems=0", "checkpoints.every=0",
+        "checkpoints.save_above_reward=null", "checkpoints.save_best=false", *overrides,
+    ]  # fmt: skip
+
+
+def make_requests(policy: Policy, config: Any, problems: int, samples: int) -> list[Request]:
+    config = fill_task_options(config, policy)
+    task = make_task(config.task.name, config.task.options)
+    drawn = make_problem_stream(config, task).take(problems)
+    return [
+        Request(
+            prompt=policy.encode_prompt(task.messages(problem, config.task.style))[1],
+            keys=tuple(randomness.key("proof", number, k) for k in range(samples)),
+        )
+        for number, problem in enumerate(drawn)
+    ]
+
+
+def compare_completions(
+    mine: Sequence[Sequence[Completion]], theirs: Sequence[Sequence[Completion]]
+) -> dict[str, Any]:
+    """Where two engines diverge, and the log-probabilities of the tokens up to there."""
+    pairs = [
+        (a, b)
+        for g, h in zip(mine, theirs, strict=True)
+        for a, b in zip(g, h, strict=True)
+    ]  # fmt: skip
+    diverged, differences = [], []
+    for a, b in pairs:
+        same = next(
+            (n for n, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)) if x != y), None
+        )
+        if same is not None:
+            diverged.append(same)
+        end = len(a.tokens) if same is None else same
+        differences += [
+            abs(x - y) for x, y in zip(a.logprobs[:end], b.logprobs[:end], strict=False)
+        ]
+        assert same is not None or (a.tokens, a.stop) == (b.tokens, b.stop)
+    ordered = sorted(differences)
+    return {
+        "completions": len(pairs),
+        "tokens": sum(len(a.tokens) for a, _ in pairs),
+        "diverged": len(diverged),
+        "first_divergence_rate": len(diverged) / len(ordered),
+        "logprob_diff_p50": ordered[len(ordered) // 2],
+        "logprob_diff_p99": ordered[int(0.99 * len(ordered))],
+        "logprob_diff_max": ordered[-1],
+    }
+
+
+@torch.no_grad()
+def perturb(policy: Policy, seed: int) -> None:
+    """Change every weight a little, as an update does."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in policy.model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.add_(0.02 * parameter.std() * noise)
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    config = load_config([], configure(arguments.model, work / "tokens"))
+    requests = make_requests(policy, config, problems=8, samples=4)
+    engine, torch_engine = VllmGenerator(policy, config.generate), TorchGenerator(policy, 256)
+    results: dict[str, Any] = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0), ("temperature_0.7", 0.7)):
+        sampling = SamplingParams(max_tokens=32, temperature=temperature)
+        started = time.perf_counter()
+        theirs = engine.generate(requests, sampling)
+        seconds = time.perf_counter() - started
+        results[name] = compare_completions(torch_engine.generate(requests, sampling), theirs)
+        prompt_tokens = sum(len(r.prompt) * len(r.keys) for r in requests)
+        results[name] |= {
+            "prompt_tokens_from_cache": engine.cached_prompt_tokens / prompt_tokens,
+            "vllm_seconds": round(seconds, 2),
+        }
+        assert results[name]["logprob_diff_max"] < MAX_LOGPROB_DIFF, results[name]
+        assert results[name]["diverged"] <= MAX_DIVERGED * results[name]["completions"]
+        assert engine.cached_prompt_tokens > 0, "the prefix cache served nothing"
+    engine.close()
+    return results
+
+
+def check_weights(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    config = load_config([], configure(arguments.model, work / "weights"))
+    engine = VllmGenerator(policy, config.generate)
+    requests = make_requests(policy, config, problems=4, samples=2)
+    sampling, syncs, seconds = SamplingParams(max_tokens=8), 5, list[float]()
+    for version in range(1, syncs + 1):
+        perturb(policy, version)
+        started = time.perf_counter()
+        engine.load_weights(policy.weights(), version)
+        seconds.append(time.perf_counter() - started)
+        assert engine.checksum == checksum_weights(iterate_weights(policy.model, torch.float32))
+        compared = compare_inner_weights(engine, policy)
+        found = compare_completions(
+            TorchGenerator(policy, 256).generate(requests, sampling),
+            engine.generate(requests, sampling),
+        )
+        assert found["logprob_diff_max"] < MAX_LOGPROB_DIFF, found
+    refuse_bad_weights(engine, policy, syncs)
+    after = engine.generate(requests, sampling)
+    assert {c.version for group in after for c in group} == {syncs}
+    engine.close()
+    return {"syncs": syncs, "sync_seconds": statistics.median(seconds), "matrices_equal": compared}
+
+
+def compare_inner_weights(engine: VllmGenerator, policy: Policy) -> int:
+    """Read the matrices back from vLLM's layers by multiplying the identity, which is exact in float32, and
+    compare them bitwise with the learner's. Returns how many numbers were compared."""
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    ours = dict(iterate_weights(policy.model, torch.float32))
+    groups = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+    @torch.no_grad()
+    def compare(model: torch.nn.Module) -> int:
+        compared = 0
+        for name, module in model.named_modules():
+            if not isinstance(module, LinearBase | ParallelLMHead):
+                continue
+            parent, _, last = name.rpartition(".")
+            names = [f"{parent}.{part}.weight".lstrip(".") for part in groups.get(last, (last,))]
+            if names == ["lm_head.weight"] and names[0] not in ours:
+                names = ["model.embed_tokens.weight"]  # tied
+            expected = torch.cat([ours[n] for n in names])
+            got = module.quant_method.apply(module, torch.eye(expected.shape[1])).T
+            assert torch.equal(got[: len(expected)], expected), f"{name} differs from the learner's"
+            compared += expected.numel()
+        return compared
+
+    [count] = engine._llm.apply_model(compare)
+    return int(count)
+
+
+def refuse_bad_weights(engine: VllmGenerator, policy: Policy, version: int) -> None:
+    """A stale version and damaged weights raise, and the engine keeps the weights that it has."""
+    trainer, write = engine._trainer, engine._trainer.write
+    stale = replace(write(), version=version + 1)  # the shared memory holds `version`
+    trainer.write = lambda: stale
+    expect_refusal(lambda: engine.load_weights(policy.weights(), version + 1), "announced")
+
+    def damage() -> Any:
+        info = write()
+        trainer.memory[5000] ^= 1
+        return info
+
+    trainer.write = damage
+    expect_refusal(lambda: engine.load_weights(policy.weights(), version + 1), "checksum")
+    trainer.write = write
+    assert engine.version == version
+    compare_inner_weights(engine, policy)
+
+
+def expect_refusal(call: Callable[[], None], word: str) -> None:
+    message = ""
+    try:
+        call()
+    except RunError as error:
+        message = str(error)
+    assert word in message, f"expected a refusal that says {word!r}, got {message!r}"
+
+
+def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    out = work / "training"
+    overrides = configure(
+        arguments.model, out, f"steps={arguments.steps}", "generate.engine=vllm",
+        "learn.learning_rate=1e-5", "reward.terms={exact: 1, closeness: 1}",
+    )  # fmt: skip
+    trainer = Trainer(load_config([], overrides))
+    backend = trainer.backend
+    assert isinstance(backend, LocalBackend)
+    assert isinstance(backend.generator, VllmGenerator)
+    checksums = list[tuple[int, bool]]()
+    load_weights, update = backend.generator.load_weights, backend.update
+    batches = list[Sequence[TrainingSample]]()
+
+    def load_and_compare(weights: Any, version: int) -> None:
+        load_weights(weights, version)
+        ours = checksum_weights(iterate_weights(backend.learner.policy.model, torch.float32))
+        checksums.append((version, ours == backend.generator.checksum))
+
+    def keep_batch(samples: Sequence[TrainingSample]) -> dict[str, float]:
+        batches.append(samples)
+        return update(samples)
+
+    backend.generator.load_weights = load_and_compare  # type: ignore[method-assign]
+    backend.update = keep_batch  # type: ignore[method-assign]
+    summary = trainer.train()
+    rows = load_metrics(out)
+    assert summary["steps_done"] == arguments.steps == len(rows)
+    assert [v for v, equal in checksums if equal] == list(range(1, arguments.steps + 1)), checksums
+    return {
+        "steps": len(rows),
+        "checksums_equal": len(checksums),
+        "reward": [round(row["reward"], 3) for row in rows],
+        "logprob_diff": [
+            {k: row[f"logprob_diff_{k}"] for k in ("p50", "p99", "max")} for row in rows
+        ],
+        "gradient": compare_gradients(load_policy(arguments.model), batches[0], trainer.config),
+        "timing": rows[-1]["timing"],
+    }
+
+
+def compare_gradients(
+    policy: Policy, samples: Sequence[TrainingSample], config: Any
+) -> dict[str, float]:
+    """The gradient of vLLM's first batch with and without importance weights, relative to the one with the
+    learner's own log-probabilities."""
+
+    def gradient(cap: float) -> torch.Tensor:
+        learn = config.learn.model_copy(update={"algorithm": "cispo", "importance_cap": cap})
+        learner = Learner(policy, learn, max_tokens=config.generate.max_tokens, steps=1)
+        total: list[torch.Tensor | None] = [None] * len(learner.parameters)
+        rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
+        trained = [s for s in samples if s.tokens and s.advantage]
+        for block in learner._compute_gradients(trained, rows, tokens):
+            accumulate_gradients(total, list(block.gradients))
+        return torch.cat([g.flatten() for g in total if g is not None] or [torch.zeros(1)])
+
+    on_policy, corrected = gradient(0.0), gradient(5.0)  # 0: every weight is 1
+    norm = on_policy.norm().item()
+    return {
+        "norm": norm,
+        "relative_change_by_importance_weights": (corrected - on_policy).norm().item()
+        / max(norm, 1e-30),
+    }
+
+
+class KillOneServer:
+    """Kills the first generator process while the second step generates."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend, self.killed = backend, list[int]()
+        self.thread = threading.Thread(target=self._kill)
+        self.thread.start()
+
+    def _kill(self) -> None:
+        wait_until(lambda: self.backend.version >= 1 and self.backend.queue.pending, timeout=1200)
+        time.sleep(0.2)
+        self.killed = list(self.backend.supervisors[0].pids)
+        for pid in self.killed:
+            os.kill(pid, signal.SIGKILL)
+
+
+def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    out = work / "server"
+    overrides = configure(
+        arguments.model, out, "steps=4", "generate.engine=vllm", "backend=monarch",
+        "monarch.generators=1", "monarch.verify_every=1", "monarch.spawn_timeout=1200",
+        "monarch.chunk_timeout=1200",
+    )  # fmt: skip
+    trainer = Trainer(load_config([], overrides))
+    killer = KillOneServer(trainer.backend)
+    started = time.monotonic()
+    summary = trainer.train()
+    killer.thread.join()
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    kinds = [event["kind"] for event in events]
+    assert killer.killed
+    assert "fault" in kinds, kinds
+    assert "respawn" in kinds, kinds
+    assert summary["steps_done"] == 4
+    rows = load_metrics(out)
+    worst = max(row["logprob_diff_max"] for row in rows)
+    assert worst < MAX_LOGPROB_DIFF, f"a respawned server generated with other weights: {worst:.2g}"
+    assert wait_for_exit(killer.killed)
+    return {
+        "killed": len(killer.killed),
+        "respawn_seconds": [event["seconds"] for event in events if event["kind"] == "respawn"],
+        "logprob_diff_max": worst,
+        "run_seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def check_curves(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    """Training accuracy of the pocket model, per seed and engine; the engines share seeds, so that their
+    curves are paired."""
+    curves: dict[str, list[list[float]]] = {"torch": [], "vllm": []}
+    for seed in SEEDS:
+        for engine, found in curves.items():
+            out = work / f"curve-{engine}-{seed}"
+            overrides = configure(
+                "pocket", out, f"seed={seed}", f"steps={arguments.curve_steps}", "generate.max_tokens=72",
+                "data.groups_per_step=8", "generate.group_size=8", f"generate.engine={engine}",
+            )  # fmt: skip
+            trainer = Trainer(load_config([], overrides))
+            trainer.train()
+            if engine == "vllm":
+                trainer.backend.generator.close()  # type: ignore[attr-defined]
+            found.append([round(row["accuracy"], 4) for row in load_metrics(out)])
+    half = arguments.curve_steps // 2
+    ends = {name: [statistics.fmean(c[half:]) for c in found] for name, found in curves.items()}
+    differences = [a - b for a, b in zip(ends["vllm"], ends["torch"], strict=True)]
+    spread = max(statistics.stdev(values) for values in ends.values())
+    # A binomial bound for one seed's mean over the second half, as if samples were independent.
+    noise = 2 * (0.25 / (64 * (arguments.curve_steps - half))) ** 0.5
+    assert max(map(abs, differences)) <= max(2 * spread, 2 * noise), (ends, spread, noise)
+    return {
+        "second_half": ends,
+        "differences": differences,
+        "seed_spread": spread,
+        "curves": curves,
+    }
+
+
+CHECKS: dict[str, Callable[[Policy, Any, Path], dict[str, Any]]] = {
+    "tokens": check_tokens,
+    "weights": check_weights,
+    "training": check_training,
+    "server": check_server,
+    "curves": check_curves,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
