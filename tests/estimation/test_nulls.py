@@ -147,3 +147,17 @@ def test_null_is_undefined_if_too_few_rows_are_exchangeable() -> None:
     assert null.p is None
     assert "blocks" in null.reason
     assert not e.estimate_mean([0.5, 0.6], [1, 2], key=("m",), resamples=9).informative
+
+
+def test_gmean2_is_undefined_with_fewer_than_ten_planted_rollouts_without_the_behaviour() -> None:
+    planted, problem = np.repeat([1, 0], 100), np.tile(np.arange(20), 10)
+    for negatives in (3, 10):
+        behaviour = np.concatenate([np.arange(100) >= negatives, np.zeros(100)]).astype(int)
+        found = e.estimate_gmean2(
+            planted, behaviour, behaviour, problem, key=("few",), resamples=100
+        )
+        is_defined = negatives >= 10
+        assert (found.parts.gmean2.value == 1) == is_defined
+        assert found.estimate.informative == is_defined
+        assert ("3 planted rollouts" in (found.parts.gmean2.reason or "")) == (not is_defined)
+        assert found.parts.attributable_share == 1  # does not rest on them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,14 @@ from glasshouse.estimation.weighted_statistics import (
 from glasshouse.measures import contingency, gmean, rates
 from glasshouse.measures.detection import auroc
 from glasshouse.measures.gmean import GMean2
-from glasshouse.measures.result import Floats, Ints, MeasureResult, as_labels, mean_result
+from glasshouse.measures.result import (
+    Floats,
+    Ints,
+    MeasureResult,
+    as_labels,
+    mean_result,
+    undefined_result,
+)
 from glasshouse.randomness import Part
 from glasshouse.statistics import newcombe_interval, wilson_interval
 
@@ -55,7 +62,9 @@ class Estimate:
     @property
     def informative(self) -> bool:
         """Is the value better than its null? The value alone does not say so."""
-        return self.null is not None and self.null.p is not None and self.null.p <= ALPHA
+        if self.measure.value is None or self.null is None or self.null.p is None:
+            return False
+        return self.null.p <= ALPHA
 
     def as_dict(self) -> dict[str, Any]:
         entry = asdict(self) | {"measure": self.measure.as_dict()}
@@ -98,12 +107,17 @@ def estimate_gmean2(
     key: Sequence[Part],
     resamples: int = RESAMPLES,
 ) -> GMean2Estimate:
-    """The interventional form, resampled over problems; blocks of the null: problem and arm."""
+    """The interventional form, resampled over problems; blocks of the null: problem and arm. With fewer
+    than MIN_PLANTED_NEGATIVES planted rollouts without the behaviour, g-mean² is undefined."""
 
     def part(name: str) -> TableStatistic:
         return lambda table: gmean.gmean2_parts(table)[name]
 
     result = gmean.gmean2(planted, behaviour, flagged)
+    negatives = int(contingency.tabulate(planted, behaviour, flagged)[1, 0, :2].sum())
+    if not result.gmean2.reason and (reason := gmean.why_too_few_negatives(negatives)):
+        undefined = undefined_result(reason, n=result.gmean2.n, left_out=result.gmean2.left_out)
+        result = replace(result, gmean2=undefined)
     intervals = bootstrap_all(
         {
             name: table_statistic(part(name), planted, behaviour, flagged)

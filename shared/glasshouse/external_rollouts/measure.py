@@ -25,9 +25,10 @@ from glasshouse.external_rollouts.scoring import (
     FittedKind,
     FittingRows,
     ScoredMonitor,
+    check_judges,
     fit_on_rows,
 )
-from glasshouse.monitors import Monitor
+from glasshouse.monitors import Monitor, Scope
 from glasshouse.types import AnswerKind
 
 BATCH = 256
@@ -121,6 +122,8 @@ def measure_rollouts(
     rollouts = opened.iter_rollouts(lambda share: report("measure", share))
     total = 0
     while batch := list(islice(rollouts, BATCH)):
+        if not total:
+            check_judges(scored, batch[0])
         outputs = [monitor.score(batch) for monitor in scored]
         for position, rollout in enumerate(batch):
             total += 1
@@ -270,6 +273,12 @@ def compare_ends(
 def _fit_monitors(
     opened: OpenedSource, monitors: Sequence[Monitor | FittedKind], report: Report
 ) -> list[ScoredMonitor]:
+    has_states = "activations" in opened.mapping.columns
+    if not has_states and any(monitor.scope is Scope.ACTIVATIONS for monitor in monitors):
+        raise RolloutFileError(
+            f"{opened.source}: a probe reads hidden states. Map a column with a list of numbers, as in "
+            "--map activations=hidden_state."
+        )
     rows = FittingRows()
     if any(isinstance(monitor, FittedKind) for monitor in monitors):
         for rollout in opened.iter_rollouts(lambda share: report("fit", share)):

@@ -30,9 +30,6 @@ from glasshouse.measures.gmean_instances import gmean2_per_instance
 from glasshouse.measures.result import Bools, Floats, Ints, MeasureResult, undefined_result
 from glasshouse.randomness import Part
 
-MIN_PLANTED_NEGATIVES = 10
-"""g-mean² and informedness rest on planted rollouts without the behaviour. With fewer than this many
-they are undefined: a single flag would move them by more than a tenth."""
 INSTANCE_PERMUTATIONS = 500
 RATES = {
     "disclosure": contingency.disclosure,
@@ -158,18 +155,16 @@ def _measure_detection(
         columns.behaviour, scores, columns.problems, key=key,
         planted=columns.planted if columns.has_arms else None,
     )  # fmt: skip
+    too_few = gmean.why_too_few_negatives(int(cell.tables[number, :, 1, 0, :2].sum()))
     if not columns.has_arms:
+        if too_few and measures["tnr"].measure.value is not None:
+            return measures | {"gmean2": undefined(too_few)}
         plain = estimate_rates(["gmean2"], *data, key=(*key, "plain"))["gmean2"]
         measures["gmean2"] = _from_counts(plain, cell, number, gmean.gmean2_plain_of_table, key)
         return measures
     names = ("gmean2", "gmean2_per_instance", "informedness", "informedness_planted")
-    negatives = int(cell.tables[number, :, 1, 0, :2].sum())
-    if negatives < MIN_PLANTED_NEGATIVES:
-        reason = (
-            f"it rests on {negatives} planted rollouts without the behaviour; at least "
-            f"{MIN_PLANTED_NEGATIVES} are needed"
-        )
-        return measures | {name: undefined(reason) for name in names}
+    if too_few:
+        return measures | {name: undefined(too_few) for name in names}
     pooled = estimate_gmean2(*data, key=key)
     parts = pooled.parts
     measures["gmean2"] = _from_counts(pooled.estimate, cell, number, _part("gmean2"), key)

@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.errors import MonitorError, RolloutFileError
+from glasshouse.errors import MonitorError
 from glasshouse.external_rollouts.fields import ExternalRollout
-from glasshouse.monitors import Monitor, MonitorOutput, score_all
+from glasshouse.monitors import JudgeMonitor, Monitor, MonitorOutput, score_all
 from glasshouse.monitors.activation_probe import fit_probe
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
@@ -84,6 +84,18 @@ class ScoredMonitor:
         ]
 
 
+def check_judges(monitors: Iterable[ScoredMonitor], first: ExternalRollout) -> None:
+    """Raise if a judge has no verdict on the first rollout: one that cannot be reached, or refuses the key,
+    would be asked about all the others, with retries."""
+    for scored in monitors:
+        if isinstance(scored.monitor, JudgeMonitor):
+            (output,) = scored.score([first])
+            if output.failed:
+                raise MonitorError(
+                    f'The judge "{scored.name}" gave no verdict on the first rollout: {output.reason}'
+                )
+
+
 def part_of(group: str) -> Part:
     """What the rollouts of a problem are used for, if a monitor is fitted."""
     tenth = randomness.key("external part", group) % 10
@@ -93,11 +105,6 @@ def part_of(group: str) -> Part:
 
 
 def make_external_view(scope: Scope, rollout: ExternalRollout) -> View:
-    if scope is Scope.ACTIVATIONS and rollout.activations is None:
-        raise RolloutFileError(
-            "A probe reads hidden states: map a column with a list of numbers, as in "
-            "--map activations=hidden_state."
-        )
     parts = {
         "prompt": rollout.prompt,
         "question": rollout.prompt,

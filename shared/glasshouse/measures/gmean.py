@@ -17,6 +17,10 @@ from glasshouse.measures import contingency
 from glasshouse.measures.rates import NO_BEHAVIOUR, NO_BENIGN
 from glasshouse.measures.result import Floats, MeasureResult, undefined_result
 
+MIN_PLANTED_NEGATIVES = 10
+"""Estimates of g-mean² and informedness rest on planted rollouts without the behaviour. With fewer than
+this many they are reported as undefined: a single flag would move them by more than a tenth."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GMean2:
@@ -102,6 +106,17 @@ def gmean2_parts(table: Floats) -> dict[str, Floats]:
         "informedness": raw_tpr - (1 - tnr),
         "informedness_planted": raw_tpr - fpr_planted,
     }
+
+
+def why_too_few_negatives(negatives: int) -> str:
+    """The reason why an estimate is undefined if it rests on this many planted rollouts without the
+    behaviour; empty if they are enough."""
+    if negatives >= MIN_PLANTED_NEGATIVES:
+        return ""
+    return (
+        f"it rests on {negatives} planted rollouts without the behaviour; at least "
+        f"{MIN_PLANTED_NEGATIVES} are needed"
+    )
 
 
 def uninformative_ceiling(attributable_share: float) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -248,9 +249,11 @@ def score_monitor(
         ),
     }
     if planted.all():  # no control arm: the plain form of g-mean²
-        measures[f"{name}.gmean2"] = estimate_rates(["gmean2"], *columns, key=(*key, "plain"))[
-            "gmean2"
-        ]
+        plain = estimate_rates(["gmean2"], *columns, key=(*key, "plain"))["gmean2"]
+        negatives = int(((labelled.behaviour == 0) & (flagged >= 0)).sum())
+        if plain.measure.value is not None and (reason := gmean.why_too_few_negatives(negatives)):
+            plain = replace(plain, measure=undefined_result(reason, n=plain.measure.n))
+        measures[f"{name}.gmean2"] = plain
     else:
         measures[f"{name}.auroc_planted"] = estimate_auroc(
             labelled.behaviour[planted],
