@@ -64,7 +64,7 @@ class Watched:
         self.page.on("console", lambda message: self._log(message.type, message.text))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(60_000)
 
     def _log(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

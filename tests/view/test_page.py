@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import time
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from tests.view.conftest import Watched, serve
-from tests.view.example_runs import log_step, make_step, open_run, write_run
-from transformers import AutoModelForCausalLM
+from tests.view.example_runs import HOSTILE, log_step, make_step, open_run, write_run
 
+from glasshouse.models import load_policy
 from glasshouse.store import RolloutFilter, RolloutReader
 from glasshouse.view import token_entropy
 from glasshouse.view.library import Library
@@ -180,6 +181,51 @@ def test_every_other_view(watched: Watched) -> None:
     watched.problems = [p for p in watched.problems if "404" not in p]
 
 
+def test_keyboard_only(watched: Watched) -> None:
+    page = watched.open("#/run/plain")
+    page.get_by_role("heading", name="Reward").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.url.endswith("#/run/plain")
+    for _ in range(3):  # the slider is the first control of the page
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.type") == "range":
+            break
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("output.readout").inner_text() == "step 2"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    wait_for_count(page, 16)
+    assert "first=2&last=2" in page.url
+
+
+def test_downloads(watched: Watched, tmp_path: Path) -> None:
+    page = watched.open("#/run/plain")
+    panel = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
+    begins = {"CSV": b"step,Reward\r\n1,", "SVG": b"<svg", "PNG": b"\x89PNG"}
+    for kind, start in begins.items():
+        panel.locator("summary").click()
+        with page.expect_download() as download:
+            panel.get_by_role("button", name=kind).click()
+        assert download.value.suggested_filename == f"Reward.{kind.lower()}"
+        download.value.save_as(tmp_path / kind)
+        assert (tmp_path / kind).read_bytes().startswith(start)
+    assert b"<title>Reward</title>" in (tmp_path / "SVG").read_bytes()
+    page.goto(f"{watched.address}#/run/plain/rollouts?first=1&last=1")
+    page.locator(".item").first.wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV", exact=True).last.click()
+    download.value.save_as(tmp_path / "rollouts.csv")
+    with open(tmp_path / "rollouts.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    assert HOSTILE[:240] in rows[0]["text"]
+
+
 def test_narrow_screen_has_no_sideways_scroll(browser: Any, address: str) -> None:
     watched = Watched(browser, address, width=390)
     for state in ("", "#/run/plain", "#/run/plain/rollouts", "#/run/plain/timeline"):
@@ -216,6 +262,12 @@ def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
 ) -> None:
     run = write_run(tmp_path / "runs" / "run", steps=1, groups=1, samples=2)
     shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
+    row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
+    model = load_policy(str(MOCK_MODEL)).model
+    prompt, tokens = row["prompt_tokens"], row["tokens"]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    expected = torch.distributions.Categorical(logits=logits).entropy().tolist()
     # in this process, which has imported torch, instead of one of its own
     monkeypatch.setattr(token_entropy, "_run_program", token_entropy.entropies_of)
     with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
@@ -229,12 +281,6 @@ def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
         )
         assert not watched.problems
         watched.context.close()
-    row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
-    model = AutoModelForCausalLM.from_pretrained(MOCK_MODEL)
-    prompt, tokens = row["prompt_tokens"], row["tokens"]
-    with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
-    expected = torch.distributions.Categorical(logits=logits).entropy().tolist()
     assert titles == [f"entropy {value:.3f}" for value in expected]
     assert [float(t) for t in tints] == pytest.approx(
         [min(1, v / 1.5) for v in expected], abs=0.006

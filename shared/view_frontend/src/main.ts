@@ -193,6 +193,10 @@ if (snapshot) {
   live.title = "A snapshot: this file does not change while the run goes on. `glasshouse view` is the live page.";
   if (!location.hash.startsWith("#/")) history.replaceState(null, "", home);
 }
+document.querySelector(".skip")?.addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the state of the page
+  main.focus();
+});
 window.addEventListener("hashchange", render);
 document.addEventListener("keydown", onkey);
 window.addEventListener("unhandledrejection", (event) => announce(String((event.reason as Error)?.message ?? "")));
