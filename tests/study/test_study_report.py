@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from rich.console import Console
 from tests.report.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
 from tests.study import synthetic_study
 
-from glasshouse.report import figures
-from glasshouse.report.study_figures import LIGHT_COLOURS, spread_labels
+from glasshouse.report import figures, study_figures
+from glasshouse.report.study_figures import LIGHT_COLOURS, plan_figures, spread_labels
 from glasshouse.report.study_output import report_study
 from glasshouse.report.study_page import render_study_report, write_study_report
 from glasshouse.report.study_table import print_study
@@ -116,6 +117,24 @@ def test_a_study_with_gaps_or_without_questions_has_a_page() -> None:
         synthetic_study.make_study(questions=[]), synthetic_study.make_table()
     )
     assert no_questions.headline in render_study_report(no_questions, VERSIONS)
+
+
+def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Analysis) -> None:
+    axis = plan_figures(analysis)["effects"][1](LIGHT_COLOURS).axes[0]
+    drawn = [tuple(line.get_xdata()) for line in axis.lines]
+    for answer in analysis.answers:
+        differences = answer.comparison.effect.differences
+        assert len(differences) == answer.comparison.effect.paired.n
+        assert differences in drawn
+    for steps, lines in ((3, 1), (2, 0)):  # two points are no line
+        curve = replace(
+            analysis.curves[0], steps=(0, 5, 9)[:steps], mean=(0.9,) * steps, low=(0.7,) * steps,
+            high=(1.2,) * steps,
+        )  # fmt: skip
+        _, axis = figures.new_axes("")
+        study_figures._plot_curve(axis, curve, "#000000", "-", "o")
+        assert sum(line.get_linestyle() != "None" for line in axis.lines) == lines
+        assert axis.dataLim.y1 <= 1
 
 
 def test_labels_are_moved_apart_within_the_panel() -> None:

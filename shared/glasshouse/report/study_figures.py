@@ -35,6 +35,10 @@ DASHES = ("-", "--", ":")
 """For studies with more arms than colours."""
 LABEL_GAP = 0.075
 """Smallest distance between two labels, as a share of the panel's height."""
+MIN_LINE_POINTS = 3
+"""A line through two points would suggest a trend that nobody measured: they are drawn as points."""
+SEED_GAP = 0.13
+"""Distance of the seeds' dots below their mean, in rows of the figure of effects."""
 MAX_TITLE = 72
 """Longest line of a panel's title, in characters."""
 
@@ -120,6 +124,14 @@ def _plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str)
         [float("nan") if v is None else v for v in values]
         for values in (curve.mean, curve.low, curve.high)
     )
+    if bounds := lookup(
+        curve.measure
+    ).bounds:  # Student's interval may reach beyond what is possible
+        low, high = ([min(max(v, bounds[0]), bounds[1]) for v in values] for values in (low, high))
+    if len(curve.steps) < MIN_LINE_POINTS:
+        axis.plot(curve.steps, mean, marker, color=colour, ms=4.5)
+        axis.vlines(curve.steps, low, high, color=colour, linewidth=1.2, alpha=0.6)
+        return
     axis.plot(curve.steps, mean, dash, color=colour, linewidth=1.6, marker=marker, ms=3.5)
     axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
@@ -168,7 +180,7 @@ def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
     answers = [a for a in analysis.answers if _has_bounds(a.comparison.question.measure)]
     figure, axis = _new_panel(
         "effects",
-        "filled if shown; grey: null arm; bar: ceiling; shade: margin",
+        "filled: shown; dots: seeds; grey: null arm; bar: ceiling; shade: margin",
         (6.6, 0.75 + 0.62 * len(answers)),
     )
     axis.axvline(0, color=figures.INK, alpha=0.4, linewidth=0.8)
@@ -178,7 +190,7 @@ def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
         colour = colours[1 if answer.verdict is Verdict.OPPOSITE else 0]
         _plot_effect(axis, comparison.effect, -row, colour, filled=is_shown)
         if comparison.null:
-            _plot_effect(axis, comparison.null, -row - 0.3, figures.INK, filled=False, alpha=0.45)
+            _plot_effect(axis, comparison.null, -row - 0.32, figures.INK, filled=False, alpha=0.45)
         largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
         ceiling = largest.get(question.expect)
         if ceiling is not None:
@@ -208,6 +220,8 @@ def _plot_effect(
     axis: Any, contrast: Contrast, y: float, colour: str, filled: bool, alpha: float = 1.0
 ) -> None:
     p = contrast.paired
+    heights = [y - SEED_GAP] * len(contrast.differences)
+    axis.plot(contrast.differences, heights, "o", color=colour, ms=2.4, mew=0, alpha=0.5 * alpha)
     if p.effect is None or p.low is None or p.high is None:
         return
     axis.plot([p.low, p.high], [y, y], color=colour, linewidth=2, alpha=alpha)

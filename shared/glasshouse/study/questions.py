@@ -58,6 +58,8 @@ class Contrast:
     interaction: BaseInteraction
     """Base × arm."""
     ceiling: MaxEffect
+    differences: tuple[float, ...]
+    """The difference of each pair, for figures; not part of study.json, since the table has them."""
 
     @property
     def mean_difference(self) -> float | None:
@@ -271,6 +273,7 @@ class _Contrasts:
             paired=respect_bounds(paired, ceiling),
             ceiling=ceiling,
             interaction=estimate_interaction(list(differences.values()), bases),
+            differences=tuple(differences.values()),
         )
 
     def _unit_means(
