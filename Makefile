@@ -58,7 +58,7 @@ view-assets: ## build the front end of `glasshouse view` into the package (needs
 	@cd shared/view_frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 .PHONY: view-screenshots
-view-screenshots: $(VENV)/.ready ## docs/figures/view-*: train a run, record its page as it grows, and photograph the views (5 min)
+view-screenshots: $(VENV)/.ready ## docs/figures/view-*, report.png: train a run, record its page as it grows, photograph the views and the report (5 min)
 	@$(BIN)/python -m tools.view_screenshots $(ARGS)
 
 .PHONY: docs

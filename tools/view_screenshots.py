@@ -1,8 +1,9 @@
 """Photographs the page of a real run for the docs: `make view-screenshots`.
 
-Trains the example of training/example.rl (or takes a finished run: `--run DIR`), then writes its metrics
-and events again, step by step, into a folder that `glasshouse view` serves, and records the page as it grows:
-docs/figures/view-live.gif. Then it photographs the views: docs/figures/view-*.png.
+Trains and monitors the example of training/example.rl (or takes a finished run: `--run DIR`), then writes its
+metrics and events again, step by step, into a folder that `glasshouse view` serves, and records the page as it
+grows: docs/figures/view-live.gif. Then it photographs the views (docs/figures/view-*.png) and the report of the
+run, opened from disk (docs/figures/report.png).
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import sys
 import tempfile
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from glasshouse.report.run_page import write_run_report
 from glasshouse.store.run_directory import acquire_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
 LIVE_FRAMES = 20
-PICTURES = {
+PICTURES: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
+    "view-overview-light": ("#/run/{run}/overview", 1440, 900, "light"),
     "view-run-light": ("#/run/{run}?smooth=5", 1440, 900, "light"),
     "view-rollouts-light": ("#/run/{run}/rollouts?first=10&last=10", 1440, 900, "light"),
     "view-rollouts-dark": (
@@ -75,7 +78,10 @@ def main() -> int:
                     record_live(browser, address, run, served / run.name)
                 shutil.copytree(run, served / run.name, dirs_exist_ok=True)
                 if args.only != "live":
-                    photograph(browser, address, run.name)
+                    for name, (state, *screen) in PICTURES.items():
+                        photograph(browser, address + state.format(run=run.name), name, *screen)
+                    report = write_run_report([served / run.name], Path(folder) / "report.html")
+                    photograph(browser, report.as_uri(), "report", 1280, 1000, "light")
                 browser.close()
         finally:
             server.terminate()
@@ -88,6 +94,7 @@ def train_example(out: Path) -> Path:
     subprocess.run(
         [sys.executable, str(script), "evaluate.every=10", f"out={out}"], cwd=ROOT, check=True
     )
+    subprocess.run([sys.executable, "-m", "glasshouse", "monitor", str(out)], cwd=ROOT, check=True)
     return out
 
 
@@ -137,22 +144,26 @@ def append(file: Path, lines: list[str]) -> None:
         handle.writelines(lines)
 
 
-def photograph(browser: Browser, address: str, run: str) -> None:
-    for name, (state, width, height, scheme) in PICTURES.items():
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme
-        )
-        context.set_default_timeout(300_000)
-        page = context.new_page()
-        page.goto(address + state.format(run=run))
-        page.locator("h1").first.wait_for()
-        page.locator(".notice.loading").wait_for(state="detached")
-        if "rollouts" in name:
-            page.locator("article.rollout").first.wait_for()
-            page.get_by_text("indexed").wait_for(state="detached")
-        page.wait_for_timeout(800)
-        save_picture(page.screenshot(), FIGURES / f"{name}.png")
-        context.close()
+def photograph(
+    browser: Browser,
+    address: str,
+    name: str,
+    width: int,
+    height: int,
+    scheme: Literal["light", "dark"],
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context.set_default_timeout(300_000)
+    page = context.new_page()
+    page.goto(address)
+    page.locator("h1").first.wait_for()
+    page.locator(".notice.loading").wait_for(state="detached")
+    if "rollouts" in name:
+        page.locator("article.rollout").first.wait_for()
+        page.get_by_text("indexed").wait_for(state="detached")
+    page.wait_for_timeout(800)
+    save_picture(page.screenshot(), FIGURES / f"{name}.png")
+    context.close()
 
 
 def save_picture(data: bytes, file: Path) -> None:
