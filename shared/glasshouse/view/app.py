@@ -232,7 +232,7 @@ def _study(library: Library, request: Request) -> Any:
 def _timeline(library: Library, request: Request) -> Any:
     reader = library.open_run(request.query_params.get("run", "")).reader
     first = _integer(request, "first", max(1, reader.step - 19))
-    last = _integer(request, "last", first + 19)
+    last = _integer(request, "last", max(first, min(first + 19, reader.step)))
     return {
         **build_timeline(reader.metrics.rows, reader.events.rows, reader.config, first, last),
         "first": first,

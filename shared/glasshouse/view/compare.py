@@ -24,6 +24,9 @@ IGNORED_SECTIONS = (
 """Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
 CURVES = ("reward", "accuracy", "length", "kl", "entropy", "frac_zero_std")
 """Metrics of training steps that are compared, besides evaluations and measures."""
+CURVE_LABELS = {
+    "frac_zero_std": "zero-variance groups", "length": "completion length", "kl": "KL from the start",
+}  # fmt: skip
 MAX_RUNS = 40
 
 
@@ -127,12 +130,14 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
             if name in row
         ]
         if points:
-            label = {"frac_zero_std": "zero-variance groups", "length": "completion length"}.get(
-                name, name
-            )
+            label = CURVE_LABELS.get(name, name)
             curves[f"train.{name}"] = {
                 "label": f"{label}, training",
-                "unit": {"length": "tokens"}.get(name, ""),
+                "unit": {
+                    "length": "tokens",
+                    "kl": "nats per token",
+                    "entropy": "nats per token",
+                }.get(name, ""),
                 "bounds": (0, 1) if name in ("accuracy", "frac_zero_std") else None,
                 "points": points,
             }

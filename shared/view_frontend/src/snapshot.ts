@@ -61,7 +61,7 @@ function compareText(a: string, b: string): number {
 
 function cutTimeline(timeline: Timeline, params: Params): Timeline {
   const first = Math.max(timeline.first, Number(params["first"] ?? Math.max(1, timeline.step - 19)));
-  const last = Number(params["last"] ?? first + 19);
+  const last = Number(params["last"] ?? Math.max(first, Math.min(first + 19, timeline.step)));
   const spans = timeline.spans.filter((s) => s.step >= first && s.step <= last);
   const [start, end] = [Math.min(...spans.map((s) => s.start)), Math.max(...spans.map((s) => s.end))];
   const lanes = timeline.lanes.filter((lane) => spans.some((s) => s.lane === lane));

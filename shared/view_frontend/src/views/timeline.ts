@@ -77,7 +77,7 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
     replace(root, h("h2", { class: "offscreen" }, "How it runs"), toolbar,
       h("figure", { class: "panel wide" },
         h("figcaption", {}, h("h3", {}, "Timeline", h("span", { class: "unit" }, `steps ${steps[0]} to ${steps.at(-1)}, ${duration(end)}`)), figureMenu("timeline", () => svg, () => ({ columns: ["step", "phase", "process", "start s", "end s"], rows: data.spans.map((x) => [x.step, x.phase, x.lane, x.start, x.end]) }))),
-        h("div", { class: "legend" }, shares.map((x) => h("span", { class: `key c${PHASES.indexOf(x.phase)}` }, h("i", { "aria-hidden": "true" }), x.phase, h("b", {}, `${number(x.seconds, 1)} s`), h("span", { class: "range" }, `${Math.round((100 * x.seconds) / end)} %`)))),
+        h("div", { class: "legend" }, shares.map((x) => h("span", { class: `key c${PHASES.indexOf(x.phase)}` }, h("i", { "aria-hidden": "true" }), x.phase, h("b", {}, `${number(x.seconds, 1)} s`), data.lanes.length === 1 ? h("span", { class: "range" }, `${Math.round((100 * x.seconds) / end)} %`) : null))),
         svg),
       h("p", { class: "hint" }, "Gaps are evaluations, checkpoints (▲) and work outside the phases. ✕ marks a fault, respawn, resume or warning; ◆ an evaluation."),
       eventList(data));
