@@ -132,6 +132,21 @@ def test_verifiers_traces():
     assert 0 < sum(correct) < 18
 
 
+def test_verifiers_results(capsys):
+    """The same questions with `vf-eval` of version 0.1; a failed rollout has an empty completion."""
+    file = FIXTURES / "verifiers_results.jsonl"
+    report = glasshouse.measure(
+        file, {"arm": "info.planted", "group": "info.problem"}, monitors=[RULE], progress=False
+    )
+    measures = report.cells[0].measures
+    assert (report.format, report.rollouts, report.unanswered) == ("verifiers-results", 18, 2)
+    assert measures["has_cot"].measure.value == 1
+    assert measures["rollout_accuracy"].measure.value == measures["reward"].measure.value
+    assert 0 < measures["key.disclosure"].measure.value < 1
+    assert main(["measure", str(file)]) == 0
+    assert "2 without an answer" in capsys.readouterr().out
+
+
 def test_hugging_face_dataset_and_parquet_give_the_rows_of_json_lines(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

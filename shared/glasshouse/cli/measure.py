@@ -225,9 +225,9 @@ def _measure(args: argparse.Namespace) -> None:
         return
     console = make_console()
     fields = ", ".join(f"{name} = {column}" for name, column in report.mapping.items())
-    print(
-        terminal_safe(f"{report.source}: {report.rollouts:,} rollouts ({report.format}); {fields}")
-    )
+    left_out = f", {report.unanswered:,} without an answer left out" if report.unanswered else ""
+    counts = f"{report.rollouts:,} rollouts ({report.format}){left_out}"
+    print(terminal_safe(f"{report.source}: {counts}; {fields}"))
     print(terminal_safe(f"behaviour: {report.behaviour or 'no column says what it is'}"))
     for table in terminal.measure_tables(report):
         console.print(table)

@@ -62,6 +62,11 @@ def _expand_verifiers(episode: Row) -> Iterator[Row]:
         }
 
 
+def _expand_verifiers_results(row: Row) -> Iterator[Row]:
+    if row["completion"]:  # an empty list: the rollout failed before the model answered
+        yield row
+
+
 def _map_verifiers(row: Row) -> dict[str, str]:
     mapping = {name: name for name in ("id", "prompt", "completion", "reward")} | {"group": "key"}
     return mapping | ({"gold": "data.answer"} if "answer" in row["data"] else {})
@@ -146,6 +151,7 @@ FORMATS = (
         mapping=lambda row: {
             "prompt": "prompt", "completion": "completion", "reward": "reward", "group": "example_id",
         } | ({"gold": "answer"} if row.get("answer") is not None else {}),
+        expand=_expand_verifiers_results,
     ),
     RolloutFormat(
         name="inspect",

@@ -69,6 +69,8 @@ class MeasureReport:
     """What the behaviour is: where its label comes from."""
     monitors: Sequence[Mapping[str, Any]]
     rollouts: int
+    unanswered: int
+    """Rows that are left out, because the model did not answer: the other project marks them as failed."""
     cells: Sequence[MeasuredCell]
     """By checkpoint, then seed."""
     comparisons: Mapping[str, PairedComparison]
@@ -98,6 +100,7 @@ class MeasureReport:
             "behaviour": self.behaviour,
             "monitors": list(self.monitors),
             "rollouts": self.rollouts,
+            "unanswered": self.unanswered,
             "cells": cells,
             "comparisons": {name: asdict(c) for name, c in self.comparisons.items()},
         }
@@ -167,6 +170,7 @@ def measure_rollouts(
         behaviour=opened.behaviour,
         monitors=[_describe(monitor) for monitor in scored],
         rollouts=total,
+        unanswered=opened.unanswered,
         cells=measured,
         comparisons=compare_ends(measured, order),
     )
@@ -177,6 +181,7 @@ class OpenedSource:
 
     def __init__(self, source: Path, mapping: FieldMapping) -> None:
         self.source = source
+        self.unanswered = 0
         first = next(iter_rows(source), None)
         if first is None:
             raise RolloutFileError(f"{source} has no rows.")
@@ -197,9 +202,12 @@ class OpenedSource:
             yield self.mapping.read(row, number, str(self.source))
 
     def _iter_expanded(self, report: Callable[[float], None]) -> Iterator[Mapping[str, Any]]:
+        self.unanswered = 0
         for number, row in enumerate(iter_rows(self.source, report), 1):
             try:
-                yield from self.format.expand(row)
+                rollouts = list(self.format.expand(row))
+                self.unanswered += not rollouts
+                yield from rollouts
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 raise RolloutFileError(
                     f"{self.source}, row {number}: this is not a row of {self.format.name}: "
