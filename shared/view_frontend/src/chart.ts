@@ -240,6 +240,7 @@ export class LineChart {
 
   private drawCursor(): void {
     const at = this.cursor.x;
+    const clamp = clampTo(this.spec.bounds ?? null);
     const inside = at !== null && at >= this.spec.from && at <= this.spec.to;
     this.legend.replaceChildren(
       ...this.spec.lines.filter((l) => !l.faint).map((l) => {
@@ -251,7 +252,7 @@ export class LineChart {
           h("i", { "aria-hidden": "true" }),
           this.spec.lines.length > 1 || l.name !== this.spec.title ? l.name : null,
           h("b", {}, point ? number(point[1]) : "–"),
-          range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(range[1], 2)} to ${number(range[2], 2)}`) : null,
+          range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(clamp(range[1]), 2)} to ${number(clamp(range[2]), 2)}`) : null,
           l.dots && point && at !== null && point[0] !== at ? h("span", { class: "range" }, `step ${point[0]}`) : null,
         );
       }),

@@ -2,7 +2,8 @@
 
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  return plain(value, digits).replace("-", "−");
+  const text = plain(value, digits);
+  return (/[1-9]/.test(text) ? text : text.replace("-", "")).replace("-", "−");
 }
 
 function plain(value: number, digits: number): string {
