@@ -149,10 +149,20 @@ def test_a_code_change_rebuilds_no_dependency() -> None:
     ]
     assert not [line for line in copied if line.startswith("training")]
     template = (TEMPLATE / "Dockerfile").read_text()
-    order = ["pip install -r requirements.txt", "COPY shared/glasshouse", "ARG REVISION",
+    order = ["pip install -c constraints.txt -r requirements.txt", "COPY shared/glasshouse", "ARG REVISION",
              "COPY training/${EXPERIMENT} "]  # fmt: skip
     positions = [template.index(text) for text in order]
     assert positions == sorted(positions)
+
+
+def test_images_have_the_tested_versions() -> None:
+    """Every pip installation of the package or its dependencies uses constraints.txt."""
+    lines = (BASE_DOCKERFILE.read_text() + (TEMPLATE / "Dockerfile").read_text()).splitlines()
+    installs = [line for line in lines if "pip install" in line and "torch==" not in line]
+    assert len(installs) == 2
+    for line in installs:
+        assert re.search(r"pip install (-c|--constraint) constraints.txt ", line), line
+    assert "\n!constraints.txt\n" in (ROOT / ".dockerignore").read_text()
 
 
 def test_the_trainer_runs_as_uid_1000_with_one_thread_and_downloads_to_the_volume() -> None:
