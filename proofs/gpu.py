@@ -32,12 +32,12 @@ from typing import Any
 
 import torch
 
-from glasshouse.config import load_config
+from glasshouse.config import Config, load_config
 from glasshouse.errors import GlasshouseError
-from glasshouse.models.configured import read_size
 from glasshouse.models.devices import resolve_device, resolve_dtype
-from glasshouse.models.memory import describe, estimate_memory
 from glasshouse.models.provenance import software_versions
+from glasshouse.plan.memory import TracedModel, estimate_memory
+from glasshouse.plan.prompts import read_model_config, sample_prompts
 from glasshouse.store.run_directory import load_metrics
 from glasshouse.training import Trainer
 from proofs import device_checks
@@ -192,9 +192,16 @@ def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[
             for name in ("generate_tokens_per_second", "learn_tokens_per_second")
         },
         "peak_memory_gb": round(peak / 1e9, 3),
-        "estimated_memory_gb": describe(estimate_memory(read_size(model), config, training=True)),
+        "estimated_memory_gb": estimate(config),
         "logprob_diff_max": difference,
     }
+
+
+def estimate(config: Config) -> float:
+    """What `glasshouse plan` says about the peak."""
+    model = TracedModel.of(read_model_config(config.model))
+    [process] = estimate_memory(model, config, sample_prompts(config))
+    return round(process.peak / 1e9, 3)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from glasshouse.cli import main
 from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.models import configured, memory
-from glasshouse.models.memory import ModelSize, available_memory, check_memory, estimate_memory
+from glasshouse.models.memory import ModelSize, available_memory, check_generator_memory
+from glasshouse.plan import memory_check
 from glasshouse.models.policy import loading_error
 
 EIGHT_BILLION = ModelSize(8_000_000_000, hidden_size=4096, layers=32, vocabulary=150_000)
@@ -41,7 +42,7 @@ def test_run_that_cannot_start_is_refused_with_the_key(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     overrides = [override, "learn.lora_rank=2"] if "lora" in override else [override]
     if override == "memory":
-        monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
+        monkeypatch.setattr(memory_check, "available_memory", lambda device: 1_000_000)
         monkeypatch.setattr(configured, "load_policy", None)  # it is not loaded
         overrides = []
     out = tmp_path / "run"
@@ -52,28 +53,17 @@ def test_run_that_cannot_start_is_refused_with_the_key(
     assert not out.exists()
 
 
-def test_memory_estimate_counts_what_training_holds() -> None:
-    def total(*overrides: str, training: bool = True) -> float:
-        config = load_config([], ["generate.kv_cache_mb=1", *overrides])
-        return estimate_memory(EIGHT_BILLION, config, training=training).total / 8e9
-
-    assert total(training=False) == pytest.approx(8, rel=0.01)  # weights and their fused copy
-    assert total() == pytest.approx(28, rel=0.3)
-    assert total("dtype=bfloat16") < total() - 3.9
-    assert total("learn.lora_rank=16") < 16
-    few = ["learn.microbatch_tokens=100000"]
-    assert total(*few, "learn.activation_checkpointing=true") < total(*few) - 5
-
-
-def test_message_has_both_numbers_and_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generator_that_does_not_fit_is_refused_with_both_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = load_config([], ["model=org/big"])
     monkeypatch.setattr(memory, "available_memory", lambda device: 24_000_000_000)
     with pytest.raises(
-        ConfigError, match=r"org/big.*8,000 million.* GB on cpu.*24\.0 GB.*dtype=bfloat16"
+        ConfigError, match=r"org/big.*8,000 million.*64\.0 GB on cpu.*24\.0 GB.*dtype=bfloat16"
     ):
-        check_memory(EIGHT_BILLION, config, CPU, training=True)
-    monkeypatch.setattr(memory, "available_memory", lambda device: 400_000_000_000)
-    check_memory(EIGHT_BILLION, config, CPU, training=True)
+        check_generator_memory(EIGHT_BILLION, config, CPU)
+    monkeypatch.setattr(memory, "available_memory", lambda device: 64_000_000_000)
+    check_generator_memory(EIGHT_BILLION, config, CPU)
 
 
 def test_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from glasshouse.config import Config
 from glasshouse.models.chat_template import ChatOptions
 from glasshouse.models.devices import LARGE_MODEL_PARAMETERS, resolve_device, resolve_dtype
 from glasshouse.models.lora import add_adapters
-from glasshouse.models.memory import ModelSize, check_memory, keep_freed_memory
+from glasshouse.models.memory import ModelSize, check_generator_memory, keep_freed_memory
 from glasshouse.models.policy import (
     LOADING_ERRORS,
     Policy,
@@ -31,12 +31,12 @@ def load_configured_policy(
 
     `role` is that of the process: a `learner` uses `device`, a `generator` `generate.device`, and a
     `controller`, which only holds weights, the CPU. `index` numbers the processes of a role. `training`
-    adds adapters and counts the memory of an optimizer."""
+    adds adapters."""
     size = read_size(config.model)
     device = choose_device(config, size, role, index)
     dtype = resolve_dtype(config.dtype, device)
-    if role != "controller":
-        check_memory(size, config, device, training=training and role == "learner")
+    if role == "generator":  # training is checked as a whole, in `plan.memory_check`
+        check_generator_memory(size, config, device)
     if role != "controller" and device.type == "cpu" and size.parameters >= LARGE_MODEL_PARAMETERS:
         keep_freed_memory()
     policy = load_policy(config.model, ChatOptions.from_config(config.chat))

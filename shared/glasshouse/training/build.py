@@ -24,6 +24,7 @@ from glasshouse.generate import SamplingParams
 from glasshouse.learn import Algorithm, get_algorithm
 from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.policy import read_card
+from glasshouse.plan.memory_check import check_training_memory
 from glasshouse.rewards.penalties import Penalties
 from glasshouse.rewards.terms import validate_reward_terms
 from glasshouse.rollout import RolloutCollector
@@ -57,6 +58,8 @@ def build_training(config: Config, event: EventSink) -> TrainingParts:
     import_modules(config.imports)
     track.validate_trackers(config.trackers)
     configure_torch(config.threads)
+    card = Policy(config.model, None, None, read_card(config.model))
+    check_training_memory(fill_task_options(config, card))
     role = "learner" if config.backend == "local" else "controller"
     policy = load_configured_policy(config, training=True, role=role)
     config = fill_task_options(config, policy)

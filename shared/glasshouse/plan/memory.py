@@ -1,0 +1,300 @@
+"""Peak memory of a run, by process, phase and part, without loading the model's weights.
+
+    learn        one update of the learner          traced: `memory_trace`
+    generate     one batch of the generator         traced
+    checkpoint   copies that are made for saving    computed (on a GPU they are in the host's memory)
+
+With `backend: local` one process has all three phases; with `monarch` learners and generators are processes of
+their own. `glasshouse plan` prints the result, and training refuses to start if it does not fit
+(`memory_check`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from glasshouse.config import Config
+from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
+from glasshouse.generate.sampling import sample_tokens
+from glasshouse.learn import Learner, TrainingSample
+from glasshouse.models import llama
+from glasshouse.models.devices import DTYPES
+from glasshouse.models.lora import add_adapters
+from glasshouse.models.policy import Policy
+from glasshouse.plan.memory_trace import PARTS, Bytes, MemoryTrace, extrapolate
+from glasshouse.types import Request
+
+LEARN, GENERATE, CHECKPOINT = "learn", "generate", "checkpoint"
+PERSISTENT = ("weights", "reference", "gradients", "optimizer")
+"""Parts that the learner keeps between updates."""
+TRACED_LAYERS = (2, 3)
+"""A model of more, equal layers is traced with so many. In the first layer of a loop nothing of a previous
+layer is alive, so one layer would not do."""
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """The peak memory of one kind of process."""
+
+    role: str
+    """`learner`, `generator`, or `learner and generator`."""
+    count: int
+    """Processes of this kind."""
+    phases: dict[str, dict[str, int]]
+    """Bytes by phase and part at the peak of the phase."""
+
+    @property
+    def peak_phase(self) -> str:
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def peak(self) -> int:
+        return sum(self.phases[self.peak_phase].values())
+
+    @property
+    def largest_part(self) -> str:
+        """The part that takes most of the peak."""
+        parts = self.phases[self.peak_phase]
+        return max(parts, key=lambda part: parts[part])
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModel:
+    """A model that can be built on the meta device with any number of layers."""
+
+    config: Any
+    """transformers' configuration."""
+    parameters: int
+    has_equal_layers: bool
+
+    @classmethod
+    def of(cls, config: Any) -> TracedModel:
+        """Builds the model without memory for its weights."""
+        parameters = _count_parameters(_build(config))
+        layers = int(config.get_text_config().num_hidden_layers)
+        if layers <= max(TRACED_LAYERS):
+            return cls(config, parameters, has_equal_layers=False)
+        few, more = (_count_parameters(_build(_shorten(config, n))) for n in TRACED_LAYERS)
+        return cls(
+            config, parameters, few + (layers - TRACED_LAYERS[0]) * (more - few) == parameters
+        )
+
+    @property
+    def text_config(self) -> Any:
+        return self.config.get_text_config()
+
+    @property
+    def layers(self) -> int:
+        return int(self.text_config.num_hidden_layers)
+
+    def build(self, layers: int | None = None) -> Any:
+        """The model on the meta device, with so many layers."""
+        return _build(self.config if layers is None else _shorten(self.config, layers))
+
+    def trace(self, trace_layers: Callable[[int | None], MemoryTrace]) -> Bytes:
+        """The peak of the whole model; `trace_layers` runs the computation with so many layers."""
+        if not self.has_equal_layers:
+            return trace_layers(None).peak()
+        few, more = map(trace_layers, TRACED_LAYERS)
+        return extrapolate(few, more, self.layers - TRACED_LAYERS[0])
+
+    def count(self, count_layers: Callable[[int | None], int]) -> int:
+        """A number that is linear in the layers, for the whole model."""
+        if not self.has_equal_layers:
+            return count_layers(None)
+        few, more = map(count_layers, TRACED_LAYERS)
+        return few + (self.layers - TRACED_LAYERS[0]) * (more - few)
+
+
+def estimate_memory(
+    model: TracedModel, config: Config, prompts: Prompts, *, completion_tokens: int | None = None
+) -> list[ProcessMemory]:
+    """The memory of each kind of process of a run. `prompts` are prompts of the task, or of their length;
+    `completion_tokens` is the length of a completion, by default the maximum.
+
+    Example: `estimate_memory(TracedModel.of(AutoConfig.from_pretrained(folder)), config, prompts)[0].peak`
+    """
+    learner = estimate_learner(model, config, prompts, completion_tokens)
+    generator = estimate_generator(model, config, prompts)
+    kept = {part: learner[LEARN][part] for part in PERSISTENT}
+    kept["gradients"] = _trained_parameters(model, config) * 4
+    kept["optimizer"] = 2 * kept["gradients"]
+    if config.backend == "local":
+        if not config.generate.device:  # the generator uses the learner's weights
+            generator = {part: generator[part] + kept.get(part, 0) for part in PARTS}
+            generator["weights"] = kept["weights"]
+        phases = {**learner, GENERATE: generator}
+        return [ProcessMemory(role="learner and generator", count=1, phases=phases)]
+    monarch = config.monarch
+    return [
+        ProcessMemory(role="learner", count=monarch.learners, phases=learner),
+        ProcessMemory(role="generator", count=monarch.generators, phases={GENERATE: generator}),
+    ]
+
+
+def estimate_learner(
+    model: TracedModel, config: Config, prompts: Prompts, completion_tokens: int | None = None
+) -> dict[str, dict[str, int]]:
+    """Traces an update, after a first one that creates the optimizer's state."""
+    samples = choose_samples(config, prompts, completion_tokens or config.generate.max_tokens)
+
+    def trace_layers(layers: int | None) -> MemoryTrace:
+        policy = _trace_policy(model, config, layers)
+        trace = _start_trace(model, policy)
+        with trace:
+            learner = Learner.from_config(policy, config)
+            trace.add(learner.reference.parameters(), "reference")
+            learner.update(samples[:1])
+            trace.add((p.grad for p in learner.parameters if p.grad is not None), "gradients")
+            trace.add(
+                (t for s in learner.optimizer.state.values() for t in s.values()), "optimizer"
+            )
+            trace.clear_points()
+            learner.update(samples)
+        return trace
+
+    peak = dict(zip(PARTS, model.trace(trace_layers), strict=True))
+    phases = {LEARN: peak}
+    if config.device in ("cpu", "auto"):
+        phases[CHECKPOINT] = _checkpoint_memory(model, config, peak)
+    return phases
+
+
+def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, int]:
+    """Traces the start of the largest batch: prompts, and one token in every row."""
+    sampling = SamplingParams.from_config(config.generate)
+    longest = max(prompts, key=len)
+
+    def trace_layers(layers: int | None) -> MemoryTrace:
+        policy = _trace_policy(model, config, layers, adapters=False)
+        batch = _largest_batch(model, config, longest)
+        trace = _start_trace(model, policy)
+        with trace, torch.no_grad():
+            kind = LlamaDecoder if llama.is_supported(policy.model) else TransformersDecoder
+            decoder = kind(policy.model, policy.dtype)
+            group_size = max(len(request.keys) for request in batch)
+            logits = decoder.prefill(
+                [request.prompt for request in batch], group_size, sampling.max_tokens
+            )
+            trace.move("activations", "kv_cache")  # what is left of the prompts
+            noise = torch.empty(len(logits), device="meta")
+            tokens, _ = sample_tokens(logits, noise, sampling)
+            logits = decoder.step(tokens)
+            trace.move("activations", "kv_cache")
+            sample_tokens(logits, noise, sampling)
+        return trace
+
+    parts = dict(zip(PARTS, model.trace(trace_layers), strict=True))
+    if not llama.is_supported(model.build(2)):  # its cache grows with every token
+        parts["kv_cache"] = round(
+            parts["kv_cache"] * (len(longest) + sampling.max_tokens) / (len(longest) + 1)
+        )
+    return parts
+
+
+def choose_samples(config: Config, prompts: Prompts, tokens: int) -> list[TrainingSample]:
+    """Samples whose update needs as much memory as that of a whole step, but takes less time to trace: two
+    blocks of prompts, and three microbatches or more."""
+    limit = config.learn.microbatch_tokens
+    longest = max(map(len, prompts))
+    groups = min(config.data.groups_per_step, 2 * math.ceil(limit / longest) + 1)
+    wanted = min(
+        3 * max(1, limit // tokens) + 1, config.data.groups_per_step * config.generate.group_size
+    )
+    per_group = min(config.generate.group_size, max(2, math.ceil(wanted / groups)))
+    return [
+        TrainingSample(
+            prompt=(*prompts[group % len(prompts)][:-1], group),
+            tokens=[1] * tokens,
+            sampler_logprobs=[0.0] * tokens,
+            advantage=1.0,
+        )
+        for group in range(groups)
+        for _ in range(per_group)
+    ]
+
+
+def _largest_batch(model: TracedModel, config: Config, longest: tuple[int, ...]) -> list[Request]:
+    """The requests of one batch of training or evaluation, as `generate.kv_cache_mb` bounds them."""
+    generate, evaluate = config.generate, config.evaluate
+    groups = min(generate.chunk_size, config.data.groups_per_step)
+    rows = [(groups, generate.group_size)]
+    if evaluate.problems:
+        rows.append((min(generate.chunk_size, evaluate.problems), max(1, evaluate.samples)))
+    groups, samples = max(rows, key=math.prod)
+    described = SimpleNamespace(config=model.config)  # all that the split into batches needs
+    policy = Policy(config.model, described, None, {}, dtype=DTYPES[config.dtype])
+    request = Request(prompt=longest, keys=tuple(range(samples)))
+    generator = TorchGenerator(policy, generate.kv_cache_mb)
+    batches = generator._batches([request] * groups, SamplingParams.from_config(generate))
+    largest = max(batches, key=lambda batch: sum(len(r.keys) for _, r in batch))
+    return [request for _, request in largest]
+
+
+def _checkpoint_memory(
+    model: TracedModel, config: Config, learning: dict[str, int]
+) -> dict[str, int]:
+    """Saving holds the serialized weights and optimizer state beside those that are kept; adapters are merged
+    into a copy of the model first."""
+    trained = 4 * _trained_parameters(model, config)
+    weights = learning["weights"]
+    copies = weights + 2 * trained + (weights if config.learn.lora_rank else 0)
+    return {
+        **dict.fromkeys(PARTS, 0), "weights": weights, "reference": learning["reference"],
+        "gradients": trained, "optimizer": 2 * trained, "weight_copies": copies,
+    }  # fmt: skip
+
+
+def _trained_parameters(model: TracedModel, config: Config) -> int:
+    def count_layers(layers: int | None) -> int:
+        policy = _trace_policy(model, config, layers)
+        return sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+
+    return model.count(count_layers)
+
+
+def _trace_policy(
+    model: TracedModel, config: Config, layers: int | None, *, adapters: bool = True
+) -> Policy:
+    policy = Policy(config.model, model.build(layers), None, {}, dtype=DTYPES[config.dtype])
+    if adapters and config.learn.lora_rank:
+        with torch.device("meta"):
+            policy = add_adapters(
+                policy, config.learn.lora_rank, config.seed, config.learn.lora_targets
+            )
+    return policy
+
+
+def _start_trace(model: TracedModel, policy: Policy) -> MemoryTrace:
+    rounds = policy.dtype != torch.float32 and not llama.is_supported(policy.model)
+    trace = MemoryTrace(model.text_config.vocab_size, policy.dtype if rounds else None)
+    trace.add([*policy.model.parameters(), *policy.model.buffers()], "weights")
+    return trace
+
+
+def _build(config: Any) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+def _count_parameters(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _shorten(config: Any, layers: int) -> Any:
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+    text.num_hidden_layers = layers
+    return config

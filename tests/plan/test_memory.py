@@ -1,0 +1,76 @@
+"""Memory estimates: they follow the learner's own code, and do not depend on how the model is traced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
+
+from glasshouse.config import load_config
+from glasshouse.plan.memory import LEARN, TracedModel, estimate_learner, estimate_memory
+from glasshouse.plan.memory_trace import PARTS, MemoryTrace
+from glasshouse.plan.prompts import make_prompts
+
+SHAPE = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300,
+}  # fmt: skip
+KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config, "gemma3": Gemma3TextConfig}
+BASE = ("data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=16",
+        "learn.microbatch_tokens=32", "evaluate.problems=0")  # fmt: skip
+
+
+def model(kind: str = "llama", **changes: Any) -> TracedModel:
+    return TracedModel.of(KINDS[kind](**(SHAPE | changes)))
+
+
+def learner_parts(traced: TracedModel, *overrides: str) -> dict[str, int]:
+    config = load_config([], [*BASE, *overrides])
+    return estimate_learner(traced, config, make_prompts(20))[LEARN]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_extrapolated_peak_equals_that_of_the_whole_model(kind: str) -> None:
+    traced = model(kind)
+    assert traced.has_equal_layers
+    config = load_config([], list(BASE))
+    prompts = make_prompts(20)
+    [quick] = estimate_memory(traced, config, prompts)
+    [whole] = estimate_memory(replace(traced, has_equal_layers=False), config, prompts)
+    assert quick.phases == whole.phases
+
+
+def test_parts_that_are_kept_are_exact() -> None:
+    traced = model()
+    n = 4 * traced.parameters
+    parts = learner_parts(traced)
+    assert parts["reference"] == n
+    assert parts["optimizer"] == 2 * n
+    assert n <= parts["weights"] < n + 1000  # and the frequencies of the rotary embedding
+    assert set(parts) == set(PARTS)
+
+
+def test_settings_that_save_memory_save_it() -> None:
+    traced = model("qwen3", num_hidden_layers=2)
+    full = learner_parts(traced)
+    recomputed = learner_parts(traced, "learn.activation_checkpointing=true", "dtype=bfloat16")
+    assert recomputed["activations"] < full["activations"] / 2
+    assert recomputed["reference"] == full["reference"] / 2
+    adapters = learner_parts(traced, "learn.lora_rank=2")
+    assert adapters["optimizer"] < full["optimizer"] / 3
+
+
+def test_trace_counts_what_is_alive() -> None:
+    with MemoryTrace(vocabulary=7) as trace:
+        first = torch.empty(10, 10, device="meta")
+        second = first + 1
+        del first
+        third = second @ second
+        view = third[:5]
+        del second, third
+    assert sum(trace.current) == 400
+    assert sum(trace.peak()) == 800
+    assert view.shape == (5, 10)
