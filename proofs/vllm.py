@@ -49,7 +49,7 @@ from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_wei
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.learn.learner import accumulate_gradients
 from glasshouse.models import Policy, load_policy
-from glasshouse.store.run_directory import load_metrics
+from glasshouse.store.run_directory import load_events, load_metrics
 from glasshouse.tasks import make_task
 from glasshouse.training import Trainer
 from glasshouse.training.build import make_problem_stream
@@ -376,11 +376,10 @@ def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     started = time.monotonic()
     summary = trainer.train()
     killer.thread.join()
-    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    kinds = [event["kind"] for event in events]
     assert killer.killed
-    assert "fault" in kinds, kinds
-    assert "respawn" in kinds, kinds
+    assert load_events(out, "fault"), "the kill was not noticed"
+    respawns = load_events(out, "respawn")
+    assert respawns, "the server was not respawned"
     assert summary["steps_done"] == 4
     rows = load_metrics(out)
     worst = max(row["logprob_diff_max"] for row in rows)
@@ -388,7 +387,7 @@ def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     assert wait_for_exit(killer.killed)
     return {
         "killed": len(killer.killed),
-        "respawn_seconds": [event["seconds"] for event in events if event["kind"] == "respawn"],
+        "respawn_seconds": [event["seconds"] for event in respawns],
         "logprob_diff_max": worst,
         "run_seconds": round(time.monotonic() - started, 1),
     }
