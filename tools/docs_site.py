@@ -52,16 +52,18 @@ def linked_files(text: str, page: Path) -> Iterator[Path]:
     """The files, except Markdown, that a page links to or shows, relative to the root."""
     for match in LINK.finditer(text):
         path = resolve(match["target"], page)
-        if path is not None and path.is_file() and path.suffix != ".md":
+        if path is not None and path.is_file() and path.suffix not in (".md", ".ipynb"):
             yield path.relative_to(ROOT)
 
 
 def link_folders(text: str, page: Path) -> str:
     """The text with links to a folder replaced by links to its README.md, or by their text if it has none: a site
-    has no folder listings."""
+    has no folder listings. A link to a notebook leads to its page, which tools/tutorial.py writes."""
 
     def replace(match: re.Match[str]) -> str:
         path = resolve(match["target"], page)
+        if path is not None and path.suffix == ".ipynb":
+            return match[0].replace(".ipynb", ".md")
         if path is None or not path.is_dir():
             return match[0]
         if not (path / "README.md").is_file():

@@ -6,6 +6,7 @@ docs/documentation.md says which blocks are executed and which are only parsed. 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -45,11 +46,20 @@ BLOCK = re.compile(r"(?m)^```(sh|bash|python)\n(.*?)^```", re.DOTALL)
 
 
 def list_pages() -> list[str]:
-    listed = ["README.md", "SECURITY.md", "docs/*.md", "training/README.md"]
+    listed = ["README.md", "SECURITY.md", "docs/*.md", "docs/*.ipynb", "training/README.md"]
     command = ["git", "ls-files", *listed]
     return subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
+
+
+def read_page(page: str) -> str:
+    """The text of a page; of a notebook, its text cells. tests/docs/test_tutorial.py runs the others."""
+    text = (ROOT / page).read_text()
+    if not page.endswith(".ipynb"):
+        return text
+    cells = json.loads(text)["cells"]
+    return "\n".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "markdown")
 
 
 def find_commands(text: str) -> Iterator[list[str]]:
@@ -102,13 +112,13 @@ def check_command(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", list_pages())
 def test_commands_are_accepted(page: str) -> None:
-    for words in find_commands((ROOT / page).read_text()):
+    for words in find_commands(read_page(page)):
         check_command(words)
 
 
 @pytest.mark.parametrize("page", list_pages())
 def test_python_blocks_are_executed_or_say_why_not(page: str) -> None:
-    programs = find_programs((ROOT / page).read_text())
+    programs = find_programs(read_page(page))
     assert bool(programs) == (page in EXECUTED or page in IMPORTS_ONLY)
     for program in programs:
         tree = ast.parse(program, page)

@@ -25,6 +25,7 @@ def test_links_to_folders_lead_to_their_pages() -> None:
     assert link_folders("[a](studies#b)", page) == "[a](studies/README.md#b)"
     assert link_folders("[a](figures)", page) == "a"
     assert link_folders("[a](install.md)", page) == "[a](install.md)"
+    assert link_folders("[a](tutorial.ipynb#b)", page) == "[a](tutorial.md#b)"
     assert link_folders("[a](https://example.org/docs)", page) == "[a](https://example.org/docs)"
 
 
