@@ -33,7 +33,7 @@ from glasshouse.models.policy import load_policy, save_policy
 pytestmark = pytest.mark.xdist_group("packaged")
 MODULE = "glasshouse_test_weights"
 HIDDEN, HEADS, LAYERS, MLP = 64, 2, 1, 96
-WORDS = ["<|end|>", "<|start|>", *(chr(c) for c in range(33, 127)), "Ġ", "Ċ"]
+WORDS = ["<|end|>", "<|start|>", *(chr(c) for c in range(33, 127)), "Ġ", "Ċ", "ab"]
 CHAT = "{% for m in messages %}<|start|>{{ m['content'] }}<|end|>{% endfor %}<|start|>"
 
 
@@ -53,7 +53,7 @@ def write_gguf(path: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([3, 3, *[1] * (len(WORDS) - 2)])
-    writer.add_token_merges([])
+    writer.add_token_merges(["a b"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(0)
     writer.add_chat_template(CHAT)
