@@ -8,7 +8,7 @@ vLLM gets tokens and returns tokens; nothing is tokenised twice. Its weights com
 weight transfer interface, the first ones too: vLLM reads only the model's config from disk.
 
 The noise of a sample depends on its key only, as in `TorchGenerator`. vLLM's matrix products round
-differently and its batches depend on timing, so that tokens may differ where two are nearly equally likely.
+differently, so that tokens may differ where two are nearly equally likely.
 """
 
 from __future__ import annotations
