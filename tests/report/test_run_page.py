@@ -16,8 +16,10 @@ from glasshouse.cli import main
 from glasshouse.config import load_config
 from glasshouse.evaluation.monitor_run import monitor_run
 from glasshouse.measures.registry import lookup
+from glasshouse.report.monitor_table import monitor_table
 from glasshouse.report.post_train import MIN_REPORT_STEPS, report_after_training
 from glasshouse.report.run_page import name_runs, write_run_report
+from glasshouse.store.monitor_results import read_monitor_results
 from glasshouse.training import Trainer
 
 pytestmark = pytest.mark.xdist_group("run page")  # one worker makes the expensive fixture once
@@ -65,6 +67,16 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     assert before["question"] == after["question"]
     assert {row["kind"] for row in rows.values()} == {"train", "validation", "monitored"}
     assert page == write_run_report([trained]).read_text()
+
+
+def test_the_table_in_the_terminal_does_not_call_sampled_rollouts_greedy(trained: Path) -> None:
+    results = read_monitor_results(trained / "results")
+    assert results
+    console = Console(record=True, width=120)
+    console.print(monitor_table(results))
+    text = console.export_text()
+    assert lookup("interventions.accuracy").label in text
+    assert "greedy" not in text
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

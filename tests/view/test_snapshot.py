@@ -13,8 +13,9 @@ from tests.view.conftest import Watched
 from tests.view.example_runs import HOSTILE, write_run
 
 from glasshouse.cli import main
-from glasshouse.report.run_page import escape_json, write_run_report
+from glasshouse.report.run_page import write_run_report
 from glasshouse.view import snapshot
+from glasshouse.view.front_end import read_asset
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
 
@@ -101,8 +102,8 @@ def test_hostile_text_stays_text(watched: Watched, report: Path) -> None:
     assert page.locator("article img, article script, article pre a").count() == 0
     assert page.title() == "plain · Glasshouse"
     value = {"<!--</script>": "\u2028&amp;"}
-    assert json.loads(escape_json(json.dumps(value, ensure_ascii=False))) == value
-    assert not set("<>&\u2028") & set(escape_json(json.dumps(value, ensure_ascii=False)))
+    assert json.loads(snapshot.to_inline_json(value)) == value
+    assert not set("<>&\u2028") & set(snapshot.to_inline_json(value))
 
 
 def test_filters_agree_with_the_server(watched: Watched, library: Library) -> None:
@@ -147,7 +148,9 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
     data = read_data(file.read_text())
     sample = data["rollouts"]["seed-1"]
     assert 10 < len(sample["rows"]) < 60
-    assert len(json.dumps(sample["rows"])) < 45_000
+    marked_up = write_run(tmp_path / "markup", steps=1, groups=1, samples=8, texts=["<" * 3000] * 8)
+    size = write_run_report([marked_up], tmp_path / "d.html").stat().st_size
+    assert size < len(read_asset("app.js")) + len(read_asset("app.css")) + 40_000 + 40_000
     assert len(sample["highlights"]) == 3
     assert data["run"]["seed-1"]["metrics"]["steps"] == [1, 3, 6]
     watched = Watched(browser, file.as_uri())

@@ -54,7 +54,9 @@ def monitor_table(results: Results) -> Table:
             estimates = (subject["measures"].get(evaluation, {}).get(name) for subject in subjects)
             values = (format_number(_value(estimate)) for estimate in estimates)
             table.add_row(
-                escape(lookup(name).label_with_unit), *values, format_change(changes.get(name))
+                escape(lookup(f"{evaluation}.{name}").label_with_unit),
+                *values,
+                format_change(changes.get(name)),
             )
     return table
 

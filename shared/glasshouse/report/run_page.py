@@ -21,8 +21,8 @@ from glasshouse.store.verify import load_verified_config, verify_run
 from glasshouse.text import terminal_safe
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.front_end import read_asset
-from glasshouse.view.run_reader import RunReader, to_json
-from glasshouse.view.snapshot import build_snapshot
+from glasshouse.view.run_reader import RunReader
+from glasshouse.view.snapshot import build_snapshot, to_inline_json
 
 REPORT_FILE = "report.html"
 MAX_RUNS = 40
@@ -108,18 +108,11 @@ def render_run_report(readers: Sequence[RunReader], damage: dict[str, list[dict[
 <div id="app"></div>
 <noscript><p>{escape(terminal_safe(verdict))}</p><p>This page needs JavaScript for figures and rollouts. The command
 <code>glasshouse rollouts RUN</code> does not.</p></noscript>
-<script type="application/json" id="snapshot">{escape_json(to_json(snapshot).decode())}</script>
+<script type="application/json" id="snapshot">{to_inline_json(snapshot)}</script>
 <script type="module">{script}</script>
 </body>
 </html>
 """
-
-
-def escape_json(text: str) -> str:
-    """JSON of the same value in which nothing can end or open an element or a comment."""
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _hash(text: str) -> str:

@@ -11,7 +11,7 @@ from glasshouse.errors import RunDataError
 from glasshouse.monitors import Monitor
 from glasshouse.view.rollout_details import FrameCache, describe_rollout
 from glasshouse.view.rollout_index import Frame
-from glasshouse.view.suspicion import find_suspicions
+from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
 from glasshouse.view.text_monitors import score_rows
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ def _choose(last: list[Row], base: list[Row], monitors: Sequence[Monitor]) -> li
     verdicts = score_rows(monitors, others)
     for row, scores in zip(others, verdicts, strict=True):
         if reasons := find_suspicions(row, scores):
-            return [*chosen, (f"Worth a closer look: {next(iter(reasons.values()))}", row)]
+            return [*chosen, (f"Worth a closer look: {SUSPICIONS[next(iter(reasons))]}", row)]
     if others:
         worst = min(others, key=lambda row: (row["reward"] or 0, -_length(row), str(row["key"])))
         chosen.append(("After training: the lowest reward, the longest of those", worst))

@@ -37,7 +37,7 @@ INDEXED_ROLLOUTS = 6000
 CACHED_FRAMES = 64
 """Steps of the log that are kept in memory while rollouts are chosen from them."""
 ROLLOUT_BYTES = 2_500_000
-"""JSON of the included rollouts, of all runs together."""
+"""Size of the included rollouts in the file, of all runs together."""
 ROLLOUT_TEXT = 20_000
 """Characters of a prompt or completion."""
 PROBLEMS = 30
@@ -168,7 +168,7 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
                     reader.monitors, rollout_details.load_rollout(frames, cache, ref)
                 )
             )
-            used += len(to_json(row))
+            used += len(to_inline_json(row).encode())
             if used > size:
                 break
             rows[ref] = row
@@ -231,6 +231,17 @@ def shorten_rollout(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- parts -----------------------------------------------------------------------------------
+
+
+def to_inline_json(value: Any) -> str:
+    """JSON for an HTML page: nothing in it can end or open an element or a comment.
+
+    Example: `to_inline_json("</script>")` is `"\\u003c/script\\u003e"` with its quotes.
+    """
+    text = to_json(value).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def thin(items: Sequence[Item], limit: int) -> list[Item]:

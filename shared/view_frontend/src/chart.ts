@@ -1,14 +1,12 @@
 // Line charts in SVG that share one step axis: hovering one reads all, dragging zooms all.
 
-import { bisectCenter } from "d3-array";
 import { scaleLinear, type ScaleLinear } from "d3-scale";
 import { area, line } from "d3-shape";
 import { h, s, replace } from "./dom";
 import { figureMenu, type Table } from "./export";
 import { number } from "./format";
+import { clampTo, last, MIN_LINE_POINTS, nearest, thin, yDomain, type XY } from "./series";
 import type { Mark, Value } from "./types";
-
-export type XY = [number, Value];
 
 export interface Line {
   name: string;
@@ -64,12 +62,7 @@ export class Cursor {
 
 const MARGIN = { left: 46, right: 12, top: 8, bottom: 22 };
 const HEIGHT = 168;
-const MAX_POINTS = 1200;
-/** A line through two points would suggest a trend that nobody measured: they are drawn as points. */
-const MIN_LINE_POINTS = 3;
 const MAX_DOTS = 60;
-/** A share's axis ends where the values end if all of them are smaller. */
-const SMALL_SHARE = 0.4;
 /** Pixels between the intervals of neighbouring lines, which would hide each other. */
 const DODGE = 3;
 const QUIET_MARKS = new Set(["save", "start", "end"]);
@@ -192,7 +185,7 @@ export class LineChart {
   }
 
   private drawLine(l: Line, shift: number): SVGElement {
-    const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0])).y((p) => this.y(p[1]!));
+    const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0]) + shift).y((p) => this.y(p[1]!));
     const around = area<[number, Value, Value]>()
       .defined((b) => b[1] !== null && b[2] !== null)
       .x((b) => this.x(b[0])).y0((b) => this.y(b[1]!)).y1((b) => this.y(b[2]!));
@@ -209,8 +202,8 @@ export class LineChart {
         ? band.map((b) => b[1] === null || b[2] === null ? null
             : s("line", { class: "whisker", x1: this.x(b[0]) + shift, x2: this.x(b[0]) + shift, y1: this.y(b[1]), y2: this.y(b[2]) }))
         : null,
-      l.raw && isLine ? s("path", { class: "raw", d: path(thin(l.raw, this.spec)) }) : null,
-      isLine ? s("path", { class: "curve", d: path(thin(l.points, this.spec)) }) : null,
+      l.raw && isLine ? s("path", { class: "raw", d: path(thin(l.raw, this.spec.from, this.spec.to)) }) : null,
+      isLine ? s("path", { class: "curve", d: path(thin(l.points, this.spec.from, this.spec.to)) }) : null,
       dots
         ? known.map((p) => s("circle", { cx: this.x(p[0]) + shift, cy: this.y(p[1]!), r: 2.6 }))
         : null,
@@ -334,82 +327,4 @@ export class LineChart {
     });
     return `${this.spec.title}${this.spec.unit ? ` (${this.spec.unit})` : ""} by step. ${parts.join("; ")}`;
   }
-}
-
-/** Student's interval of a share may reach beyond 0 and 1; a figure shows only what is possible. */
-function clampTo(bounds: [number, number] | null): (value: Value) => Value {
-  return (value) => (value === null || !bounds ? value : Math.min(bounds[1], Math.max(bounds[0], value)));
-}
-
-/** Shares begin at 0 and end at 1, or earlier if all of them are small. */
-function yDomain(values: number[], bounds: [number, number] | null): [number, number] {
-  if (bounds && bounds[0] === 0 && bounds[1] === 1) {
-    const high = Math.max(0, ...values);
-    return [Math.min(0, ...values), high > 0 && high < SMALL_SHARE ? high : 1];
-  }
-  if (!values.length) return [0, 1];
-  let low = Math.min(...values);
-  let high = Math.max(...values);
-  if (low > 0 && low < 0.5 * high) low = 0;
-  if (low === high) [low, high] = [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
-  return [low, high];
-}
-
-export function nearest(points: XY[], x: number): XY | null {
-  if (!points.length) return null;
-  return points[bisectCenter(points.map((p) => p[0]), x)] ?? null;
-}
-
-function last(points: XY[]): XY | null {
-  for (let i = points.length - 1; i >= 0; i--) if (points[i]![1] !== null) return points[i]!;
-  return null;
-}
-
-/** At most MAX_POINTS of the visible points: the extremes of each bucket, so that no peak is lost. */
-function thin(points: XY[], spec: ChartSpec): XY[] {
-  const visible = points.filter((p) => p[0] >= spec.from - 1 && p[0] <= spec.to + 1);
-  if (visible.length <= MAX_POINTS) return visible;
-  const size = Math.ceil(visible.length / (MAX_POINTS / 2));
-  const kept: XY[] = [];
-  for (let start = 0; start < visible.length; start += size) {
-    const bucket = visible.slice(start, start + size).filter((p) => p[1] !== null);
-    if (!bucket.length) continue;
-    const low = bucket.reduce((a, b) => (b[1]! < a[1]! ? b : a));
-    const high = bucket.reduce((a, b) => (b[1]! > a[1]! ? b : a));
-    kept.push(...(low[0] <= high[0] ? [low, high] : [high, low]));
-  }
-  return kept;
-}
-
-/** Exponential moving average over about `window` steps, without the bias of its start. */
-export function smooth(points: XY[], window: number): XY[] {
-  if (window <= 1) return points;
-  const keep = 1 - 2 / (window + 1);
-  let sum = 0;
-  let weight = 0;
-  return points.map(([x, value]) => {
-    if (value === null) return [x, null];
-    sum = sum * keep + value;
-    weight = weight * keep + 1;
-    return [x, sum / weight];
-  });
-}
-
-/** A small curve without axes, for a table. */
-export function sparkline(points: XY[], label: string, bounds: [number, number] | null, color = 0): SVGSVGElement {
-  const [width, height] = [72, 26];
-  const known = points.filter((p) => p[1] !== null);
-  const svg = s("svg", { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  if (!known.length) return svg;
-  const xs = known.map((p) => p[0]);
-  const [low, high] = yDomain(known.map((p) => p[1]!), bounds);
-  const x = scaleLinear([Math.min(...xs), Math.max(...xs, Math.min(...xs) + 1)], [2, width - 4]);
-  const y = scaleLinear([low, high], [height - 3, 3]);
-  const path = line<XY>().x((p) => x(p[0])).y((p) => y(p[1]!));
-  const isLine = known.length >= MIN_LINE_POINTS;
-  svg.append(
-    s("g", { class: `line c${color}` }, isLine ? s("path", { class: "curve", d: path(known) }) : null,
-      (isLine ? known.slice(-1) : known).map((p) => s("circle", { cx: x(p[0]), cy: y(p[1]!), r: 2.4 }))),
-  );
-  return svg;
 }

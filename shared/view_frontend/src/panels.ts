@@ -1,6 +1,7 @@
 // Which curves a run's page shows, in which order, with units.
 
-import { smooth, type ChartSpec, type Line, type XY } from "./chart";
+import type { ChartSpec, Line } from "./chart";
+import { smooth, type XY } from "./series";
 import type { Measure, Run } from "./types";
 
 const RULES = ["tag", "boxed", "phrase", "last", "none"];

@@ -1,7 +1,8 @@
 // Several runs: configuration differences first, then curves by arm with a band over seeds.
 
 import { get } from "../api";
-import { Cursor, LineChart, smooth, type Line } from "../chart";
+import { Cursor, LineChart, type Line } from "../chart";
+import { smooth } from "../series";
 import { h, notice, replace, select } from "../dom";
 import { copy, download, toCsv, toMarkdown, type Table } from "../export";
 import { plural } from "../format";

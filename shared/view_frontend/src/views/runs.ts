@@ -1,7 +1,8 @@
 // All runs: status, progress, accuracy and monitorability; pick several to compare.
 
 import { get, listen } from "../api";
-import { sparkline, type XY } from "../chart";
+import type { XY } from "../series";
+import { sparkline } from "../sparkline";
 import { h, notice, replace, select } from "../dom";
 import { copy, download, toCsv, toMarkdown, type Table } from "../export";
 import { ago, duration, interval, number, plural } from "../format";
