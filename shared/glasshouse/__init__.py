@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from glasshouse.api.runs import Records, Run, open_run
     from glasshouse.api.studies import StudyResult, load_study, run_study
+    from glasshouse.api.supervised import SftResult, sft
     from glasshouse.api.training import TrainResult, resume, train
     from glasshouse.config import Config, load_config, override_config
     from glasshouse.errors import GlasshouseError
@@ -50,6 +51,7 @@ __all__ = [
     "Problem",
     "Records",
     "Run",
+    "SftResult",
     "StudyResult",
     "TrainResult",
     "check_task",
@@ -73,6 +75,7 @@ __all__ = [
     "resume",
     "reward",
     "run_study",
+    "sft",
     "train",
 ]
 
@@ -91,6 +94,7 @@ _MODULES = {
     ),
     "glasshouse.api.runs": ("Records", "Run", "open_run"),
     "glasshouse.api.studies": ("StudyResult", "load_study", "run_study"),
+    "glasshouse.api.supervised": ("SftResult", "sft"),
     "glasshouse.api.training": ("TrainResult", "resume", "train"),
     "glasshouse.config": ("Config", "load_config", "override_config"),
     "glasshouse.errors": ("GlasshouseError",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
 from glasshouse.learn.learner import TrainingSample, pack_microbatches
-from glasshouse.models import Policy, load_policy, tokenizer
+from glasshouse.models import Policy, llama, load_policy, tokenizer
+from glasshouse.models.chat_template import find_turn_end
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
+from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.pocket.recipe import Phase, Recipe
 
 HEAD_DIM = 32
@@ -65,18 +68,46 @@ def train_phase(
         for group in optimizer.param_groups:
             group["lr"] = phase.learning_rate * learning_rate_factor(step, phase.steps)
         samples = make_batch(recipe, phase, policy, steps_done + step)
-        tokens = sum(len(s.tokens) for s in samples)
         optimizer.zero_grad(set_to_none=True)
-        total_loss = 0.0
-        for microbatch in pack_microbatches(samples, recipe.microbatch_tokens):
-            batch = CompletionBatch.from_pairs([(s.prompt, s.tokens) for s in microbatch])
-            loss = -compute_logprobs(model, batch)[0].sum() / tokens
-            loss.backward()
-            total_loss += loss.item()
+        total_loss = compute_gradients(policy, samples, recipe.microbatch_tokens)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         progress(steps_done + step + 1, total_loss, time.perf_counter() - started)
     model.eval()
+
+
+def compute_gradients(
+    policy: Policy,
+    samples: Sequence[TrainingSample],
+    microbatch_tokens: int,
+    *,
+    recompute: bool = False,
+) -> float:
+    """Adds the gradient of the next-token loss (mean over all completion tokens) to the parameters;
+    returns the loss. `recompute`: activation checkpointing."""
+    model, tokens = policy.model, sum(len(s.tokens) for s in samples)
+    shared = None
+    if llama.is_supported(model) and is_large(model):  # computes what all prompts start with once
+        prompts = [s.prompt for s in samples]
+        shared = SharedPrefixes(model, prompts, dtype=policy.dtype, recompute=recompute)
+    total_loss = 0.0
+    for microbatch in pack_microbatches(samples, microbatch_tokens, count_prompts=not shared):
+        pairs = [(s.prompt, s.tokens) for s in microbatch]
+        if shared:
+            logprobs = shared.completion_logprobs(pairs)
+        else:
+            batch = CompletionBatch.from_pairs(pairs, policy.device)
+            logprobs, _ = compute_logprobs(model, batch, dtype=policy.dtype, recompute=recompute)
+        loss = -logprobs.sum() / tokens
+        loss.backward()
+        total_loss += loss.item()
+    if shared:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        gradients = shared.parameter_gradients([leaf.grad for leaf in shared.leaves], parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    return total_loss
 
 
 def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
@@ -104,11 +135,12 @@ def untrained_model(recipe: Recipe, tokenizer: Any) -> LlamaForCausalLM:
 def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[TrainingSample]:
     """The demonstrations of one step; each ends with the end-of-turn token."""
     rng = randomness.stream("demonstrations", recipe.name, recipe.seed, step)
+    end = find_turn_end(policy.tokenizer) or policy.tokenizer.eos_token_id
     samples = []
     for _ in range(recipe.batch_size):
         component, problem, text = phase.draw_demonstration(rng)
         _, prompt = policy.encode_prompt(component.task.messages(problem, component.style))
-        tokens = [*policy.tokenizer(text)["input_ids"], policy.tokenizer.eos_token_id]
+        tokens = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], end]
         samples.append(
             TrainingSample(prompt=prompt, tokens=tokens, sampler_logprobs=[], advantage=1.0)
         )

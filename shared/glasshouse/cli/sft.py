@@ -1,0 +1,71 @@
+"""`glasshouse sft`: a supervised warm start."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from glasshouse.cli.parser import add_command, add_imports
+from glasshouse.text import terminal_safe
+
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "sft",
+        _sft,
+        "train any model on demonstrations, as a base for RL",
+        "The result is a model folder. While it trains, its state is in OUT.training; the same command "
+        "continues it after Ctrl-C or a crash, bit for bit.",
+        [
+            "glasshouse sft smollm2 --recipe leaked-hint-0 --out models/smollm2-hint steps=40",
+            "glasshouse sft smollm2 --recipe mine.yaml --out models/mine learn.lora_rank=16",
+        ],
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model folder, a hub name, or a model by name"
+    )
+    parser.add_argument(
+        "--recipe",
+        required=True,
+        help="a built-in recipe, such as leaked-hint-0, or a YAML file with a mixture (docs/models.md)",
+    )
+    parser.add_argument("--out", required=True, help="the model folder to write")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=8,
+        metavar="N",
+        help="demonstrations per step (default: 8)",
+    )
+    parser.add_argument(
+        "--save-every", type=int, default=20, metavar="N", help="save every N steps (default: 20)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_imports(parser)
+    parser.add_overrides("steps, seed, device, dtype, chat.* and learn.*, as in learn.lora_rank=16")
+
+
+def _sft(args: argparse.Namespace) -> int:
+    from glasshouse.api.parts import import_modules
+    from glasshouse.api.supervised import sft
+
+    import_modules(args.imports)
+    try:
+        result = sft(
+            args.model, args.recipe, args.out, args.overrides,
+            batch_size=args.batch_size, save_every=args.save_every, progress=not args.quiet,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        command = shlex.join(["glasshouse", *sys.argv[1:]])
+        print(terminal_safe(f"interrupted; continue with: {command}"), file=sys.stderr)
+        return 130
+    if not args.quiet:
+        print(
+            terminal_safe(
+                f"written to {result.path}; use it with model={shlex.quote(str(result.path))}"
+            )
+        )
+    return 0
