@@ -81,9 +81,14 @@ def read_mixture(file: Path) -> tuple[MixtureComponent, ...]:
     try:
         content = RecipeFile.model_validate(read_yaml_file(file))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{file}: {key}: {first['msg']}.") from None
+        # a misspelt key is also a missing one: name what was written
+        errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        *parents, name = map(str, errors[0]["loc"])
+        message = errors[0]["msg"]
+        if errors[0]["type"] == "extra_forbidden":
+            known = MixtureEntry.model_fields if parents else RecipeFile.model_fields
+            message = f"unknown key.{did_you_mean(name, known)}"
+        raise ConfigError(f"{file}: {'.'.join([*parents, name])}: {message}") from None
     components = []
     for number, entry in enumerate(content.mixture):
         component = MixtureComponent(

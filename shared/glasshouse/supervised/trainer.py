@@ -133,7 +133,7 @@ def describe_settings(config: Config, recipe: Recipe) -> dict[str, Any]:
     )  # fmt: skip
     card = describe_training({}, recipe, config)
     settings = {
-        **card,
+        **{key: value for key, value in card.items() if key not in used},
         "phases": [phase.steps for phase in recipe.phases],
         "chat": config.chat.model_dump(mode="json"),
         "device": config.device,
