@@ -18,6 +18,7 @@ from glasshouse.cli import (
     inspect,
     measure,
     rollouts,
+    sft,
     study,
     track,
     train,
@@ -29,7 +30,7 @@ from glasshouse.text import terminal_safe
 
 GROUPS = {
     "start": (demo.add_commands,),
-    "train": (train.add_commands,),
+    "train": (train.add_commands, sft.add_commands),
     "inspect": (view.add_commands, rollouts.add_commands, inspect.add_commands),
     "measure": (measure.add_commands, study.add_commands),
     "scale out": (hosts.add_commands, track.add_commands),
