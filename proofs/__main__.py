@@ -26,6 +26,7 @@ PROOFS = {
     "view": ("view-proof", 10),
     "data": ("data-million", 10),
     "measure": ("measure-million", 5),
+    "models": ("packaged-models-proof", 5),
     "wheel": ("wheel-proof", 10),
     "parser": ("parser-proof", 15),
     "example": ("example-seeds", 10),
