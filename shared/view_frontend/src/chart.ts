@@ -154,7 +154,7 @@ export class LineChart {
     this.overlay.setAttribute("height", String(HEIGHT));
     replace(
       this.svg,
-      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 4, y: 0, width: Math.max(0, right - MARGIN.left) + 8, height: bottom + 4 })),
+      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 10, y: 0, width: Math.max(0, right - MARGIN.left) + 20, height: bottom + 4 })),
       this.axes(bottom, right),
       s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l, i) => this.drawLine(l, l.whiskers ? (i - (spec.lines.length - 1) / 2) * DODGE : 0))),
       this.drawMarks(bottom),
