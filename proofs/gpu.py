@@ -7,8 +7,10 @@
 1. Generation, learning, evaluation, monitoring and checkpoints of tiny models on the device, compared with
    the CPU in float32 within the tolerances of `device_checks.LIMITS`.
 2. An interrupted run resumes bitwise equal.
-3. 20 steps of the chosen model in float32 and bfloat16: tokens per second and peak memory, and whether the
-   log-probabilities of generator and learner agree.
+3. 20 steps of the chosen model in float32 and bfloat16: tokens per second, peak memory and what `glasshouse
+   plan` estimates, and whether the log-probabilities of generator and learner agree.
+4. If vLLM is installed (`make vllm-setup`), `proofs.vllm` in its environment: engine equality.
+5. If TRL is installed (`make bench` does it), seconds per step of TRL with the same model, problems and sizes.
 
 Exit code 0 if all checks pass, 1 if one fails, 2 without a GPU. The report is build/gpu/report.json. It is not part
 of `make proofs`, which needs no GPU.
@@ -21,6 +23,7 @@ import json
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +47,9 @@ from proofs import device_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"
 STEPS = 20
+TRL_STEPS = 4
+BENCH = device_checks.ROOT / ".venv-bench" / "bin" / "python"
+VLLM = device_checks.ROOT / ".venv-vllm" / "bin" / "python"
 MAX_LOGPROB_DIFF = {"float32": 1e-2, "bfloat16": 1.0}
 """Largest difference of a token's log-probability between generator and learner in the 20-step run."""
 
@@ -124,6 +130,12 @@ def list_checks(
     ]
     model, steps = arguments.model, arguments.steps
     for d in dtypes:
+        checks.append(
+            (f"seconds per step against TRL in {d}", partial(compare_trl, device, d, model))
+        )
+    if VLLM.exists():
+        checks.append(("vLLM as the engine", run_vllm_proof))
+    for d in dtypes:
         long = partial(measure, device, d, model, steps, work / f"long-{d}")
         checks.append((f"{steps} steps of {model} in {d}", long))
     return checks
@@ -195,6 +207,37 @@ def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[
         "estimated_memory_gb": estimate(config),
         "logprob_diff_max": difference,
     }
+
+
+def compare_trl(device: str, dtype: str, model: str) -> dict[str, Any]:
+    """Median seconds per step, the first step left out, of Glasshouse and of TRL one after the other."""
+    if not BENCH.exists():
+        return {"skipped": "TRL is not installed: make bench"}
+    settings = {
+        "model": model, "device": device, "dtype": dtype, "steps": TRL_STEPS, "task": "sum_digits",
+        "groups": 16, "group_size": 8, "max_tokens": 64, "learning_rate": 1e-4,
+    }  # fmt: skip
+    process = subprocess.run(
+        [str(BENCH), "-m", "proofs.gpu_trl", json.dumps(settings)],
+        cwd=device_checks.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr[-500:]
+    theirs = json.loads(process.stdout.splitlines()[-1])["seconds_per_step"]
+    with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
+        measure(device, dtype, model, TRL_STEPS, Path(folder) / "run")
+        rows = load_metrics(Path(folder) / "run")
+    phases = ("sample", "generate", "reward", "learn")
+    ours = statistics.median(sum(row["timing"].get(p, 0.0) for p in phases) for row in rows[1:])
+    return {"glasshouse_seconds": ours, "trl_seconds": theirs, "ratio": theirs / ours}
+
+
+def run_vllm_proof() -> dict[str, Any]:
+    process = subprocess.run(
+        [str(VLLM), "-m", "proofs.vllm"],
+        cwd=device_checks.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stdout[-500:] + process.stderr[-500:]
+    return {"output": process.stdout[-2000:]}
 
 
 def estimate(config: Config) -> float:

@@ -12,8 +12,8 @@ from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.models import configured, memory
 from glasshouse.models.memory import ModelSize, available_memory, check_generator_memory
-from glasshouse.plan import memory_check
 from glasshouse.models.policy import loading_error
+from glasshouse.plan import memory_check
 
 EIGHT_BILLION = ModelSize(8_000_000_000, hidden_size=4096, layers=32, vocabulary=150_000)
 CPU = torch.device("cpu")

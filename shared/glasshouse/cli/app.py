@@ -17,6 +17,7 @@ from glasshouse.cli import (
     hosts,
     inspect,
     measure,
+    plan,
     rollouts,
     sft,
     study,
@@ -33,7 +34,7 @@ GROUPS = {
     "train": (train.add_commands, sft.add_commands),
     "inspect": (view.add_commands, rollouts.add_commands, inspect.add_commands),
     "measure": (measure.add_commands, study.add_commands),
-    "scale out": (hosts.add_commands, track.add_commands),
+    "scale out": (plan.add_commands, hosts.add_commands, track.add_commands),
     "build": (build.add_commands, data.add_commands),
 }
 """The sections of `glasshouse --help`, and the modules with their commands."""

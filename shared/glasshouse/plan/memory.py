@@ -39,6 +39,8 @@ PERSISTENT = ("weights", "reference", "gradients", "optimizer")
 TRACED_LAYERS = (2, 3)
 """A model of more, equal layers is traced with so many. In the first layer of a loop nothing of a previous
 layer is alive, so one layer would not do."""
+VLLM_WORK_SPACE = 1_500_000_000
+"""Bytes of vLLM's activations and CUDA graphs: a listed value."""
 Prompts = Sequence[tuple[int, ...]]
 
 
@@ -60,6 +62,11 @@ class ProcessMemory:
     @property
     def peak(self) -> int:
         return sum(self.phases[self.peak_phase].values())
+
+    @property
+    def peaks(self) -> list[int]:
+        """One peak per process."""
+        return [self.peak] * self.count
 
     @property
     def largest_part(self) -> str:
@@ -125,14 +132,21 @@ def estimate_memory(
     Example: `estimate_memory(TracedModel.of(AutoConfig.from_pretrained(folder)), config, prompts)[0].peak`
     """
     learner = estimate_learner(model, config, prompts, completion_tokens)
-    generator = estimate_generator(model, config, prompts)
+    uses_vllm = config.generate.engine == "vllm"
+    generator = (estimate_vllm if uses_vllm else estimate_generator)(model, config, prompts)
     kept = {part: learner[LEARN][part] for part in PERSISTENT}
     kept["gradients"] = _trained_parameters(model, config) * 4
     kept["optimizer"] = 2 * kept["gradients"]
     if config.backend == "local":
         if not config.generate.device:  # the generator uses the learner's weights
+            engine = generator
             generator = {part: generator[part] + kept.get(part, 0) for part in PARTS}
             generator["weights"] = kept["weights"]
+            if uses_vllm and not config.generate.vllm.sleep:  # the engine keeps its memory
+                learner = {
+                    phase: {part: parts[part] + engine[part] for part in PARTS}
+                    for phase, parts in learner.items()
+                }
         phases = {**learner, GENERATE: generator}
         return [ProcessMemory(role="learner and generator", count=1, phases=phases)]
     monarch = config.monarch
@@ -200,6 +214,18 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
             parts["kv_cache"] * (len(longest) + sampling.max_tokens) / (len(longest) + 1)
         )
     return parts
+
+
+def estimate_vllm(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, int]:
+    """A vLLM engine: weights in the dtype of matrix products, the KV cache that it reserves, and its work
+    space, which is listed, not measured."""
+    shards = config.generate.vllm.tensor_parallel_size
+    return {
+        **dict.fromkeys(PARTS, 0),
+        "weight_copies": DTYPES[config.dtype].itemsize * model.parameters // shards,
+        "kv_cache": config.generate.kv_cache_mb << 20,
+        "activations": VLLM_WORK_SPACE,
+    }
 
 
 def choose_samples(config: Config, prompts: Prompts, tokens: int) -> list[TrainingSample]:

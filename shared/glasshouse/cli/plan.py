@@ -1,0 +1,137 @@
+"""`glasshouse plan`: what a run needs, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.cli.parser import add_command, add_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from glasshouse.api.planning import Plan
+
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "plan",
+        _plan,
+        "estimate memory, time and cost of a run, and suggest a layout",
+        "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
+        "planned on any machine. A folder with only a config.json will do. docs/plan.md explains the figures.",
+        [
+            "glasshouse plan training/example.rl/config.yaml",
+            'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB" --price 1.50',
+            "glasshouse plan config.yaml --run runs/try        # with the times that a run measured",
+        ],
+    )
+    parser.add_argument("config", metavar="CONFIG", help="the config file of the run")
+    parser.add_argument(
+        "--gpu", default="", metavar="NxGB",
+        help="GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--run",
+        dest="measured_run",
+        metavar="RUN",
+        help="a run of the same model: its times instead of listed throughput",
+    )
+    parser.add_argument(
+        "--price", type=float, metavar="PER_HOUR", help="price of one device per hour, for the cost"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, metavar="N",
+        help="length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--completion-tokens", type=int, metavar="N",
+        help="mean length of a completion (default: that of --run, else generate.max_tokens)",
+    )  # fmt: skip
+    parser.add_overrides("as for glasshouse train")
+    add_json(parser)
+
+
+def _plan(args: argparse.Namespace) -> None:
+    from glasshouse.api.planning import plan
+    from glasshouse.config import load_config
+    from glasshouse.console import make_console
+
+    result = plan(
+        load_config([args.config], args.overrides), gpu=args.gpu,
+        run=Path(args.measured_run) if args.measured_run else None, price=args.price,
+        prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens,
+    )  # fmt: skip
+    if args.json:
+        print(json.dumps(result.to_json(), indent=2))
+        return
+    console = make_console()
+    console.print(_memory_table(result))
+    for sentence in _sentences(result):
+        console.print(sentence, markup=False)
+    if result.layout.fits:
+        print(f"\n# suggested layout; paste into the config file\n{result.layout.lines()}", end="")
+
+
+def _memory_table(result: Plan) -> Table:
+    from rich.table import Table
+
+    device = result.device
+    table = Table(
+        title=f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
+        f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable\n"
+        f"prompts of {result.prompt_tokens} tokens, completions of {result.completion_tokens:.0f}; "
+        "peak memory of the configuration as it is, in GB",
+        title_justify="left",
+    )
+    table.add_column("part")
+    columns = [(process, phase) for process in result.processes for phase in process.phases]
+    for process, phase in columns:
+        name = process.role if process.count == 1 else f"{process.role} (each of {process.count})"
+        table.add_column(f"{name}: {phase}", justify="right")
+    for part in columns[0][0].phases[columns[0][1]]:
+        sizes = [process.phases[phase][part] for process, phase in columns]
+        if any(sizes):
+            table.add_row(part.replace("_", " "), *(_gigabytes(size) for size in sizes))
+    totals = [sum(process.phases[phase].values()) for process, phase in columns]
+    table.add_section()
+    table.add_row("total", *map(_gigabytes, totals))
+    return table
+
+
+def _sentences(result: Plan) -> list[str]:
+    worst = max(result.processes, key=lambda process: process.peak)
+    verdict = "It fits" if result.fits else "It does not fit"
+    sentences = [
+        f"{verdict}: the {worst.role} needs {_gigabytes(worst.peak)} GB in the phase {worst.peak_phase}, most of "
+        f"it {worst.largest_part.replace('_', ' ')}."
+    ]
+    if not result.layout.fits:
+        needed = max(process.peak for process in result.layout.processes)
+        sentences.append(
+            f"No layout fits: the smallest that was tried needs {_gigabytes(needed)} GB per device. Use a device "
+            "with more memory, a smaller model, or a smaller generate.max_tokens."
+        )
+    step = result.step
+    cost = (
+        ""
+        if result.cost is None
+        else f", {result.cost:,.2f} at {result.price:g} per device and hour"
+    )
+    sentences.append(
+        f"A step takes about {step.seconds:,.3g} s (generation {step.generate:,.3g}, learning {step.learn:,.3g}, "
+        f"other {step.other:,.3g}; {step.source}); {step.limit} limits it. {result.steps:,} steps: "
+        f"{_duration(result.hours)}{cost}, without evaluation."
+    )
+    return sentences
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3f}" if size < 1e9 else f"{size / 1e9:.1f}"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"

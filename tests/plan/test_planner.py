@@ -1,0 +1,141 @@
+"""`glasshouse plan`: its result, the lines to paste, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import Qwen3Config
+
+from glasshouse.cli import main
+from glasshouse.config import Config, load_config
+from glasshouse.errors import ConfigError
+from glasshouse.plan.accelerators import LISTED, TYPICAL, parse_accelerator
+from glasshouse.plan.layout import suggest_layout
+from glasshouse.plan.memory import TracedModel
+from glasshouse.plan.planner import plan_run
+from glasshouse.plan.prompts import make_prompts
+from glasshouse.plan.step_time import StepTime, estimate_step_time, kv_bytes_per_token
+
+ROOT = Path(__file__).parents[2]
+CONFIG = str(ROOT / "training" / "example.rl" / "config.yaml")
+SMALL = ["data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=8",
+         "learn.microbatch_tokens=16", "evaluate.problems=0"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's configuration without weights and tokenizer."""
+    folder = tmp_path_factory.mktemp("bare")
+    Qwen3Config(
+        vocab_size=500, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, tie_word_embeddings=True,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def test_plan_without_weights_suggests_lines_that_validate(
+    bare_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"model={bare_folder}", "steps=60", *SMALL, "--prompt-tokens", "12"]
+    assert main(["plan", CONFIG, *arguments, "--gpu", "2xA100", "--price", "2", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (
+        result["parameters"] == TracedModel.of(Qwen3Config.from_pretrained(bare_folder)).parameters
+    )
+    assert result["fits"]
+    assert result["layout"]["fits"]
+    [process] = result["processes"]
+    assert process["peak"] == max(sum(parts.values()) for parts in process["phases"].values())
+    hours = result["steps"] * result["step"]["seconds"] / 3600
+    assert result["cost"] == pytest.approx(hours * 2 * 2)
+    changes = result["layout"]["changes"]
+    assert changes["backend"] == "monarch"
+    assert changes["monarch.generators"] == 1
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    assert load_config([CONFIG], overrides).learn.microbatch_tokens >= 16
+
+
+def test_layout_uses_adapters_only_if_all_weights_do_not_fit(bare_folder: Path) -> None:
+    model = TracedModel.of(Qwen3Config.from_pretrained(bare_folder))
+    config = load_config([], SMALL)
+    prompts = make_prompts(12)
+    large = parse_accelerator("1x24GB")
+    layout = suggest_layout(model, config, large, prompts)
+    assert layout.fits
+    assert layout.changes["learn.lora_rank"] == 0
+    assert Config.model_validate(yaml.safe_load(layout.lines()))
+    assert not suggest_layout(
+        model, config, parse_accelerator("1x1GB"), prompts
+    ).fits  # the context
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--gpu", "four cards"], "--gpu"),
+        (["--gpu", "0x24GB"], "--gpu"),
+        (["--gpu", "1xH10"], "H100"),
+        (["--price", "-1"], "--price"),
+        (["--prompt-tokens", "0"], "--prompt-tokens"),
+        (["model=no/such/folder"], "no/such/folder"),
+        (["learn.lora_rnk=1"], "lora_rank"),
+        (["--run", "no-such-run"], "no-such-run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", CONFIG, *arguments]) == 2
+    message = capsys.readouterr().err
+    assert named in message
+    assert "Traceback" not in message
+
+
+def test_unreadable_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
+def test_accelerators_by_memory_and_by_name() -> None:
+    assert parse_accelerator("8x80GB").count == 8
+    assert parse_accelerator("1 x 80 GB").memory == 80 * 10**9
+    assert parse_accelerator("rtx 4090").bandwidth == 1008e9
+    assert {LISTED[name][0] for name in TYPICAL.values()} == set(TYPICAL)
+    with pytest.raises(ConfigError):
+        parse_accelerator("")
+    two = parse_accelerator("2x80GB")
+    assert two.can_hold([70 * 10**9, 70 * 10**9])
+    assert not two.can_hold([50 * 10**9, 50 * 10**9, 50 * 10**9])  # more processes than GPUs
+
+
+def test_time_of_a_step_is_worked_out_by_hand() -> None:
+    shape = Qwen3Config(
+        vocab_size=100, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    model = TracedModel.of(shape)
+    assert kv_bytes_per_token(model, 2) == 2 * 2 * 1 * 8 * 2
+    config = load_config(
+        [], ["data.groups_per_step=4", "generate.group_size=2", "learn.lora_rank=1"]
+    )
+    device = parse_accelerator("1xA100")
+    step = estimate_step_time(model, config, device, prompt_tokens=10, tokens=20)
+    learned = 4 * 10 + 8 * 20
+    assert step.learn == pytest.approx(4 * model.parameters * learned / (312e12 * 0.35))
+    assert step.limit == "generation"
+    assert step.seconds == pytest.approx(step.generate + step.learn + step.other)
+    overlapping = StepTime(source="", generate=3, learn=2, other=1, overlaps=True)
+    assert overlapping.seconds == 4
+
+
+def test_times_of_a_run_of_another_model_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glasshouse.plan import step_time
+
+    monkeypatch.setattr(step_time, "load_run_config", lambda run: load_config([], ["model=a/b"]))
+    with pytest.raises(ConfigError, match="a/b"):
+        plan_run(load_config([], SMALL), run=tmp_path)
