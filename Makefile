@@ -30,7 +30,7 @@ ifdef EXP
 	@$(BIN)/python tests/run_test.py $(EXP)
 else
 	@echo "[1/2] format, lint, direction of imports, Dockerfiles"
-	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile*
 	@$(BIN)/lint-imports | tail -n 3
 	@echo "[2/2] tests, two at a time; meanwhile types, and every experiment on mock assets (printed at the end)"
 	@{ $(BIN)/mypy && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
@@ -140,6 +140,10 @@ weight-tree-proof: $(VENV)/.ready ## weights reach several hosts through each ot
 .PHONY: forecast-proof
 forecast-proof: $(VENV)/.ready ## predicted against measured step times with 1, 2 and 4 generators; needs a quiet machine (5 min)
 	@$(BIN)/python -m proofs.forecast $(ARGS)
+
+.PHONY: plan-proof
+plan-proof: $(VENV)/.ready ## estimated against measured peak memory: pocket, and MODELS="smollm2 gemma3-270m" (5 min each)
+	@$(BIN)/python -m proofs.plan_memory $(MODELS) $(ARGS)
 
 .PHONY: coverage-proof
 coverage-proof: $(VENV)/.ready ## intervals of studies cover what they should, over bases and seeds (1 min)

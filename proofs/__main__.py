@@ -21,6 +21,7 @@ PROOFS = {
     "monarch": ("monarch-proof", 5),
     "weights": ("weight-tree-proof", 2),
     "forecast": ("forecast-proof", 5),
+    "plan": ("plan-proof", 1),
     "trackers": ("track-proof", 5),
     "hosts": ("hosts-proof", 5),
     "view": ("view-proof", 10),
