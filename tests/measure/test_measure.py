@@ -279,6 +279,9 @@ def test_bad_mappings(tmp_path):
     check_error(
         tmp_path, rows, "completion", map={"completion": "completion", "answer": "completion"}
     )
+    check_error(tmp_path, make_rows(4, hint="3"), "label", "hint")
+    check_error(tmp_path, rows, "--planted", "x", planted="x", control="x")
+    check_error(tmp_path, rows, "--steps-per-checkpoint", "-3", steps_per_checkpoint=-3)
     check_error(tmp_path, [{"text": "a"}], "completion", "text")
     assert issubclass(RolloutFileError, glasshouse.GlasshouseError)
     with pytest.raises(MonitorError, match="ngrams"):

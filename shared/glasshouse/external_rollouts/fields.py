@@ -78,6 +78,8 @@ class FieldMapping:
         pairs = (
             list(texts.items()) if isinstance(texts, Mapping) else [_parse_pair(t) for t in texts]
         )
+        if planted and planted == control:
+            raise RolloutFileError(f'--planted and --control are both "{planted}".')
         columns: dict[str, str] = {}
         for name, column in pairs:
             if name not in FIELDS:
@@ -106,6 +108,11 @@ class FieldMapping:
             raise RolloutFileError(
                 f"{source}: no column is mapped to completion. Columns: {', '.join(sorted(first))}. "
                 "Write for example --map completion=COLUMN."
+            )
+        if "label" in self.columns and "hint" in self.columns:
+            raise RolloutFileError(
+                f"{source}: label and hint both say what the behaviour is. Ignore one of them, with --map hint= "
+                "or --map label=."
             )
         for name, column in self.columns.items():
             if _look_up(first, column) is MISSING:

@@ -115,6 +115,10 @@ def measure_rollouts(
     report: Report = lambda what, share: None,
 ) -> MeasureReport:
     """Measure a file or folder. Fitted monitors need a first pass over it."""
+    if steps_per_checkpoint < 0:
+        raise RolloutFileError(
+            f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
+        )
     opened = OpenedSource(source, mapping)
     names = [monitor.name for monitor in monitors]
     if len(set(names)) != len(names):

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from glasshouse.measures import contingency
 from glasshouse.measures.rates import NO_BEHAVIOUR, NO_BENIGN
 from glasshouse.measures.result import Floats, MeasureResult, undefined_result
+from glasshouse.text import count_noun
 
 MIN_PLANTED_NEGATIVES = 10
 """Estimates of g-mean² and informedness rest on planted rollouts without the behaviour. With fewer than
@@ -114,7 +115,7 @@ def why_too_few_negatives(negatives: int) -> str:
     if negatives >= MIN_PLANTED_NEGATIVES:
         return ""
     return (
-        f"it rests on {negatives} planted rollouts without the behaviour; at least "
+        f"it rests on {count_noun(negatives, 'planted rollout')} without the behaviour; at least "
         f"{MIN_PLANTED_NEGATIVES} are needed"
     )
 
