@@ -219,12 +219,12 @@ def _replace_functions(dtype: torch.dtype | None) -> Iterator[None]:
 
     F.scaled_dot_product_attention = attend  # type: ignore[assignment]
     if dtype is not None:
-        F.linear = lambda *args: linear(*map(convert, args))  # type: ignore[assignment]
-        torch.matmul = lambda *args: matmul(*map(convert, args))  # type: ignore[assignment]
+        F.linear = lambda *args: linear(*map(convert, args))
+        torch.matmul = lambda *args: matmul(*map(convert, args))
     try:
         yield
     finally:
-        F.scaled_dot_product_attention, F.linear = attention, linear  # type: ignore[assignment]
+        F.scaled_dot_product_attention, F.linear = attention, linear
         torch.matmul = matmul
 
 
