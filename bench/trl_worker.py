@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import GenerationConfig, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from worker_process import Port, Reply
-from workload import LEARNING_RATE, STYLE, Workload
+from workload import STYLE, Workload
 
 from glasshouse import tasks
 from glasshouse.models import load_policy
@@ -98,7 +98,7 @@ class TRLWorker:
             "max_completion_length": work.max_new_tokens,
             "max_steps": MAX_STEPS,
             "shuffle_dataset": False,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": work.learning_rate,
             "lr_scheduler_type": "constant",
             "weight_decay": 0.0,
             "max_grad_norm": 1.0,

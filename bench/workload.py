@@ -53,6 +53,7 @@ class Workload:
     group_size: int
     max_tokens: int
     seed: int = 0
+    learning_rate: float = LEARNING_RATE
 
     @property
     def folder(self) -> str:
@@ -74,6 +75,7 @@ class Workload:
         skip: bool = True,
         chunk_size: int = 32,
         gradient_blocks: int = 1,
+        learn: dict[str, Any] | None = None,
         **overrides: Any,
     ) -> Config:
         """The Glasshouse config of this workload; with a policy, at the difficulty it was trained on."""
@@ -90,9 +92,10 @@ class Workload:
             },
             "learn": {
                 "algorithm": "grpo",
-                "learning_rate": LEARNING_RATE,
+                "learning_rate": self.learning_rate,
                 "skip_zero_advantage": skip,
                 "gradient_blocks": gradient_blocks,
+                **(learn or {}),
             },
             "evaluate": {"problems": 0},
         }

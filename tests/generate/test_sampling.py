@@ -286,3 +286,27 @@ def test_noise_is_inside_the_open_interval() -> None:
 def test_invalid_sampling_params_are_named(invalid: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(invalid))):
         SamplingParams(**{"max_tokens": 1, **invalid})
+
+
+@pytest.mark.parametrize("size", [8192, 10_001])
+def test_large_vocabulary_is_sampled_like_a_small_one(size: int) -> None:
+    """The tokens of the cumulative distribution in float64, but where the noise is within rounding of a
+    border; tokens of probability 0 never."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, size, generator=generator)
+    logits[:, torch.randperm(size, generator=generator)[: size // 2]] = -torch.inf
+    logits[:, -1] = 11.0  # likely, at the border of the last block
+    uniform = noise(len(logits))
+    tokens, logprobs = sample_tokens(logits, uniform, PLAIN)
+    expected = logits.double().log_softmax(-1)
+    assert torch.isfinite(logprobs).all()
+    assert (tokens == size - 1).sum() > 10
+    torch.testing.assert_close(
+        logprobs, expected.gather(-1, tokens[:, None])[:, 0].float(), atol=1e-5, rtol=1e-5
+    )
+    cumulative = expected.exp().cumsum(-1)
+    plain = torch.searchsorted(cumulative, uniform[:, None].double())[:, 0]
+    assert (tokens == plain).float().mean() > 0.99
+    for extreme in (torch.finfo(torch.float32).tiny, 1 - 2**-24):
+        tokens, _ = sample_tokens(logits, torch.full_like(uniform, extreme), PLAIN)
+        assert torch.isfinite(logits.gather(-1, tokens[:, None])).all()

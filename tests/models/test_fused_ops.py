@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from glasshouse.models import fused_ops
 from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear, token_logprobs
 
 
@@ -36,8 +37,12 @@ def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
     assert torch.autograd.gradcheck(gated_mlp_output, arguments)
 
 
+@pytest.mark.parametrize("large_from", [8192, 2])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_token_logprobs_equal_a_log_softmax(temperature: float) -> None:
+def test_token_logprobs_equal_a_log_softmax(
+    monkeypatch: pytest.MonkeyPatch, temperature: float, large_from: int
+) -> None:
+    monkeypatch.setattr(fused_ops, "LARGE_VOCABULARY", large_from)
     hidden, head = random_tensors((6, 4), (9, 4))
     targets = torch.tensor([0, 3, 8, 8, 1, 2])
     plain = (hidden @ head.t() / temperature).log_softmax(-1)[torch.arange(6), targets]

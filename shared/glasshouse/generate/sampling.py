@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.config import GenerateConfig
 from glasshouse.errors import ConfigError
+from glasshouse.models.fused_ops import LARGE_VOCABULARY
+
+BLOCK = 256
+"""Tokens per block of a large vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,8 @@ def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tu
     greedy = sampling.temperature == 0
     if not greedy and sampling.temperature != 1:
         logits = logits / sampling.temperature
+    if not greedy and not sampling.is_truncated and logits.shape[-1] >= LARGE_VOCABULARY:
+        return _sample_by_block(logits, noise)
     normaliser = logits.logsumexp(-1, keepdim=True)
     if greedy:
         tokens = logits.argmax(-1, keepdim=True)
@@ -80,6 +87,27 @@ def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tu
         tokens = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:])
         tokens.clamp_(max=logits.shape[-1] - 1)
     return tokens[:, 0], (logits.gather(-1, tokens) - normaliser)[:, 0]
+
+
+def _sample_by_block(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for a large vocabulary, with one exponential per logit and without cumulative sums of all
+    probabilities: first the block of tokens in which the number falls is found, then the token in it."""
+    maximum = logits.amax(-1, keepdim=True)
+    weights = (logits - maximum).exp_()
+    if missing := -logits.shape[-1] % BLOCK:
+        weights = F.pad(weights, (0, missing))
+    weights = weights.unflatten(-1, (-1, BLOCK))  # (R, V / BLOCK, BLOCK)
+    ends = weights.sum(-1).cumsum(-1)  # (R, V / BLOCK)
+    total = ends[:, -1:]
+    position = noise[:, None] * total
+    block = torch.searchsorted(ends, position).clamp_(max=ends.shape[1] - 1)  # (R, 1)
+    inside = weights.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1)
+    start = F.pad(ends, (1, 0)).gather(1, block)
+    # the sums of a block may round differently: never past its last token of positive probability
+    position = torch.minimum(position - start, inside[:, -1:])
+    tokens = block * BLOCK + torch.searchsorted(inside, position).clamp_(max=BLOCK - 1)
+    tokens.clamp_(max=logits.shape[-1] - 1)
+    return tokens[:, 0], (logits.gather(-1, tokens) - maximum - total.log())[:, 0]
 
 
 def truncate_probabilities(probabilities: Tensor, sampling: SamplingParams) -> Tensor:

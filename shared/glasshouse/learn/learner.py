@@ -110,13 +110,14 @@ class Learner:
         self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
-        self.reference = copy.deepcopy(policy.model).requires_grad_(False)
-        if policy.dtype != torch.float32:  # it is never updated, so it needs no float32 weights
-            self.reference.to(policy.dtype)
+        self.reference = copy_reference(policy)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        # one pass over memory without temporary copies, on the CPU; other bits, so not for small models
+        fused = self.is_large and policy.device.type == "cpu"
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
-        )
+            self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay,
+            foreach=not fused, fused=fused,
+        )  # fmt: skip
 
     @classmethod
     def from_config(cls, policy: Policy, config: Config) -> Learner:
@@ -199,16 +200,21 @@ class Learner:
         """One optimizer step. `rows` and `tokens` count the whole step, skipped rows included."""
         metric_sums: dict[str, float] = {}
         loss, logprob_diffs = 0.0, list[torch.Tensor]()
-        for parameter in self.parameters:  # zeros, not None: AdamW's momentum moves them even so
-            parameter.grad = torch.zeros_like(parameter)
+        for parameter in self.parameters:  # a large model's gradients are not allocated in advance
+            parameter.grad = None if self.is_large else torch.zeros_like(parameter)
         for block in self._compute_gradients(samples, rows, tokens):
             loss += block.loss
             logprob_diffs.append(block.logprob_diffs)
             for name, value in block.metric_sums.items():
                 metric_sums[name] = metric_sums.get(name, 0.0) + value
             for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
-                if gradient is not None:
+                if gradient is not None and parameter.grad is None:
+                    parameter.grad = gradient
+                elif gradient is not None:
                     parameter.grad += gradient
+        for parameter in self.parameters:
+            if parameter.grad is None:  # AdamW's momentum moves parameters without gradient, too
+                parameter.grad = torch.zeros_like(parameter)
         limit = self.config.max_grad_norm or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
         if not math.isfinite(norm):
@@ -258,6 +264,8 @@ class Learner:
             )  # fmt: skip
             if self.settings.kl_coef:
                 reference_prefixes = self._share_reference_prompts(prompts)
+        # in a model of the Llama family no two parameters have the same tensor as gradient
+        in_place = self.is_large and block.shares_prompts
         targets = [*self.parameters, *(prefixes.leaves if prefixes else ())]
         gradients: list[torch.Tensor | None] = [None] * len(targets)
         loss_sum, logprob_diffs, metric_sums = 0.0, list[torch.Tensor](), dict[str, float]()
@@ -271,7 +279,9 @@ class Learner:
                     f"(learn.learning_rate is {self.config.learning_rate}) and no gradient clipping "
                     f"(learn.max_grad_norm is {self.config.max_grad_norm})."
                 )
-            accumulate_gradients(gradients, torch.autograd.grad(loss, targets, allow_unused=True))
+            accumulate_gradients(
+                gradients, torch.autograd.grad(loss, targets, allow_unused=True), in_place=in_place
+            )
             difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
             loss_sum += loss.item()
             logprob_diffs.append(difference[inputs.mask.bool()].cpu())
@@ -281,7 +291,9 @@ class Learner:
         if prefixes:
             leaf_gradients = gradients[len(self.parameters) :]
             accumulate_gradients(
-                parameter_gradients, prefixes.parameter_gradients(leaf_gradients, self.parameters)
+                parameter_gradients,
+                prefixes.parameter_gradients(leaf_gradients, self.parameters),
+                in_place=in_place,
             )
         return BlockGradients(loss_sum, torch.cat(logprob_diffs), metric_sums, parameter_gradients)
 
@@ -364,6 +376,16 @@ class Learner:
         return total / max(1, sum(len(s.tokens) for s in rows))
 
 
+def copy_reference(policy: Policy) -> Any:
+    """The starting policy: a copy of the model that is never updated. Frozen weights, as below adapters, are
+    not copied, unless the copy is rounded to the policy's dtype."""
+    rounds = policy.dtype != torch.float32
+    frozen = () if rounds else (p for p in policy.model.parameters() if not p.requires_grad)
+    reference = copy.deepcopy(policy.model, {id(parameter): parameter for parameter in frozen})
+    reference.requires_grad_(False)
+    return reference.to(policy.dtype) if rounds else reference
+
+
 def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSample]) -> torch.Tensor:
     """The sampler's log-probabilities, (R, T), 0 on padding."""
     values = torch.zeros(batch.mask.shape)
@@ -420,13 +442,20 @@ def split_into_blocks(
 
 
 def accumulate_gradients(
-    sums: list[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]
+    sums: list[torch.Tensor | None],
+    gradients: Sequence[torch.Tensor | None],
+    *,
+    in_place: bool = False,
 ) -> None:
-    """Adds gradients to their sums, replacing the entries of the list; None counts as zero."""
+    """Adds gradients to their sums, replacing the entries of the list, or with `in_place` their values;
+    None counts as zero."""
     for index, gradient in enumerate(gradients):
         if gradient is not None:
             total = sums[index]
-            sums[index] = gradient if total is None else total + gradient
+            if total is None:
+                sums[index] = gradient
+            else:
+                sums[index] = total.add_(gradient) if in_place else total + gradient
 
 
 def pack_microbatches(

@@ -22,6 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+LARGE_VOCABULARY = 8192
+"""From here on the logits of a microbatch do not fit into a cache: no temporary copies are made of them."""
+
 
 class LowRank(NamedTuple):
     """Trained factors of an update `up @ down` that a frozen weight already contains."""
@@ -66,6 +69,14 @@ def gated_mlp_output(
 def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`; float32 if the inputs are bfloat16."""
     return _TokenLogprobs.apply(hidden, head, targets, temperature)
+
+
+def _normalise_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits."""
+    maximum = logits.amax(-1, keepdim=True)
+    chosen = logits.gather(-1, targets[:, None]) - maximum
+    total = logits.sub_(maximum).exp_().sum(-1, keepdim=True)
+    return (chosen - total.log())[:, 0], logits.div_(total)
 
 
 def _factor_gradients(
@@ -175,10 +186,14 @@ class _TokenLogprobs(torch.autograd.Function):
             logits = logits.float()
         if temperature != 1:
             logits.div_(temperature)
-        normaliser = logits.logsumexp(-1, keepdim=True)
-        chosen = (logits.gather(-1, targets[:, None]) - normaliser)[:, 0]
-        ctx.save_for_backward(hidden, head, targets, logits.sub_(normaliser).exp_())
         ctx.temperature = temperature
+        if logits.shape[-1] >= LARGE_VOCABULARY:
+            chosen, probabilities = _normalise_in_place(logits, targets)
+        else:
+            normaliser = logits.logsumexp(-1, keepdim=True)
+            chosen = (logits.gather(-1, targets[:, None]) - normaliser)[:, 0]
+            probabilities = logits.sub_(normaliser).exp_()
+        ctx.save_for_backward(hidden, head, targets, probabilities)
         return chosen
 
     @staticmethod

@@ -1,0 +1,113 @@
+"""How long would the matrix products of a step take alone? The yardstick for the speed of large models.
+
+    python bench/gemm.py --model smollm2 --threads 2
+
+Each product of the model is timed by itself, as one call of torch in float32 with the shapes of the real
+computation (`rows` tokens at a time), and the fastest of a few calls counts. The share of GEMM speed that a
+phase reaches is the time of the products it needs, at these speeds, divided by its measured time. Needed is
+each token once: the start that all prompts share once per step, the rest of each prompt once, each token of a
+completion once; logits for tokens of completions only. Padding, attention, normalisation, sampling, the
+optimizer and everything else count as loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoConfig
+
+from glasshouse.models.policy import locate_model
+
+LEARNING_ROWS, GENERATION_ROWS = 1024, 128
+"""Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSeconds:
+    """Seconds per token of all matrix products of the blocks and of the output layer."""
+
+    blocks: float
+    head: float
+
+
+def list_products(model: str) -> tuple[list[tuple[int, int]], tuple[int, int], int]:
+    """(inputs, outputs) of the products of a block, of the output layer, and the number of blocks."""
+    config = AutoConfig.from_pretrained(str(locate_model(model) or model))
+    width, heads = config.hidden_size, config.num_attention_heads
+    head_width = getattr(config, "head_dim", None) or width // heads
+    qkv = (heads + 2 * config.num_key_value_heads) * head_width
+    mlp = config.intermediate_size
+    block = [(width, qkv), (heads * head_width, width), (width, 2 * mlp), (mlp, width)]
+    return block, (width, config.vocab_size), config.num_hidden_layers
+
+
+def time_best(function: Callable[[], object], repeats: int) -> float:
+    best = float("inf")
+    for _ in range(repeats + 1):  # the first one warms up
+        started = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def time_product(rows: int, inputs: int, outputs: int, *, training: bool, repeats: int) -> float:
+    """Seconds of a product; with `training`, and of those for the gradients of its input and weight."""
+    x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+    grad = torch.randn(rows, outputs)
+    out, grad_x, grad_weight = torch.empty_like(grad), torch.empty_like(x), torch.empty_like(weight)
+    seconds = time_best(lambda: torch.mm(x, weight.t(), out=out), repeats)
+    if training:
+        seconds += time_best(lambda: torch.mm(grad, weight, out=grad_x), repeats)
+        seconds += time_best(lambda: torch.mm(grad.t(), x, out=grad_weight), repeats)
+    return seconds
+
+
+def measure_products(model: str, rows: int, *, training: bool, repeats: int = 5) -> ProductSeconds:
+    """Seconds per token with torch's current number of threads."""
+    block, head, blocks = list_products(model)
+    options = {"training": training, "repeats": repeats}
+    per_block = sum(time_product(rows, *shape, **options) for shape in block)
+    return ProductSeconds(blocks * per_block / rows, time_product(rows, *head, **options) / rows)
+
+
+def describe_speed(model: str, seconds: ProductSeconds, *, training: bool) -> str:
+    block, head, blocks = list_products(model)
+    products = 6e-9 if training else 2e-9
+    in_blocks, in_head = blocks * sum(i * o for i, o in block), head[0] * head[1]
+    return (
+        f"blocks {products * in_blocks / seconds.blocks:.0f} GFLOP/s, "
+        f"output layer {products * in_head / seconds.head:.0f} GFLOP/s"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="print seconds per token as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    report = {}
+    for name, rows, training in (
+        ("learning", LEARNING_ROWS, True),
+        ("generation", GENERATION_ROWS, False),
+    ):
+        seconds = measure_products(options.model, rows, training=training)
+        report[name] = {"blocks": seconds.blocks, "head": seconds.head}
+        text = describe_speed(options.model, seconds, training=training)
+        report[f"{name}_speed"] = text
+        if not options.json:
+            print(f"{name}, {rows} tokens at a time, {options.threads} threads: {text}")
+    if options.json:
+        print(json.dumps(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""A real pretrained model beside TRL's GRPOTrainer: seconds per step, share of GEMM speed, memory.
+
+    make bench-real                                    # its own environment, then this script
+    python bench/real_models.py --model smollm2 --rounds 2 --out bench/real_models.json
+    python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
+
+16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
+turns, each time in a new process, so that one of them is in memory at a time. Since a step of TRL takes
+minutes, few are measured: TRL's first step counts, ours comes after one that warms up. TRL uses two threads
+and 8 microbatches (one microbatch needs more than 24 GB). Ours learns from all rows, as TRL does, although
+the advantages of groups with equal rewards are zero. The KL metric is measured every tenth step, its default
+for large models, so not in the steps that count.
+
+The share of GEMM speed is that of gemm.py, which runs before and after the rounds; its faster run counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import median_of
+from rich.console import Console
+from rich.table import Table
+from worker_process import FOLDER, WorkerProcess
+from workload import STYLE, Workload
+
+from glasshouse import tasks
+from glasshouse.models.chat_template import render_prompt
+from glasshouse.models.policy import load_tokenizer, locate_model
+from glasshouse.models.prompt_forward import count_common_tokens
+
+OURS = "glasshouse_worker.py"
+LEARNING_RATE = 1e-6
+"""Low, so that the length of completions does not change between the steps that are compared."""
+LORA = {"lora_rank": 16}
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "full": {"script": OURS, "threads": 2, "skip": False},
+    "lora": {"script": OURS, "threads": 2, "skip": False, "learn": LORA},
+    "2+2": {
+        "script": OURS, "threads": 1, "skip": False, "backend": "monarch", "chunk_size": 8,
+        "gradient_blocks": 2, "monarch": {"generators": 2, "learners": 2},
+    },
+    "trl": {"script": "trl_worker.py", "threads": 2, "cache": "dynamic", "microbatches": 8},
+}  # fmt: skip
+TITLES = {
+    "full": "Glasshouse, one process, two threads",
+    "lora": "the same, LoRA of rank 16",
+    "2+2": "Glasshouse, 2 generators + 2 learners",
+    "trl": "TRL, two threads, 8 microbatches",
+}
+
+
+def measure(work: Workload, names: list[str], rounds: int) -> dict[str, dict[str, Any]]:
+    """Medians of each contender over interleaved rounds."""
+    console = Console(stderr=True)
+    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names:
+            settings = {k: v for k, v in CONTENDERS[name].items() if k != "script"}
+            settings["work"] = asdict(work)
+            worker = WorkerProcess(
+                CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
+            )
+            try:
+                if name != "trl":
+                    worker.run("step")  # warms up
+                steps[name].append(worker.run("step"))
+            finally:
+                worker.close()
+            console.print(f"[dim]round {number + 1}, {name}: {steps[name][-1]}")
+    return {name: summarize(replies) for name, replies in steps.items()}
+
+
+def summarize(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds, and the largest peak of memory."""
+    return {
+        "step_seconds": median_of(steps, "seconds"),
+        "step_seconds_each": [round(step["seconds"], 2) for step in steps],
+        "step_cpu_seconds": median_of(steps, "cpu_seconds"),
+        "tokens_per_step": median_of(steps, "tokens"),
+        "completions_per_step": steps[-1]["rows"],
+        "peak_mb": max(step["peak_mb"] for step in steps),
+        "phases": median_phases(steps),
+    }
+
+
+def compute_ratios(measured: dict[str, Any]) -> dict[str, Any]:
+    """TRL's time per step and per token, and its memory, divided by ours."""
+    if "trl" not in measured:
+        return {}
+    trl = measured["trl"]
+    return {
+        name: {
+            "step": trl["step_seconds"] / ours["step_seconds"],
+            "step_per_token": (trl["step_seconds"] / trl["tokens_per_step"])
+            / (ours["step_seconds"] / ours["tokens_per_step"]),
+            "memory": trl["peak_mb"] / ours["peak_mb"],
+        }
+        for name, ours in measured.items()
+        if name != "trl"
+    }
+
+
+def median_phases(steps: list[dict[str, Any]]) -> dict[str, float]:
+    names = steps[0].get("phases", {})
+    return {name: statistics.median(step["phases"][name] for step in steps) for name in names}
+
+
+def count_prompt_tokens(work: Workload) -> int:
+    """Tokens of the prompts of a step, their common start once."""
+    tokenizer = load_tokenizer(work.model)
+    config = work.config(1)
+    task = tasks.make_task(config.task.name, config.task.options)
+    prompts = [
+        tokenizer(render_prompt(tokenizer, task.messages(p, STYLE), work.model))["input_ids"]
+        for p in work.problems(config).take(work.groups_per_step)
+    ]
+    common = count_common_tokens(prompts)
+    return common + sum(len(prompt) - common for prompt in prompts)
+
+
+def measure_gemm(model: str) -> dict[str, Any]:
+    """Seconds per token of the matrix products, by a process of its own."""
+    command = [
+        sys.executable,
+        str(FOLDER / "gemm.py"),
+        "--model",
+        model,
+        "--threads",
+        "2",
+        "--json",
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(FOLDER.parent / "shared"),
+        "OMP_NUM_THREADS": "2",
+    }
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    report: dict[str, Any] = json.loads(output.stdout)
+    return report
+
+
+def faster(one: dict[str, Any], two: dict[str, Any], phase: str) -> dict[str, float]:
+    return {name: min(one[phase][name], two[phase][name]) for name in ("blocks", "head")}
+
+
+def compute_shares(
+    measured: dict[str, Any], gemm: dict[str, dict[str, float]], prompt_tokens: int
+) -> dict[str, float]:
+    """Time of the needed matrix products as a share of the phases `generate` and `learn`."""
+    tokens, rows = measured["tokens_per_step"], measured["completions_per_step"]
+    in_blocks = prompt_tokens + tokens - rows  # the last token of a completion predicts nothing
+    needed = {
+        phase: in_blocks * gemm[phase]["blocks"] + tokens * gemm[phase]["head"] for phase in gemm
+    }
+    phases = measured["phases"]
+    return {
+        "learning": needed["learning"] / phases["learn"],
+        "generation": needed["generation"] / phases["generate"],
+    }
+
+
+def print_results(result: dict[str, Any]) -> None:
+    console = Console(width=max(130, Console().width))
+    table = Table(title=f"16 × 8 completions of up to 64 tokens, {result['model']}, two cores")
+    table.add_column("")
+    heads = ("s per step", "× TRL", "per token", "generate s", "learn s", "tokens", "learning, of GEMM",
+             "generation, of GEMM", "peak MB")  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, f in result["contenders"].items():
+        ratio, shares = result["ratios"].get(name, {}), result["shares"].get(name, {})
+        phases = f["phases"]
+        table.add_row(
+            TITLES[name],
+            f"{f['step_seconds']:.1f}",
+            *(f"{ratio[r]:.2f}" if ratio else "" for r in ("step", "step_per_token")),
+            *(f"{phases[p]:.1f}" if phases else "" for p in ("generate", "learn")),
+            f"{f['tokens_per_step']:.0f}",
+            *(f"{shares[p]:.0%}" if shares else "" for p in ("learning", "generation")),
+            f"{f['peak_mb']:,.0f}",
+        )
+    console.print(table)
+    for when, report in result["gemm"].items():
+        console.print(f"GEMM {when}: learning {report['learning_speed']}")
+        console.print(f"GEMM {when}: generation {report['generation_speed']}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2", help="a packaged model or a model folder")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--contenders", nargs="+", choices=CONTENDERS, default=["full", "lora", "trl"]
+    )
+    parser.add_argument("--out", type=Path, default=FOLDER / "real_models.json")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
+    model = str(locate_model(options.model) or options.model)
+    work = Workload(
+        model=model, regime="natural", groups_per_step=16, group_size=8, max_tokens=64,
+        learning_rate=LEARNING_RATE,
+    )  # fmt: skip
+    before = measure_gemm(model)
+    measured = measure(work, options.contenders, options.rounds)
+    after = measure_gemm(model)
+    gemm = {phase: faster(before, after, phase) for phase in ("learning", "generation")}
+    prompt_tokens = count_prompt_tokens(work)
+    result = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "load": os.getloadavg()},
+        "model": Path(options.model).name,
+        "rounds": options.rounds,
+        "prompt_tokens": prompt_tokens,
+        "contenders": measured,
+        "ratios": compute_ratios(measured),
+        "gemm": {"before": before, "after": after},
+        # LoRA needs no gradients of weights, so that its share would be of other products
+        "shares": {
+            name: compute_shares(f, gemm, prompt_tokens)
+            for name, f in measured.items()
+            if name in ("full", "2+2")
+        },
+    }
+    print_results(result)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"wrote {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
