@@ -30,7 +30,7 @@ def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's configuration without weights and tokenizer."""
     folder = tmp_path_factory.mktemp("bare")
     Qwen3Config(
-        vocab_size=500, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+        vocab_size=500, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, head_dim=32, tie_word_embeddings=True,
     ).save_pretrained(folder)  # fmt: skip
     return folder
