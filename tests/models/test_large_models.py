@@ -176,13 +176,13 @@ def test_an_update_with_a_kl_term_is_that_of_a_small_model(
         torch.testing.assert_close(tensor, weights[1][name], atol=2e-4, rtol=1e-3)
 
 
-def test_kl_is_measured_in_the_first_and_every_tenth_step(tiny: Tiny) -> None:
+def test_kl_is_measured_in_the_first_every_tenth_and_the_last_step(tiny: Tiny) -> None:
     config = LearnConfig(learning_rate=1e-4)
     learner = Learner(tiny("llama"), config, max_tokens=8, steps=20)
     measured = [n for n in range(1, 21) if "kl" in learner.update(make_samples()[:2])]
     assert measured == [1, 10, 20]
-    learner = Learner(tiny("llama"), config, max_tokens=8, steps=20, kl_every=3)
-    assert [n for n in range(1, 7) if "kl" in learner.update(make_samples()[:2])] == [1, 3, 6]
+    learner = Learner(tiny("llama"), config, max_tokens=8, steps=7, kl_every=3)
+    assert [n for n in range(1, 8) if "kl" in learner.update(make_samples()[:2])] == [1, 3, 6, 7]
 
 
 def test_kl_of_a_small_model_is_measured_in_every_step(

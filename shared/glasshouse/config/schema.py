@@ -270,8 +270,8 @@ class DiagnosticsConfig(Section):
     max_logprob_diff: float = Field(0.05, gt=0)
     """Warn if log-probabilities of sampler and learner differ by more than this."""
     kl_every: int = Field(0, ge=0, le=MAX_STEPS)
-    """Measure the KL divergence to the starting policy (metric `kl`) in the first step and every N steps; 0:
-    every step, for models of 10 million parameters or more every 10 steps."""
+    """Measure the KL divergence to the starting policy (metric `kl`) every N steps, and in the first and the
+    last; 0: every step, for models of 10 million parameters or more every 10 steps."""
 
 
 class SlurmConfig(Section):

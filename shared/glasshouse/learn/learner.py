@@ -182,7 +182,8 @@ class Learner:
         skip = self.config.skip_zero_advantage and can_skip_zero_advantage(self.settings)
         trained = [s for s in samples if s.tokens and (s.advantage != 0 or not skip)]
         metrics: dict[str, float] = {"learned_rows": len(trained)}
-        if self.version == 0 or (self.version + 1) % self.kl_every == 0:
+        step = self.version + 1
+        if step in (1, self.steps) or step % self.kl_every == 0:
             metrics["kl"] = self._estimate_kl(samples)
         factor = learning_rate_factor(self.config, self.version, self.steps)
         learning_rate = self.config.learning_rate * factor
