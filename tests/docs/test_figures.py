@@ -64,10 +64,10 @@ def test_figures_equal_the_tables(page: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda text: text.replace(".86", ".87", 1),
-        lambda text: text.replace(".11 → .86", ".11 → .86 (.85 at step 45)"),
+        lambda text: text.replace(".76", ".77", 1),
+        lambda text: text.replace(".11 → .76", ".11 → .76 (.75 at step 35)"),
         lambda text: f"{text}\n\nUndetected use falls to .02 with a new method.\n",
-        lambda text: text.replace("| And with a monitor in the reward", "| With a monitor"),
+        lambda text: text.replace("| Do monitors outside", "| Do other monitors outside"),
         lambda text: text.replace("8 of 8 seeds", "7 of 8 seeds"),
     ],
     ids=["wrong figure", "extra figure in a row", "figure elsewhere", "row renamed", "wrong count"],
