@@ -59,6 +59,7 @@ def start_display(terminal: display.TerminalDisplay) -> None:
         model=SimpleNamespace(num_parameters=lambda: 1),
         tokenizer=SimpleNamespace(chat_template="", bos_token=None),
         chat=DEFAULT_CHAT,
+        card={},
     )
     task: Any = SimpleNamespace(size=lambda: None)
     config = load_config([], ["steps=1", "data.groups_per_step=1", "generate.group_size=1"])

@@ -16,6 +16,7 @@ from glasshouse.config import resolve_layers
 from glasshouse.errors import RunError
 from glasshouse.plan.forecast import measure_run
 from glasshouse.plan.pipeline import (
+    MEASURED,
     PhaseTimes,
     Pipeline,
     count_hosts,
@@ -113,20 +114,25 @@ def test_properties_of_every_pipeline(
     seconds = simulate()
     generation = chunks * times.chunk
     other = times.sample + times.reward + times.learn + times.sync + times.log
-    last_chunk = times.load + times.chunk if generators >= chunks else 0.0
+    # a step waits for its own chunks, unless those of several steps are generated at the same time
+    waits = generators >= chunks and max_offpolicy_steps <= 1
+    last_chunk = times.load + times.chunk if waits else 0.0
     lower_bound = max(generation / generators, times.reward + times.sample + last_chunk)
-    assert seconds >= lower_bound * (1 - 1e-9), "never faster than the work allows"
     loads = times.load * min(generators, chunks)
     total = other + generation + loads
-    assert seconds <= total * (1 + 1e-9), "never slower than in sequence"
+    # steps end at irregular times if several overlap: the mean of 8 steps is off by part of one of them
+    slack = 1e-9 * total + (total / MEASURED if max_offpolicy_steps > 1 else 0.0)
+    assert seconds >= lower_bound - slack, "never faster than the work allows"
+    assert seconds <= total + slack, "never slower than in sequence"
     if cores:
-        assert seconds >= total / cores * (1 - 1e-9), "never more work than the cores can do"
+        assert seconds >= total / cores - slack, "never more work than the cores can do"
     overlap, sequence = simulate(max_offpolicy_steps=1), simulate(max_offpolicy_steps=0)
     assert overlap <= sequence * (1 + 1e-9), "overlap never costs time"
     if not cores:  # with too few cores, more generators only load the weights more often
-        more = simulate(generators=generators + 1)
-        assert more <= seconds * (1 + 1e-9), "one more generator never costs time"
-    assert simulate(hosts=2) >= seconds * (1 - 1e-9), "one more host must be sent the weights"
+        assert simulate(generators=generators + 1) <= seconds + slack, (
+            "one more generator never costs time"
+        )
+    assert simulate(hosts=2) >= seconds - slack, "one more host must be sent the weights"
 
 
 def test_more_offpolicy_steps_hide_a_long_tail_of_lengths() -> None:

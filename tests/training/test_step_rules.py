@@ -69,7 +69,10 @@ def printed_steps(*overrides: str) -> list[int]:
     model: Any = SimpleNamespace(num_parameters=lambda: 1)
     task: Any = SimpleNamespace(size=lambda: 1)
     policy: Any = SimpleNamespace(
-        model=model, tokenizer=SimpleNamespace(chat_template="", bos_token=None), chat=DEFAULT_CHAT
+        model=model,
+        tokenizer=SimpleNamespace(chat_template="", bos_token=None),
+        chat=DEFAULT_CHAT,
+        card={},
     )
     display.start(config, config.out, policy, task)
     steps, output = [], display.console.file

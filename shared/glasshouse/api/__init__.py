@@ -1,6 +1,7 @@
 """The Python API. `glasshouse.<name>` is the short form of what its modules define.
 
     training.py    train and resume a run
+    supervised.py  train a model on demonstrations
     evaluating.py  a model on held-out problems
     runs.py        read a run: metrics, events, rollouts, checkpoints
     grading.py     grade a text

@@ -209,7 +209,7 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
         return trace
 
     parts = dict(zip(PARTS, model.trace(trace_layers), strict=True))
-    if not llama.is_supported(model.build(2)):  # its cache grows with every token
+    if not llama.is_supported(model.build(1)):  # its cache grows with every token
         parts["kv_cache"] = round(
             parts["kv_cache"] * (len(longest) + sampling.max_tokens) / (len(longest) + 1)
         )
