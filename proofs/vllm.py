@@ -4,14 +4,16 @@
     python -m proofs.vllm --model pocket --only tokens weights
     python -m proofs.vllm --model FOLDER --steps 5
 
-tokens      greedy and sampled tokens of both engines: how many completions diverge, and where; differences of
+tokens      greedy and sampled tokens of both engines: how many completions diverge; differences of
             log-probabilities; how much of the prompts the prefix cache served
 weights     after every transfer: equal checksums, and the packed matrices inside vLLM, read back, are bitwise the
             learner's; a stale version and damaged weights are refused, and the engine goes on with its own
 training    RL steps; the checksum after every sync is recomputed from the learner's weights; differences of
             log-probabilities of every step; the gradient with and without truncated importance sampling
-server      a vLLM server on a Monarch actor is killed: it is respawned and generates with the right version
-curves      accuracy of three seeds with either engine (pocket model)
+adapters    LoRA with vLLM in a Monarch process: only the adapters travel, the engine generates with the merged
+            weights
+server      a vLLM engine in a Monarch process is killed: it is respawned and generates with the right version
+curves      accuracy of three seeds with either engine
 
 Exit code 0 if all checks pass, 1 if one fails, 2 without vLLM. The report is build/vllm/report.json.
 """
@@ -62,14 +64,20 @@ MAX_LOGPROB_DIFF = 1e-3
 """Between the engines, for the same token after the same tokens, in float32."""
 MAX_DIVERGED = 0.10
 """Share of completions of which the engines may choose another token somewhere."""
+IMPORTANCE_CAP = 2.0
 SEEDS = (0, 1, 2)
+MONARCH = (
+    "backend=monarch", "monarch.generators=1", "monarch.verify_every=1", "monarch.spawn_timeout=1200",
+    "monarch.chunk_timeout=1200",
+)  # fmt: skip
+"""One vLLM engine in a process of its own. The limits are for busy machines."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--steps", type=int, default=20, help="RL steps of the training check")
-    parser.add_argument("--curve-steps", type=int, default=20, help="RL steps of each curve")
+    parser.add_argument("--curve-steps", type=int, default=8, help="RL steps of each curve")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS))
     arguments = parser.parse_args()
     configure_torch(threads=1)
@@ -111,11 +119,16 @@ def run_check(name: str, check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def configure(model: str, out: Path, *overrides: str) -> list[str]:
-    """A small run; `arithmetic` is a task that SmolLM2 can begin to solve."""
-    task = [] if model == "pocket" else ["task.name=arithmetic", "task.style=direct"]
+    """A small run. SmolLM2 solves the task of training/smollm2.grpo sometimes, the pocket model its own."""
+    task = ["generate.max_tokens=72"]
+    if model != "pocket":
+        task = [
+            "task.name=arithmetic", "task.style=direct", "task.options={steps: [1, 1], operand_high: 12}",
+            "generate.max_tokens=10",
+        ]  # fmt: skip
     return [
         f"model={model}", f"out={out}", *task, "data.groups_per_step=4", "generate.group_size=4",
-        "generate.max_tokens=16", "generate.kv_cache_mb=256", "evaluate.problems=0", "checkpoints.every=0",
+        "generate.kv_cache_mb=256", "evaluate.problems=0", "checkpoints.every=0",
         "checkpoints.save_above_reward=null", "checkpoints.save_best=false", *overrides,
     ]  # fmt: skip
 
@@ -167,12 +180,12 @@ def compare_completions(
 
 
 @torch.no_grad()
-def perturb(policy: Policy, seed: int) -> None:
-    """Change every weight a little, as an update does."""
+def perturb(policy: Policy, seed: int, scale: float = 0.02) -> None:
+    """Change every weight by noise, relative to the spread of its tensor."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in policy.model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        parameter.add_(0.02 * parameter.std() * noise)
+        parameter.add_(scale * parameter.std() * noise)
 
 
 # ── checks ───────────────────────────────────────────────────────────────────────────────────────
@@ -180,10 +193,13 @@ def perturb(policy: Policy, seed: int) -> None:
 
 def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     config = load_config([], configure(arguments.model, work / "tokens"))
-    requests = make_requests(policy, config, problems=8, samples=4)
+    distinct = make_requests(policy, config, problems=32, samples=1)
+    groups = make_requests(policy, config, problems=8, samples=4)
     engine, torch_engine = VllmGenerator(policy, config.generate), TorchGenerator(policy, 256)
     results: dict[str, Any] = {}
-    for name, temperature in (("greedy", 0.0), ("sampled", 1.0), ("temperature_0.7", 0.7)):
+    for name, temperature, requests in (
+        ("greedy", 0.0, distinct), ("sampled", 1.0, groups), ("temperature_0.7", 0.7, groups),
+    ):  # fmt: skip
         sampling = SamplingParams(max_tokens=32, temperature=temperature)
         started = time.perf_counter()
         theirs = engine.generate(requests, sampling)
@@ -325,26 +341,66 @@ def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
 
 def compare_gradients(
     policy: Policy, samples: Sequence[TrainingSample], config: Any
-) -> dict[str, float]:
-    """The gradient of vLLM's first batch with and without importance weights, relative to the one with the
-    learner's own log-probabilities."""
+) -> dict[str, Any]:
+    """The gradient of vLLM's first batch without importance weights, with truncated ones, and with whole ones:
+    for the policy that sampled the batch, and for one that has moved away from it."""
 
-    def gradient(cap: float) -> torch.Tensor:
+    def compute(cap: float) -> tuple[torch.Tensor, dict[str, float]]:
         learn = config.learn.model_copy(update={"algorithm": "cispo", "importance_cap": cap})
         learner = Learner(policy, learn, max_tokens=config.generate.max_tokens, steps=1)
         total: list[torch.Tensor | None] = [None] * len(learner.parameters)
+        sums = dict.fromkeys(("tokens", "ratio", "clip_high"), 0.0)
         rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
         trained = [s for s in samples if s.tokens and s.advantage]
         for block in learner._compute_gradients(trained, rows, tokens):
             accumulate_gradients(total, list(block.gradients))
-        return torch.cat([g.flatten() for g in total if g is not None] or [torch.zeros(1)])
+            for name in sums:
+                sums[name] += block.metric_sums[name]
+        return torch.cat([g.flatten() for g in total if g is not None]), sums
 
-    on_policy, corrected = gradient(0.0), gradient(5.0)  # 0: every weight is 1
-    norm = on_policy.norm().item()
+    def measure() -> dict[str, float]:
+        unweighted, _ = compute(0.0)  # 0: every weight is 1
+        truncated, sums = compute(IMPORTANCE_CAP)
+        whole, _ = compute(1e30)
+        norm = unweighted.norm().item()
+        return {
+            "norm": norm,
+            "mean_ratio": sums["ratio"] / sums["tokens"],
+            "truncated_share": sums["clip_high"] / sums["tokens"],
+            "change_by_truncated_weights": (truncated - unweighted).norm().item() / norm,
+            "change_by_whole_weights": (whole - unweighted).norm().item() / norm,
+        }
+
+    found: dict[str, Any] = {"cap": IMPORTANCE_CAP, "same_policy": measure()}
+    perturb(policy, seed=1, scale=0.05)
+    found["moved_policy"] = measure()
+    assert found["same_policy"]["truncated_share"] == 0, found
+    assert found["same_policy"]["change_by_truncated_weights"] < MAX_LOGPROB_DIFF, found
+    assert found["moved_policy"]["truncated_share"] > 0, found
+    return found
+
+
+def check_adapters(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
+    """Three steps with adapters; from the second on, vLLM generates with adapters that are not zero."""
+    out = work / "adapters"
+    overrides = configure(
+        arguments.model, out, "steps=3", "generate.engine=vllm", "learn.lora_rank=4", "learn.learning_rate=1e-3",
+        "reward.terms={exact: 1, closeness: 1}", *MONARCH,
+    )  # fmt: skip
+    trainer = Trainer(load_config([], overrides))
+    adapters: int = trainer.backend.weights.numel  # type: ignore[attr-defined]
+    trainer.train()
+    rows = load_metrics(out)
+    worst = max(row["logprob_diff_max"] for row in rows)
+    assert rows[-1]["kl"] > 0, "the adapters were not trained"
+    assert worst < MAX_LOGPROB_DIFF, f"vLLM generated with other adapters: {worst:.2g}"
+    total = policy.model.num_parameters()
+    assert adapters < total / 20
     return {
-        "norm": norm,
-        "relative_change_by_importance_weights": (corrected - on_policy).norm().item()
-        / max(norm, 1e-30),
+        "numbers_sent": adapters,
+        "numbers_of_the_model": total,
+        "kl": rows[-1]["kl"],
+        "logprob_diff_max": worst,
     }
 
 
@@ -366,11 +422,7 @@ class KillOneServer:
 
 def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     out = work / "server"
-    overrides = configure(
-        arguments.model, out, "steps=4", "generate.engine=vllm", "backend=monarch",
-        "monarch.generators=1", "monarch.verify_every=1", "monarch.spawn_timeout=1200",
-        "monarch.chunk_timeout=1200",
-    )  # fmt: skip
+    overrides = configure(arguments.model, out, "steps=4", "generate.engine=vllm", *MONARCH)
     trainer = Trainer(load_config([], overrides))
     killer = KillOneServer(trainer.backend)
     started = time.monotonic()
@@ -394,32 +446,32 @@ def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
 
 
 def check_curves(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
-    """Training accuracy of the pocket model, per seed and engine; the engines share seeds, so that their
-    curves are paired."""
+    """Training accuracy per seed and engine; the engines share seeds, so that their curves are paired."""
+    groups, samples = 6, 8
     curves: dict[str, list[list[float]]] = {"torch": [], "vllm": []}
     for seed in SEEDS:
         for engine, found in curves.items():
             out = work / f"curve-{engine}-{seed}"
             overrides = configure(
-                "pocket", out, f"seed={seed}", f"steps={arguments.curve_steps}", "generate.max_tokens=72",
-                "data.groups_per_step=8", "generate.group_size=8", f"generate.engine={engine}",
+                arguments.model, out, f"seed={seed}", f"steps={arguments.curve_steps}",
+                f"data.groups_per_step={groups}", f"generate.group_size={samples}",
+                f"generate.engine={engine}",
+                f"learn.learning_rate={'3e-4' if arguments.model == 'pocket' else '3e-5'}",
             )  # fmt: skip
-            trainer = Trainer(load_config([], overrides))
-            trainer.train()
-            if engine == "vllm":
-                trainer.backend.generator.close()  # type: ignore[attr-defined]
+            Trainer(load_config([], overrides)).train()
             found.append([round(row["accuracy"], 4) for row in load_metrics(out)])
+            print(f"curves: {engine}, seed {seed}: {found[-1]}", flush=True)
     half = arguments.curve_steps // 2
     ends = {name: [statistics.fmean(c[half:]) for c in found] for name, found in curves.items()}
     differences = [a - b for a, b in zip(ends["vllm"], ends["torch"], strict=True)]
-    spread = max(statistics.stdev(values) for values in ends.values())
-    # A binomial bound for one seed's mean over the second half, as if samples were independent.
-    noise = 2 * (0.25 / (64 * (arguments.curve_steps - half))) ** 0.5
-    assert max(map(abs, differences)) <= max(2 * spread, 2 * noise), (ends, spread, noise)
+    # The standard error of the difference of two such means, if samples were independent.
+    noise = (2 * 0.25 / (groups * samples * (arguments.curve_steps - half))) ** 0.5
+    assert abs(statistics.fmean(differences)) <= 2 * noise / len(SEEDS) ** 0.5, (ends, noise)
     return {
         "second_half": ends,
         "differences": differences,
-        "seed_spread": spread,
+        "mean_difference": statistics.fmean(differences),
+        "standard_error_of_independent_runs": noise / len(SEEDS) ** 0.5,
         "curves": curves,
     }
 
@@ -428,6 +480,7 @@ CHECKS: dict[str, Callable[[Policy, Any, Path], dict[str, Any]]] = {
     "tokens": check_tokens,
     "weights": check_weights,
     "training": check_training,
+    "adapters": check_adapters,
     "server": check_server,
     "curves": check_curves,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import warnings
 from importlib import metadata
 from typing import Any
 
@@ -24,6 +26,8 @@ ENVIRONMENT = {
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_CONFIGURE_LOGGING": "1",
+    # By default every process would bind its threads to the same cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # The second model runner has another interface for samplers; 0.32 has both.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
@@ -58,6 +62,8 @@ def import_vllm(*, in_process: bool) -> Any:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process else "1"
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns before it reads its own level
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     try:
         import vllm
     except Exception as error:  # a broken installation raises many types
