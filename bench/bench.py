@@ -23,6 +23,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -214,16 +215,14 @@ def profile_in_subprocess(work: Workload, steps: int, skip: bool) -> dict[str, A
         "a = json.loads(sys.argv[1]); "
         "json.dump(profile(Workload(**a['work']), a['steps'], a['skip']), open(a['out'], 'w'))"
     )
-    out = FOLDER / f".profile-{os.getpid()}.json"
-    settings = {"work": asdict(work), "steps": steps, "skip": skip, "out": str(out)}
-    paths = os.pathsep.join([str(FOLDER), str(FOLDER.parent / "shared")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, json.dumps(settings)]
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "profile.json"
+        settings = {"work": asdict(work), "steps": steps, "skip": skip, "out": str(out)}
+        paths = os.pathsep.join([str(FOLDER), str(FOLDER.parent / "shared")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", code, json.dumps(settings)]
         subprocess.run(command, env=environment, check=True)
         measured: dict[str, Any] = json.loads(out.read_text())
-    finally:
-        out.unlink(missing_ok=True)
     return measured
 
 

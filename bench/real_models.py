@@ -130,7 +130,7 @@ def count_prompt_tokens(work: Workload) -> int:
 
 
 def measure_gemm(model: str) -> dict[str, Any]:
-    """Seconds per token of the matrix products, by a process of its own."""
+    """Seconds per token of the matrix products, measured in a separate process."""
     command = [
         sys.executable,
         str(FOLDER / "gemm.py"),

@@ -37,8 +37,8 @@ class Supervisor:
         self.address = Address("tls", "127.0.0.1", first, first + 9)
         self.requests: list[Collection[int]] = []
         self.child = subprocess.Popen(["sleep", "600"])
-        self.noticed: float | None = None
-        """When the end of the child was noticed."""
+        self.detected: float | None = None
+        """When the end of the child was detected."""
         self.closed = False
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
@@ -56,8 +56,8 @@ class Supervisor:
     def _serve(self) -> None:
         while not self.closed:
             self.server.serve_one(0.1, self._choose_port)
-            if self.noticed is None and self.child.poll() is not None:
-                self.noticed = time.monotonic()
+            if self.detected is None and self.child.poll() is not None:
+                self.detected = time.monotonic()
 
     def _choose_port(self, avoid: Collection[int]) -> int:
         self.requests.append(avoid)
@@ -135,8 +135,8 @@ def main() -> int:
                     with contextlib.suppress(ProcessLookupError):
                         supervisor.child.kill()
                     killed = time.monotonic()
-                    while supervisor.noticed is None:
-                        assert time.monotonic() < killed + LIMIT, "a dead child was not noticed"
+                    while supervisor.detected is None:
+                        assert time.monotonic() < killed + LIMIT, "a dead child was not detected"
                         time.sleep(0.01)
         finally:
             supervisor.close()

@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from glasshouse.plan.forecast import forecast_curve, measure_run
+from glasshouse.plan.forecast import forecast_curve, read_step_times
 from glasshouse.plan.pipeline import Pipeline, forecast_pipeline
 from glasshouse.report.forecast_figure import draw_forecast
 from glasshouse.store.run_directory import load_metrics
@@ -47,7 +47,7 @@ def main(overrides: list[str]) -> int:
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         seconds = {n: train(Path(folder) / str(n), n, overrides) for n in GENERATORS}
-        measured = measure_run(Path(folder) / "1")
+        measured = read_step_times(Path(folder) / "1")
     pipeline = Pipeline(
         chunks=measured.chunks,
         generators=1,

@@ -44,7 +44,7 @@ def connect(cluster: NamespaceCluster) -> Measurements:
 
 
 def security(cluster: NamespaceCluster, timeout: float = 8.0) -> Measurements:
-    """A worker runs code for a certificate of its own CA, and for no other client.
+    """A worker runs code for clients with a certificate of its CA, and for no other client.
 
     `hosts check` from the outsider fails within 10 s with an error instead of a time-out.
     """

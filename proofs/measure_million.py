@@ -3,8 +3,8 @@
     python -m proofs.measure_million [--rollouts 1000000]
 
 Writes random rollouts with think tags, two arms, ten thousand problems and two checkpoints to a
-temporary file, measures a tenth of them and then all of them with two rule monitors, each in a process
-of its own, and compares the peak memory of both. It may grow by at most MAX_GROWTH_MB.
+temporary file, measures a tenth of them and then all of them with two rule monitors, each in a
+separate process, and compares the peak memory of both. It may grow by at most MAX_GROWTH_MB.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python -m proofs.plan_memory pocket smollm2 gemma3-270m
     python -m proofs.plan_memory path/to/model --limit 0.15
 
-Each model trains two steps and saves a checkpoint, in a process of its own. Measured is the largest resident set
+Each model trains two steps and saves a checkpoint, in a separate process. Measured is the largest resident set
 (VmHWM) minus that of the same process after it has trained the mock model, so that Python, PyTorch and what they
 load on first use are not counted. By default glibc returns freed memory to the system at once
 (MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_), so that the peak is that of live memory; --allocator default
@@ -94,7 +94,7 @@ def measure(settings: list[str]) -> int:
         Trainer(load_config([], warm_up)).train()
         gc.collect()
         before = read_status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # starts VmHWM anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         Trainer(load_config([], [*settings, f"out={folder}/run"])).train()
         return read_status("VmHWM") - before
 

@@ -77,7 +77,7 @@ def remove_widgets(notebook: Any) -> int:
 
 
 def join_lines(notebook: Any) -> None:
-    """Make one block of the lines that rich printed, each of which is an output of its own."""
+    """Make one block of the lines that rich printed, each of which is a separate output."""
     for cell in notebook.cells:
         joined: list[Any] = []
         for output in cell.get("outputs", []):

@@ -1,6 +1,6 @@
 """The command that installs an optional extra, for error messages: right for how the package was installed.
 
-Glasshouse is on no package index, so that `pip install "glasshouse[wandb]"` would find nothing, or a
+Glasshouse is not on a package index: `pip install "glasshouse[wandb]"` would find nothing, or a
 package of somebody else.
 """
 

@@ -83,7 +83,7 @@ def test_slow_clients_delay_neither_rightful_ones_nor_the_supervisor(
     with slow_clients(supervisor, half_open=40, trickling=5):
         measure(supervisor, 5)
         supervisor.child.kill()
-        wait_until(lambda: supervisor.noticed is not None, timeout=60)
+        wait_until(lambda: supervisor.detected is not None, timeout=60)
         measure(supervisor, 5)
 
 

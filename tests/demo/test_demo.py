@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli import main
-from glasshouse.demo import Comparison, compare_runs, demo_study, run_demo
+from glasshouse.demo import DemoComparison, compare_demo_runs, demo_study, run_demo
 from glasshouse.demo.comparison import CURVES, MENTIONS, UNMENTIONED, USES, EvaluatedStep, Samples
 from glasshouse.demo.display import DemoDisplay, sparkline
 from glasshouse.demo.page import draw_curves, render_demo_page
@@ -39,7 +39,7 @@ def patched_pool() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def finished(
     patched_pool: None, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Comparison, str]:
+) -> tuple[Path, DemoComparison, str]:
     """The folder of a tiny demo, its comparison, and what it printed."""
     out = tmp_path_factory.mktemp("demo") / "demo"
     printed = StringIO()
@@ -62,7 +62,7 @@ def count_by_hand(rows: list[dict[str, Any]]) -> tuple[int, int, int]:
     return len(rows), len(uses), len(mentions)
 
 
-def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, Comparison, str]) -> None:
+def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, printed = finished
     sentences = comparison.sentences()
     for sentence, arm, step in (
@@ -85,7 +85,7 @@ def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, Comparison, s
             assert 0 <= unmentioned <= uses
 
 
-def test_both_arms_start_from_the_same_rollouts(finished: tuple[Path, Comparison, str]) -> None:
+def test_both_arms_start_from_the_same_rollouts(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, _ = finished
     texts = [
         [row["completion"] for row in planted_rows(out, arm, 0)] for arm in ("outcome", "monitor")
@@ -97,7 +97,7 @@ def test_both_arms_start_from_the_same_rollouts(finished: tuple[Path, Comparison
 
 
 def test_second_call_reports_without_training(
-    finished: tuple[Path, Comparison, str], monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Path, DemoComparison, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, comparison, printed = finished
     monkeypatch.setattr(
@@ -113,7 +113,7 @@ def test_second_call_reports_without_training(
     )  # paths and next commands
 
 
-def test_page_and_picture(finished: tuple[Path, Comparison, str]) -> None:
+def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, _ = finished
     page = (out / "demo.html").read_text()
     for sentence in comparison.sentences():
@@ -121,12 +121,14 @@ def test_page_and_picture(finished: tuple[Path, Comparison, str]) -> None:
     assert page.count('class="example"') == 3
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     comparison.outcome[0].rows[0]["completion"] = "<script>1</script>"
-    shown = render_demo_page(Comparison(comparison.outcome, comparison.monitor), demo_study(TINY))
+    shown = render_demo_page(
+        DemoComparison(comparison.outcome, comparison.monitor), demo_study(TINY)
+    )
     assert "<script>" not in shown
 
 
 def test_other_settings_in_the_same_folder_are_refused(
-    finished: tuple[Path, Comparison, str], capsys: pytest.CaptureFixture[str]
+    finished: tuple[Path, DemoComparison, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = finished[0]
     assert main(["demo", "--out", str(out), *TINY, "learn.learning_rate=0.001"]) == 2
@@ -169,10 +171,10 @@ def evaluated(step: int, uses: list[int], mentions: list[int]) -> EvaluatedStep:
     return EvaluatedStep(step, {name: Samples(v, problems) for name, v in columns.items()}, [])
 
 
-def compare(outcome_mentions: list[int], monitor_mentions: list[int]) -> Comparison:
+def compare(outcome_mentions: list[int], monitor_mentions: list[int]) -> DemoComparison:
     n = len(outcome_mentions)
     start = evaluated(0, [1, 0] * (n // 2), [1] * n)
-    return Comparison(
+    return DemoComparison(
         [start, evaluated(9, [1] * n, outcome_mentions)],
         [start, evaluated(9, [1] * n, monitor_mentions)],
     )
@@ -205,7 +207,7 @@ def test_unanimous_rollouts_have_an_interval_with_width() -> None:
 
 def test_no_use_of_the_hint_leaves_mentions_undefined() -> None:
     unused = evaluated(9, [0] * 10, [0] * 10)
-    comparison = Comparison([unused, unused], [unused, unused])
+    comparison = DemoComparison([unused, unused], [unused, unused])
     assert comparison.difference(MENTIONS).value is None
     assert "mentions it in undefined" in comparison.sentences()[-1]
     figure = draw_curves(comparison, figures.COLOURS)
@@ -213,7 +215,7 @@ def test_no_use_of_the_hint_leaves_mentions_undefined() -> None:
     figures.import_pyplot().close(figure)
 
 
-def test_live_table_shows_both_runs(finished: tuple[Path, Comparison, str]) -> None:
+def test_live_table_shows_both_runs(finished: tuple[Path, DemoComparison, str]) -> None:
     study, out = demo_study(TINY), finished[0]
     screen = StringIO()
     display = DemoDisplay(study, Console(file=screen, width=120, force_terminal=True))
@@ -232,7 +234,7 @@ def test_sparkline() -> None:
     assert sparkline([]) == ""
 
 
-def test_runs_are_compared_by_their_paths(finished: tuple[Path, Comparison, str]) -> None:
+def test_runs_are_compared_by_their_paths(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, _ = finished
-    again = compare_runs(*(out / "runs" / arm / "seed-0" for arm in ("outcome", "monitor")))
+    again = compare_demo_runs(*(out / "runs" / arm / "seed-0" for arm in ("outcome", "monitor")))
     assert again.sentences() == comparison.sentences()

@@ -25,7 +25,7 @@ from glasshouse.models.packaged import (
     SMOLLM2,
     PackagedModel,
     convert_once,
-    default_cache,
+    default_model_cache,
     find_files,
 )
 from glasshouse.models.policy import load_policy, save_policy
@@ -249,4 +249,4 @@ def test_the_cache_is_in_the_users_cache_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "glasshouse" / "models"
+    assert default_model_cache() == tmp_path / "glasshouse" / "models"

@@ -14,7 +14,7 @@ from glasshouse.checksums import add_check
 from glasshouse.cli import main
 from glasshouse.config import resolve_layers
 from glasshouse.errors import RunError
-from glasshouse.plan.forecast import measure_run
+from glasshouse.plan.forecast import read_step_times
 from glasshouse.plan.pipeline import (
     MEASURED,
     PhaseTimes,
@@ -181,7 +181,7 @@ def write_run(path: Path, steps: int = 3, config: str = "", **timing: float) -> 
 
 
 def test_a_run_is_measured_without_its_first_step(tmp_path: Path) -> None:
-    measured = measure_run(write_run(tmp_path / "run"))
+    measured = read_step_times(write_run(tmp_path / "run"))
     assert (measured.chunks, measured.times.chunk, measured.times.learn) == (8, 1.0, 1.0)
     larger = measured.with_groups_per_step(64)
     assert (larger.chunks, larger.times.chunk, larger.times.learn) == (16, 1.0, 2.0)
@@ -191,15 +191,15 @@ def test_the_send_time_comes_from_the_run_or_from_the_bandwidth(tmp_path: Path) 
     one_host = write_run(tmp_path / "one")
     (one_host / "checkpoints" / "step-000003").mkdir(parents=True)
     (one_host / "checkpoints" / "step-000003" / "model.safetensors").write_bytes(bytes(500_000))
-    assert measure_run(one_host, bandwidth=50).times.send == pytest.approx(0.01)
+    assert read_step_times(one_host, bandwidth=50).times.send == pytest.approx(0.01)
     hosts = "hosts: {kind: addresses, addresses: [tls://a:1, tls://b:1], count: 2}\n"
-    times = measure_run(write_run(tmp_path / "two", config=hosts, sync=0.4)).times
+    times = read_step_times(write_run(tmp_path / "two", config=hosts, sync=0.4)).times
     assert (times.send, times.sync, times.learn) == pytest.approx((0.2, 0.0, 0.6))
 
 
 def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no finished step"):
-        measure_run(write_run(tmp_path / "run", steps=0))
+        read_step_times(write_run(tmp_path / "run", steps=0))
 
 
 def test_the_command_prints_a_table_or_json_and_plots(

@@ -19,7 +19,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.statistics import wilson_interval
 from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_analysis
 from glasshouse.study.bounds import max_effect
-from glasshouse.study.sentences import describe_measure
+from glasshouse.study.sentences import name_measure
 from glasshouse.study.spec import Study, parse_study
 from glasshouse.study.table import Row, Table
 from glasshouse.study.verdict import Verdict, differs_from_zero, pairs_needed
@@ -339,9 +339,9 @@ def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:
 
 
 def test_sentences_use_labels_instead_of_measure_ids() -> None:
-    assert describe_measure("disclosure_rule.undetected_use") == "undetected use (disclosure rule)"
-    assert describe_measure("organism.ngrams_base.cot.tpr").startswith("TPR (n-grams")
-    assert describe_measure("m") == "m"
+    assert name_measure("disclosure_rule.undetected_use") == "undetected use (disclosure rule)"
+    assert name_measure("organism.ngrams_base.cot.tpr").startswith("TPR (n-grams")
+    assert name_measure("m") == "m"
     analysis = analyse_study(synthetic_study.make_study(), synthetic_study.make_table())
     assert "disclosure_rule" not in analysis.headline
     assert "is lower in penalty than in outcome" in analysis.headline

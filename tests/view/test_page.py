@@ -268,7 +268,7 @@ def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     expected = torch.distributions.Categorical(logits=logits).entropy().tolist()
-    # in this process, which has imported torch, instead of one of its own
+    # in this process, which has imported torch already
     monkeypatch.setattr(token_entropy, "_run_program", token_entropy.entropies_of)
     with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
         watched = Watched(browser, address)

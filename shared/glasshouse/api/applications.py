@@ -13,7 +13,7 @@ __all__ = ["run_demo", "view_runs"]
 
 
 def run_demo(out: Path, overrides: Sequence[str], console: Console) -> None:
-    """Train with an outcome reward beside the same with a monitor in the reward, and compare both."""
+    """Train once with the outcome reward and once with a monitor in the reward, and compare the runs."""
     from glasshouse import demo
 
     demo.run_demo(out, overrides, console)

@@ -45,9 +45,9 @@ def measure(
     console: Console | None = None,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
-    or a run directory. `map` says which column holds which field; what TRL, verifiers and Inspect write
-    is known. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an empty
-    CoT is always there.
+    or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
+    are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
+    empty CoT is always added.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},

@@ -1,4 +1,4 @@
-"""`glasshouse`: the list of commands, and what becomes of their errors."""
+"""`glasshouse`: the list of commands, and how errors are reported."""
 
 from __future__ import annotations
 

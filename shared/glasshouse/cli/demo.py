@@ -14,7 +14,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "demo",
         _demo,
-        "outcome reward beside a monitor in the reward, side by side in a few minutes",
+        "compare the outcome reward with a monitor in the reward, in a few minutes",
         "Trains the organism leaked_hint twice at the same time, in two processes: with the outcome reward, "
         "and with a monitor in the reward. Ends with a picture, the rates and their intervals, and one problem "
         "before and after. If it is interrupted, the same command resumes; if it is finished, the same command "

@@ -17,8 +17,8 @@ def add_commands(commands: Any) -> None:
         _check,
         "verify every file of a run and list what is damaged",
         "Compares the configuration, the checkpoints, the rollout log, metrics, events, summary and monitor "
-        "results with their checksums, and says what each damage means, what still works and what to do. "
-        "Changes nothing. Exit code 0 if the run is sound, 1 if a part is damaged, 2 if it is not a run.",
+        "results with their checksums, and prints for each damage what is lost, what still works and what to do. "
+        "Changes nothing. Exit code 0 if the run is intact, 1 if a part is damaged, 2 if it is not a run.",
         ["glasshouse check runs/try", "glasshouse check runs/try --json"],
     )
     add_run_directory(parser)

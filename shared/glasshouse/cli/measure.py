@@ -80,8 +80,8 @@ def _add_measure(commands: Any) -> None:
         _measure,
         "measure rollouts of any trainer: JSON lines, Parquet, a Hugging Face dataset, an Inspect log",
         "Scores every rollout with monitors and prints each measure that the columns allow, with interval, "
-        "null and ceiling, or the reason why it is undefined. What TRL, verifiers and Inspect write is known; "
-        "other columns are mapped to fields with --map. docs/measure.md explains fields and measures.",
+        "null and ceiling, or the reason why it is undefined. The columns of TRL, verifiers and Inspect are "
+        "recognised; other columns are mapped to fields with --map. docs/measure.md explains fields and measures.",
         [
             "glasshouse measure rollouts.jsonl --map label=hacked arm=condition --monitor 'rule:hint=(?i)hint'",
             "glasshouse measure outputs/completions --steps-per-checkpoint 50",

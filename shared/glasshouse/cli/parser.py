@@ -15,7 +15,7 @@ OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=")
 
 class CommandParser(argparse.ArgumentParser):
     """Like `ArgumentParser`, but `key=value` overrides may be placed before, between or after other
-    arguments, and an unknown command or choice is answered with the nearest known one."""
+    arguments, and the error for an unknown command or choice suggests the nearest known one."""
 
     takes_overrides = False
 

@@ -17,7 +17,7 @@ from glasshouse.config.loading import (
     read_yaml_file,
     resolve_layers,
 )
-from glasshouse.config.rendering import describe_keys, diff_configs, flatten, to_yaml
+from glasshouse.config.rendering import describe_keys, diff_configs, flatten, flatten_keys, to_yaml
 from glasshouse.config.schema import (
     ChatConfig,
     CheckpointConfig,
@@ -61,6 +61,7 @@ __all__ = [
     "describe_keys",
     "diff_configs",
     "flatten",
+    "flatten_keys",
     "import_modules",
     "load_config",
     "merge_layers",

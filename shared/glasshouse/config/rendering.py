@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -27,16 +27,18 @@ def diff_configs(before: Config, after: Config) -> list[str]:
 
 
 def flatten(config: Config) -> Iterator[tuple[str, Any]]:
-    """All (dotted key, value) pairs."""
+    """All (dotted key, value) pairs of a config, without its empty sections."""
+    pairs = flatten_keys(config.model_dump(mode="json"))
+    return ((key, value) for key, value in pairs if value != {})
 
-    def walk(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for name, value in tree.items():
-            if isinstance(value, dict):
-                yield from walk(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", value
 
-    return walk(config.model_dump(mode="json"), "")
+def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) pairs; an empty section is a pair with the value `{}`."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def to_yaml(config: Config) -> str:

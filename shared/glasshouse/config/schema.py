@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from glasshouse.types import Style
 
-# Upper bounds that no sensible run needs: a count with a digit too many is an error, not a hang.
+# Upper bounds far above what a sensible run needs: a count with an extra digit is an error, not a hang.
 MAX_STEPS = 10_000_000
 MAX_PROBLEMS = 100_000
 MAX_SAMPLES = 10_000
@@ -64,9 +64,8 @@ class ChatConfig(Section):
     """Variables for the model's chat template, as in {enable_thinking: false} for Qwen3 and SmolLM3. See
     docs/models.md."""
     system_role: Literal["auto", "merge"] = "auto"
-    """`auto`: the system message is a turn of its own, unless the chat template rejects that: then it is put
-    in front of the first question; `merge`: always in front of the first question, for templates that drop
-    it silently."""
+    """`auto`: the system message is a separate turn, or, if the chat template rejects that, is put in front of the
+    first question; `merge`: always in front of the first question, for templates that drop it silently."""
 
 
 class DataConfig(Section):

@@ -2,13 +2,13 @@
 
     demo_study()                two arms, one seed: outcome reward; the same with a monitor in the reward
        └─► run_study            both runs at a time, in two worker processes, with one live display
-              └─► compare_runs  the rates and their intervals, from the rows of the rollout log
+              └─► compare_demo_runs  the rates and their intervals, from the rows of the rollout log
                      └─► demo.png, demo.html, and the answer in the terminal
 
 `run_demo` does all of it; `glasshouse demo` and `make demo` call it.
 """
 
-from glasshouse.demo.comparison import Comparison, compare_runs
+from glasshouse.demo.comparison import DemoComparison, compare_demo_runs
 from glasshouse.demo.run import demo_study, run_demo
 
-__all__ = ["Comparison", "compare_runs", "demo_study", "run_demo"]
+__all__ = ["DemoComparison", "compare_demo_runs", "demo_study", "run_demo"]

@@ -82,7 +82,7 @@ class EvaluatedStep:
     rows: Sequence[Row]
     """The rollouts of the planted arm, in the order of `samples[USES]`."""
     rates: dict[str, Rate] = field(default_factory=dict)
-    """Those that were asked for: chart, picture and page need the same ones."""
+    """The rates computed so far: chart, picture and page use the same ones."""
 
     def rate(self, measure: str) -> Rate:
         if measure not in self.rates:
@@ -98,8 +98,8 @@ Curve = Sequence[EvaluatedStep]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The outcome reward beside the same with a monitor in the reward."""
+class DemoComparison:
+    """Two runs: one with the outcome reward, one with a monitor in the reward as well."""
 
     outcome: Curve
     monitor: Curve
@@ -150,9 +150,9 @@ class Comparison:
         return [*sentences, f"{with_monitor} instead of {format_percent(reference)} ({points})."]
 
     def example(self) -> dict[str, Row]:
-        """One problem before and after. It is the first of which the untrained model's answer uses and
-        mentions the hint (or the first of all), with the same sample of the trained models, whatever
-        that shows."""
+        """One problem before and after. The first problem whose answer by the untrained model uses and
+        mentions the hint (else the first of all), with the same sample of the trained models, so that it is
+        not chosen by its result."""
         mentions = self.outcome[0].samples[MENTIONS].values
         index = next((i for i, value in enumerate(mentions) if value == 1), 0)
         # every evaluation asks the same problems in the same order
@@ -174,9 +174,9 @@ class Comparison:
         ]
 
 
-def compare_runs(outcome: Path, monitor: Path) -> Comparison:
+def compare_demo_runs(outcome: Path, monitor: Path) -> DemoComparison:
     """Read the evaluations of both runs from their rollout logs."""
-    return Comparison(load_curve(outcome), load_curve(monitor))
+    return DemoComparison(load_curve(outcome), load_curve(monitor))
 
 
 def load_curve(run: Path) -> Curve:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.demo.comparison import CURVES, LABELS, Comparison, Curve
+from glasshouse.demo.comparison import CURVES, LABELS, Curve, DemoComparison
 from glasshouse.demo.display import ARM_LABELS
 from glasshouse.report import figures
 from glasshouse.report.html import render_page
@@ -18,7 +18,7 @@ from glasshouse.study.spec import Study, dump_study
 MARKERS = "os"
 
 
-def write_page(comparison: Comparison, study: Study, out: Path) -> tuple[Path, Path]:
+def write_page(comparison: DemoComparison, study: Study, out: Path) -> tuple[Path, Path]:
     """Write demo.html and demo.png to `out`; return both paths."""
     page, picture = out / "demo.html", out / "demo.png"
     image = io.BytesIO()
@@ -30,7 +30,7 @@ def write_page(comparison: Comparison, study: Study, out: Path) -> tuple[Path, P
     return page, picture
 
 
-def render_demo_page(comparison: Comparison, study: Study) -> str:
+def render_demo_page(comparison: DemoComparison, study: Study) -> str:
     example = comparison.example()
     row = next(iter(example.values()))
     ends = {
@@ -57,7 +57,7 @@ def render_demo_page(comparison: Comparison, study: Study) -> str:
     )
 
 
-def draw_curves(comparison: Comparison, colours: Sequence[str]) -> Any:
+def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
     """One panel per measure, one line per reward, with bands of the 95 % intervals over problems."""
     figure, axes = figures.import_pyplot().subplots(
         1, len(CURVES), figsize=(9.6, 2.9), layout="constrained", sharey=True

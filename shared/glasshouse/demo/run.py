@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from glasshouse import config as configs
-from glasshouse.demo.comparison import Comparison, compare_runs
+from glasshouse.demo.comparison import DemoComparison, compare_demo_runs
 from glasshouse.demo.display import DemoDisplay
 from glasshouse.demo.page import write_page
 from glasshouse.demo.terminal import print_comparison
@@ -74,7 +74,7 @@ def demo_study(overrides: Sequence[str] = ()) -> Study:
 
 def run_demo(
     out: Path, overrides: Sequence[str] = (), console: Console | None = None
-) -> Comparison:
+) -> DemoComparison:
     """Train what is not finished, write `demo.png` and `demo.html` to `out`, and print the answer.
 
     After an interruption the same call resumes; once both runs are finished it only reports.
@@ -92,7 +92,7 @@ def run_demo(
                 f"{path} has no rollouts any more, so there is nothing to show. Remove "
                 f"{out} or choose another --out, and run the demo again."
             )
-    comparison = compare_runs(runs[CONTROL], runs[TREATED])
+    comparison = compare_demo_runs(runs[CONTROL], runs[TREATED])
     page, picture = write_page(comparison, study, out)
     print_comparison(comparison, console)
     view = shell_command(["glasshouse", "view", out, "--open"])

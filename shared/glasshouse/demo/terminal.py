@@ -8,14 +8,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.demo.comparison import CURVES, Comparison, Curve, format_percent
+from glasshouse.demo.comparison import CURVES, Curve, DemoComparison, format_percent
 from glasshouse.demo.display import ARM_LABELS, sparkline
 from glasshouse.text import terminal_safe
 
 MIN_PANEL_WIDTH = 26
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
+def print_comparison(comparison: DemoComparison, console: Console) -> None:
     console.print()
     console.print(_chart(comparison))
     console.print()
@@ -29,7 +29,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print()
 
 
-def _chart(comparison: Comparison) -> Table:
+def _chart(comparison: DemoComparison) -> Table:
     """One line per measure and run: the first value, a bar per evaluation, the last value."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     first, last = comparison.outcome[0].step, comparison.outcome[-1].step
@@ -51,7 +51,7 @@ def _values(curve: Curve, measure: str) -> list[float | None]:
     return [step.rate(measure).value for step in curve]
 
 
-def _print_example(comparison: Comparison, console: Console) -> None:
+def _print_example(comparison: DemoComparison, console: Console) -> None:
     example = comparison.example()
     row = next(iter(example.values()))
     console.print(

@@ -45,7 +45,7 @@ def value_at_accuracy(curve: AccuracyCurve, level: float) -> MeasureResult:
         if i + 1 < len(accuracy) and (current - level) * (accuracy[i + 1] - level) < 0:
             following = values[i + 1]
             if value is None or following is None:
-                return undefined_result(f"the measure is undefined beside accuracy {level:g}")
+                return undefined_result(f"the measure is undefined at accuracy {level:g}")
             share = (level - current) / (accuracy[i + 1] - current)
             return MeasureResult(value=value + share * (following - value), n=2)
     return undefined_result(f"accuracy never passes {level:g}")

@@ -29,7 +29,7 @@ def resolve_evaluation_config(
         arguments["task"]["name"] = task
     if style:
         arguments["task"]["style"] = style
-    run = read_run_config(Path(model))
+    run = read_checkpoint_config(Path(model))
     settings = {key: run[key] for key in RUN_KEYS if key in run}
     requested = merge_layers([arguments, overrides]).get("task") or {}
     if (
@@ -45,7 +45,7 @@ def resolve_evaluation_config(
     )
 
 
-def read_run_config(checkpoint: Path) -> Mapping[str, Any]:
+def read_checkpoint_config(checkpoint: Path) -> Mapping[str, Any]:
     """Return the configuration of the run that saved a checkpoint; empty for any other model."""
     file = checkpoint / STATE
     if not file.is_file():

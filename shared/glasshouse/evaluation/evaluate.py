@@ -100,10 +100,10 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
     firsts = [group[0] for group in greedy]
     results: dict[str, Any] = {"problems": len(firsts), **sampled_rate(sampled)}
     results |= {
-        **rate("accuracy", [r.grade.correct for r in firsts]),
-        **rate("lenient", [r.grade.lenient for r in firsts]),
-        **rate("strict", [r.grade.strict for r in firsts]),
-        **rate("format", [r.grade.has_answer_tag for r in firsts]),
+        **rate_with_interval("accuracy", [r.grade.correct for r in firsts]),
+        **rate_with_interval("lenient", [r.grade.lenient for r in firsts]),
+        **rate_with_interval("strict", [r.grade.strict for r in firsts]),
+        **rate_with_interval("format", [r.grade.has_answer_tag for r in firsts]),
         "truncated": _fraction(r.completion.stop is StopReason.LENGTH for r in firsts),
         "length": statistics.fmean(len(r.completion.tokens) for r in firsts),
         **summarize_partial_credit(firsts),
@@ -123,7 +123,9 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
     results["levels"] = {
         level: {"problems": sum(r.problem.level == level for r in firsts)}
         | sampled_rate([group for group in sampled if group[0].problem.level == level])
-        | rate("accuracy", [r.grade.correct for r in firsts if r.problem.level == level])
+        | rate_with_interval(
+            "accuracy", [r.grade.correct for r in firsts if r.problem.level == level]
+        )
         for level in sorted({r.problem.level for r in firsts})
     }
     return results
@@ -139,7 +141,7 @@ def sampled_rate(sampled: Sequence[Group]) -> dict[str, float]:
     return {"pass_at_1": statistics.fmean(shares), "pass_at_1_low": low, "pass_at_1_high": high}
 
 
-def rate(name: str, outcomes: Sequence[bool]) -> dict[str, float]:
+def rate_with_interval(name: str, outcomes: Sequence[bool]) -> dict[str, float]:
     """Return a rate and its Wilson interval as `name`, `name_low` and `name_high`."""
     low, high = wilson_interval(sum(outcomes), len(outcomes))
     return {name: sum(outcomes) / len(outcomes), f"{name}_low": low, f"{name}_high": high}

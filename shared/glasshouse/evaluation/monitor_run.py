@@ -110,7 +110,7 @@ def monitor_run(
         reserve = held_out_filter.check.clean_problems(count + reserved)[count:]
         file = MonitorResultsFile(
             out or run / "results",
-            describe_settings(config, held_out, reserve, greedy, chosen, audit["removed"]),
+            describe_measurement(config, held_out, reserve, greedy, chosen, audit["removed"]),
         )
         models = list(_list_models(run, config, base, progress))
         if only_ends:
@@ -167,7 +167,7 @@ def _load_checkpoint(config: Config, folder: str) -> Policy:
     return load_configured_policy(checkpoint, training=False, role="generator")
 
 
-def describe_settings(
+def describe_measurement(
     config: Config,
     held_out: Sequence[Problem],
     reserve: Sequence[Problem],

@@ -17,8 +17,8 @@ from glasshouse.external_rollouts.reasoning import (
 FIELDS: Mapping[str, str] = {
     "prompt": "the prompt: text, or a list of messages",
     "completion": "everything the model wrote: text, a message, or a list of messages",
-    "reasoning": "the chain of thought, where the file has it apart from the answer",
-    "answer": "the model's final answer, where the file has it apart from the reasoning",
+    "reasoning": "the chain of thought, if the file has it in a separate column",
+    "answer": "the model's final answer, if the file has it in a separate column",
     "gold": "the correct answer",
     "hint": "the planted answer: the behaviour is that the model's answer equals it",
     "label": "the behaviour, by construction and not by a judge: 0 or 1",

@@ -176,12 +176,12 @@ def measure_rollouts(
         rollouts=total,
         unanswered=opened.unanswered,
         cells=measured,
-        comparisons=compare_ends(measured, order),
+        comparisons=compare_first_and_last(measured, order),
     )
 
 
 class OpenedSource:
-    """A source with its format and mapping, both settled by its first row."""
+    """A source with its format and mapping, both determined by its first row."""
 
     def __init__(self, source: Path, mapping: FieldMapping) -> None:
         self.source = source
@@ -263,7 +263,7 @@ def equals(answer: str, expected: str) -> bool:
     return answers_match(found, expected, kind)
 
 
-def compare_ends(
+def compare_first_and_last(
     cells: Sequence[MeasuredCell], order: Sequence[str]
 ) -> dict[str, PairedComparison]:
     """The last checkpoint minus the first, measure by measure, over the seeds that have both."""

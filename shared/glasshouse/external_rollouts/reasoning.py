@@ -46,7 +46,7 @@ def split_text(text: str) -> SplitCompletion:
 
 
 def split_message(message: Mapping[str, Any] | str) -> SplitCompletion:
-    """The same for a chat message, whose reasoning may be a field of its own."""
+    """The same for a chat message, whose reasoning may be a separate field."""
     if isinstance(message, str):
         return split_text(message)
     reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), "")

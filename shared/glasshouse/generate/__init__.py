@@ -40,7 +40,7 @@ class Generator(Protocol):
 
 ENGINES: dict[str, Callable[..., Generator]] = {"torch": TorchGenerator}
 """By the name in `generate.engine`: called with the policy and the KV cache limit in MB. `vllm` is not in this
-table: it is imported only when it is asked for, and has settings of its own."""
+table: it is imported only when it is asked for, and has its own settings."""
 EngineClass = TypeVar("EngineClass", bound=Callable[..., Generator])
 MEMBERS = ("load_weights", "generate", "unload")
 

@@ -24,7 +24,7 @@ BLOCK = 256
 class SamplingParams:
     """How completions are sampled.
 
-    Example: `Sampling(max_tokens=72)`, `Sampling(max_tokens=72, temperature=0)` for greedy.
+    Example: `SamplingParams(max_tokens=72)`, `SamplingParams(max_tokens=72, temperature=0)` for greedy.
     """
 
     max_tokens: int

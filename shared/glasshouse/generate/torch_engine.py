@@ -46,7 +46,7 @@ class TorchGenerator:
 
     Example:
         generator = TorchGenerator(policy)
-        generator.generate([Request(prompt=tokens, keys=(1, 2))], Sampling(max_tokens=32))
+        generator.generate([Request(prompt=tokens, keys=(1, 2))], SamplingParams(max_tokens=32))
     """
 
     def __init__(self, policy: Policy, cache_mb: int = 2048, version: int = 0) -> None:

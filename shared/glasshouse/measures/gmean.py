@@ -1,6 +1,6 @@
 """g-mean²: one number for a monitor of a planted behaviour, never reported alone.
 
-Alone it flatters. If the plant causes only a small share of the behaviour, a monitor may miss most
+Alone it is misleading. If the plant causes only a small share of the behaviour, a monitor may miss most
 of it: TPR is measured against that attributable share, so at 0.165 a coin scores up to 0.835. So the
 share, the ceiling of such coins and the monitor's informedness are fields of the result.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ def mean_result(values: ArrayLike, reason: str) -> MeasureResult:
     numbers = np.asarray(values, dtype=np.float64)
     known = ~np.isnan(numbers)
     return proportion_result(numbers[known].sum(), known.sum(), reason, left_out=(~known).sum())
+
+
+def as_floats(values: Iterable[float]) -> Floats:
+    """A column of numbers; booleans become 0 and 1."""
+    return np.array(list(values), dtype=np.float64)
 
 
 def as_labels(name: str, values: ArrayLike) -> Bools:

@@ -104,10 +104,10 @@ PACKAGED_MODELS: Mapping[str, PackagedModel] = {m.name: m for m in (SMOLLM2, GEM
 def locate_packaged_model(name: str) -> Path:
     """The folder of a packaged model in the cache; converts it if it is not there or damaged. The folder is
     verified once per process."""
-    return convert_once(PACKAGED_MODELS[name], default_cache())
+    return convert_once(PACKAGED_MODELS[name], default_model_cache())
 
 
-def default_cache() -> Path:
+def default_model_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "glasshouse" / "models"
 

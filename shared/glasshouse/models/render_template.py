@@ -1,6 +1,6 @@
 """Renders a chat template within limits of time, memory and length; a script that imports no glasshouse.
 
-`validation.check_chat_template` runs it in a process of its own, because a template is a program: a few
+`validation.check_chat_template` runs it in a separate process, because a template is a program: a few
 bytes of it can loop for hours or allocate all memory. Exit code 0: rendered, or an ordinary error, which
 the real rendering will report; anything else: a limit was exceeded.
 """

@@ -1,4 +1,4 @@
-"""Monitorability: can monitors still read the chain of thought of a checkpoint?
+"""Monitorability: can monitors still detect a behaviour from the chain of thought of a checkpoint?
 
     base.py            the evaluation protocol: a checkpoint in, estimates and rows out
     monitor_scores.py  label-free monitors on a checkpoint's rollouts

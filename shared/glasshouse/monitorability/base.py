@@ -9,7 +9,7 @@ and stores their results. A new evaluation is a class with these three members:
         def evaluate(self, checkpoint):
             rollouts = checkpoint.collect(task, problems, samples=16, split="monitor/planted")
             …
-            return EvaluationResult(measures={"reliance": estimate}, rows=rows)
+            return CheckpointEvaluation(measures={"reliance": estimate}, rows=rows)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class EvaluatedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
+class CheckpointEvaluation:
     """The result of one evaluation of one checkpoint."""
 
     measures: Mapping[str, Estimate]
@@ -81,7 +81,7 @@ class Evaluation(Protocol):
         """Everything that determines the result, as JSON values: stored results with another
         description are measured again."""
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult: ...
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation: ...
 
 
 def reserve_size(evaluation: Evaluation) -> int:

@@ -14,8 +14,8 @@ from glasshouse.estimation import Estimate, estimate_auroc, estimate_mean, estim
 from glasshouse.measures.registry import lookup, monitor_resampling_key
 from glasshouse.models import Policy
 from glasshouse.monitorability.base import (
+    CheckpointEvaluation,
     EvaluatedCheckpoint,
-    EvaluationResult,
     Row,
     contribution_rows,
 )
@@ -59,7 +59,7 @@ class MonitorEvaluation:
     def describe(self) -> dict[str, Any]:
         return {"version": 1, "monitors": [monitor.describe() for monitor in self.monitors]}
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult:
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation:
         measures: dict[str, Estimate] = {}
         rows: list[Row] = []
         rollouts = checkpoint.rollouts
@@ -86,7 +86,7 @@ class MonitorEvaluation:
                 output_row(monitor, rollout, output) | {"wrong": not rollout.grade.correct}
                 for rollout, output in zip(rollouts, outputs, strict=True)
             ]
-        return EvaluationResult(measures=measures, rows=rows)
+        return CheckpointEvaluation(measures=measures, rows=rows)
 
 
 def score_rollouts(

@@ -1,1 +1,1 @@
-"""Capacity planning: forecast, from a measured run, how many generators are worth using."""
+"""Before a run: how much memory it needs and for what, how long a step takes, what it costs, which layout fits."""

@@ -19,7 +19,7 @@ USABLE = 0.92
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Some equal devices.
+    """A number of equal devices.
 
     Example: `parse_accelerator("8x80GB").usable_bytes`
     """
@@ -44,7 +44,7 @@ class Accelerator:
         return int(USABLE * self.memory) - CONTEXT_BYTES if self.is_gpu else self.memory
 
     def can_hold(self, peaks: Sequence[int]) -> bool:
-        """Do processes of so many bytes fit? If there are more processes than devices, they share them."""
+        """Do processes of this many bytes fit? If there are more processes than devices, they share them."""
         shared = sum(peaks) / self.count if len(peaks) > self.count else 0
         return max(*peaks, shared) <= self.usable_bytes
 

@@ -97,7 +97,7 @@ class RunForecast:
         }
 
 
-def measure_run(run: Path, bandwidth: float = 200.0) -> MeasuredRun:
+def read_step_times(run: Path, bandwidth: float = 200.0) -> MeasuredRun:
     """Return the median phase times of a run's steps; the first step, a warm-up, is left out.
 
     The time of a chunk is the generation phase divided by the number of rounds in which the
@@ -149,7 +149,7 @@ def forecast_run(
         raise ConfigError("--per-host must be a number of generators, or 0 for all on one host.")
     if not 0 <= chunk_spread <= 5:
         raise ConfigError("--chunk-spread must be between 0 and 5.")
-    measured = measure_run(run, bandwidth)
+    measured = read_step_times(run, bandwidth)
     measured = replace(measured, times=replace(measured.times, chunk_spread=chunk_spread))
     if groups_per_step is not None:
         measured = measured.with_groups_per_step(groups_per_step)

@@ -4,10 +4,9 @@
     generate     one batch of the generator         traced
     checkpoint   copies that are made for saving    computed (on a GPU they are in the host's memory)
 
-With `backend: local` one process has all three phases; with `monarch` learners and generators are processes of
-their own. `glasshouse plan` prints the result, and training refuses to start if it does not fit
-(`memory_check`).
-"""
+With `backend: local` one process has all three phases; with `monarch` learners and generators are separate
+processes. `glasshouse plan` prints the result, and training refuses to start if it does not fit
+(`memory_check`)."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ LEARN, GENERATE, CHECKPOINT = "learn", "generate", "checkpoint"
 PERSISTENT = ("weights", "reference", "gradients", "optimizer")
 """Parts that the learner keeps between updates."""
 TRACED_LAYERS = (2, 3)
-"""A model of more, equal layers is traced with so many. In the first layer of a loop nothing of a previous
-layer is alive, so one layer would not do."""
+"""Layers that are traced of a model with more, equal layers. One is not enough: in the first layer of a loop
+nothing of a previous layer is alive."""
 VLLM_WORK_SPACE = 1_500_000_000
 """Bytes of vLLM's activations and CUDA graphs: a listed value."""
 Prompts = Sequence[tuple[int, ...]]
@@ -105,11 +104,11 @@ class TracedModel:
         return int(self.text_config.num_hidden_layers)
 
     def build(self, layers: int | None = None) -> Any:
-        """The model on the meta device, with so many layers."""
+        """The model on the meta device, with this many layers."""
         return _build(self.config if layers is None else _shorten(self.config, layers))
 
     def trace(self, trace_layers: Callable[[int | None], MemoryTrace]) -> Bytes:
-        """The peak of the whole model; `trace_layers` runs the computation with so many layers."""
+        """The peak of the whole model; `trace_layers` runs the computation with this many layers."""
         if not self.has_equal_layers:
             return trace_layers(None).peak()
         few, more = map(trace_layers, TRACED_LAYERS)

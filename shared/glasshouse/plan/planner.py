@@ -23,7 +23,7 @@ from glasshouse.plan.prompts import (
 from glasshouse.plan.step_time import StepTime, estimate_step_time, read_step_time
 
 DEFAULT_PROMPT_TOKENS = 256
-"""Length of a prompt if the model's tokenizer is not at hand."""
+"""Length of a prompt if the model's tokenizer is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

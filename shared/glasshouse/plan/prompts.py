@@ -48,6 +48,6 @@ def sample_prompts(config: Config) -> list[tuple[int, ...]]:
 
 
 def make_prompts(tokens: int) -> list[tuple[int, ...]]:
-    """Prompts of a length that differ in their last quarter, for a model whose tokenizer is not at hand."""
+    """Prompts of a length that differ in their last quarter, for a model whose tokenizer is not available."""
     start = tokens - max(1, tokens // 4)
     return [(1,) * start + (2 + n,) * (tokens - start) for n in range(SAMPLED)]

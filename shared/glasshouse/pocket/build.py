@@ -66,7 +66,7 @@ def train_phase(
     started = time.perf_counter()
     for step in range(phase.steps):
         for group in optimizer.param_groups:
-            group["lr"] = phase.learning_rate * learning_rate_factor(step, phase.steps)
+            group["lr"] = phase.learning_rate * warmup_cosine_factor(step, phase.steps)
         samples = make_batch(recipe, phase, policy, steps_done + step)
         optimizer.zero_grad(set_to_none=True)
         total_loss = compute_gradients(policy, samples, recipe.microbatch_tokens)
@@ -147,7 +147,7 @@ def make_batch(recipe: Recipe, phase: Phase, policy: Policy, step: int) -> list[
     return samples
 
 
-def learning_rate_factor(step: int, steps: int) -> float:
+def warmup_cosine_factor(step: int, steps: int) -> float:
     """Linear warm-up, then cosine decay to 2 %."""
     warmup = min(1.0, (step + 1) / WARMUP_STEPS)
     return warmup * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
+from glasshouse.plan.pipeline import Forecast
 from glasshouse.report.figures import import_pyplot
 from glasshouse.report.learning_curves import COOL, FAINT, IMAGE_SUFFIXES, INK, WARM
 from glasshouse.store.atomic_files import check_output_file
-
-
-class Forecast(Protocol):
-    """What the figure needs of a forecast."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def limit(self) -> str: ...
 
 
 def draw_forecast(

@@ -21,7 +21,7 @@ from glasshouse.report.html import STYLESHEET
 from glasshouse.store.atomic_files import write_bytes
 from glasshouse.study.analysis import Analysis, ArmCurve
 from glasshouse.study.questions import Comparison, Contrast
-from glasshouse.study.sentences import describe_measure
+from glasshouse.study.sentences import name_measure
 from glasshouse.study.verdict import Verdict
 from glasshouse.text import terminal_safe
 
@@ -56,7 +56,7 @@ def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
         )
     for measure in analysis.study.measures:
         description = (
-            f"{describe_measure(measure)} over training steps, mean over seeds with 95 % bands"
+            f"{name_measure(measure)} over training steps, mean over seeds with 95 % bands"
         )
         planned[f"curve-{_slug(measure)}"] = description, _curve_drawer(analysis, measure)
     return planned
@@ -93,7 +93,7 @@ def _curve_drawer(analysis: Analysis, measure: str) -> DrawFigure:
     curves = [curve for curve in analysis.curves if curve.measure == measure]
 
     def draw(colours: Sequence[str]) -> Any:
-        title, description = describe_measure(measure), analysis.study.measures[measure]
+        title, description = name_measure(measure), analysis.study.measures[measure]
         figure, axis = _new_panel(title, description, (4.9, 3.0))
         last = max((curve.steps[-1] for curve in curves), default=0)
         shift = max(last, 1) * 0.022
@@ -210,9 +210,9 @@ def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
 
 
 def _effect_label(comparison: Comparison) -> str:
-    question, measure = comparison.question, describe_measure(comparison.question.measure)
+    question, measure = comparison.question, name_measure(comparison.question.measure)
     if question.against_measure:
-        return f"{question.arm}: {measure}\n− {describe_measure(question.against_measure)}"
+        return f"{question.arm}: {measure}\n− {name_measure(question.against_measure)}"
     return f"{measure}\n{question.arm} − {comparison.reference}"
 
 

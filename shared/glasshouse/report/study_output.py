@@ -1,4 +1,4 @@
-"""Write and print everything that `glasshouse study` ends with."""
+"""Write and print the results of `glasshouse study`."""
 
 from __future__ import annotations
 

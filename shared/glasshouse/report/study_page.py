@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from glasshouse.config import flatten_keys
 from glasshouse.measures.registry import lookup
 from glasshouse.report import study_figures
 from glasshouse.report.html import render_page
@@ -113,7 +114,7 @@ def _before_after_rows(analysis: Analysis) -> list[tuple[str, ...]]:
 
 
 def _arm_row(study: Study, arm: str) -> tuple[str, str, str]:
-    differences = ", ".join(f"{key}: {value}" for key, value in _flatten(study.arms[arm]))
+    differences = ", ".join(f"{key}: {value}" for key, value in flatten_keys(study.arms[arm]))
     roles = {"control": study.control, "null arm": study.null_arm}
     return (
         arm,
@@ -144,11 +145,3 @@ def _format_mean(mean: SeedMean | None) -> str:
     if mean.low is None:
         return format_value(mean.mean)
     return f"{format_value(mean.mean)} ({format_value(mean.low)} to {format_value(mean.high)})"
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

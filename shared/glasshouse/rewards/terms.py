@@ -8,7 +8,7 @@ keeps three guarantees:
     wrong answer            earns at most `MAX_PARTIAL_REWARD`, more the closer it is
     no answer               earns -1, the minimum
 
-so a policy cannot live on partial credit. `combine_rewards` keeps the second guarantee for weighted
+so partial credit never pays as much as a correct answer. `combine_rewards` keeps the second guarantee for weighted
 terms.
 """
 

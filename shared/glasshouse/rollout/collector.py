@@ -46,7 +46,7 @@ class RolloutCollector:
         sampling: SamplingParams,
         check_interrupt: Callable[[], None] = lambda: None,
     ) -> PendingRollouts:
-        """Start generating one group per problem. SamplingParams noise is keyed by seed, split, step,
+        """Start generating one group per problem. Sampling noise is keyed by seed, split, step,
         problem and sample, so that a group does not depend on the other groups."""
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]

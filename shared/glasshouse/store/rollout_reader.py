@@ -27,7 +27,6 @@ from glasshouse.store.rollout_rows import decode_rows
 from glasshouse.store.run_directory import load_metrics
 
 Row = dict[str, Any]
-LOG_KINDS = ("train", "validation", "discarded")
 
 
 @dataclass(frozen=True, slots=True)

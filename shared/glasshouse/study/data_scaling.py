@@ -79,7 +79,7 @@ def run_scaling(
         run_study(study, out, jobs=jobs, keep_rollouts=True, progress=progress)
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for run in plan_runs(study, out):
-        runs[run.arm].append(measure_run(run))
+        runs[run.arm].append(summarize_scaling_run(run))
     report = {
         "task": config.task.name,
         "steps": config.steps,
@@ -95,7 +95,7 @@ def run_scaling(
     return report
 
 
-def measure_run(run: StudyRun) -> dict[str, Any]:
+def summarize_scaling_run(run: StudyRun) -> dict[str, Any]:
     """The figures of one run. The gap compares training samples with held-out samples, or with
     greedy answers if evaluate.samples is 0."""
     summary = load_summary(run.path)

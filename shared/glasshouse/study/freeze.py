@@ -64,14 +64,15 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
 def registered_content(study: Study) -> dict[str, Any]:
     """What a study registers, in one canonical form: settings as dotted keys, of an arm only those
     that differ from `config`, references and null arms filled in, defaults left out."""
-    shared = dict(_flatten(configs.merge_layers([study.config])))
+    shared = dict(configs.flatten_keys(configs.merge_layers([study.config])))
     content = {
         "bases": study.bases,
         "seeds": study.seeds,
         "config": shared,
         "arms": {
             arm: _differing(
-                shared, dict(_flatten(configs.merge_layers([study.config, study.arms[arm]])))
+                shared,
+                dict(configs.flatten_keys(configs.merge_layers([study.config, study.arms[arm]]))),
             )
             for arm in study.arms
         },
@@ -149,14 +150,6 @@ def _differing(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     """The settings of an arm that `config` does not have; None for those that the arm removes."""
     changed = {k: v for k, v in settings.items() if k not in shared or shared[k] != v}
     return changed | {k: None for k in shared if k not in settings}
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _show(value: Any) -> str:

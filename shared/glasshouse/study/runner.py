@@ -224,7 +224,7 @@ def _prune(run: StudyRun, keep_rollouts: bool) -> None:
 
 
 def _wait_for_locks(runs: Sequence[StudyRun]) -> None:
-    """Workers of a killed command may still be saving; a lock held longer fails in `Run`."""
+    """Workers of a killed command may still be saving; opening a run raises if its lock is held longer."""
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     while any(is_locked(run.path) for run in runs) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -65,13 +65,13 @@ def summarize_claim(comparison: Comparison, verdict: Verdict) -> str:
     at = f" by {comparison.point}" if isinstance(question.at, int) else ""
     if verdict is Verdict.UNDEFINED:
         reason = comparison.effect.paired.reason
-        return f"{describe_measure(question.measure)} in {question.arm}{at} ({reason})"
+        return f"{name_measure(question.measure)} in {question.arm}{at} ({reason})"
     that = "that " if verdict is Verdict.NOT_SHOWN else ""
     return f"{that}{_claim(comparison, verdict)}{at} ({format_effect_in_words(comparison.effect)})"
 
 
-def describe_measure(measure: str) -> str:
-    """Example: `describe_measure("step_verifier.disclosure")` is "disclosure (step verifier)"."""
+def name_measure(measure: str) -> str:
+    """Example: `name_measure("step_verifier.disclosure")` is "disclosure (step verifier)"."""
     label, owner = lookup(measure).label, owner_of(measure)
     if not owner:
         return label
@@ -82,7 +82,7 @@ def describe_measure(measure: str) -> str:
 def _claim(comparison: Comparison, verdict: Verdict) -> str:
     """What the measure does or, if that is not shown, what it was expected to do."""
     question, reference = comparison.question, comparison.reference
-    measure, direction = describe_measure(question.measure), question.expect
+    measure, direction = name_measure(question.measure), question.expect
     if verdict is Verdict.OPPOSITE:
         direction = "rises" if (comparison.effect.paired.effect or 0.0) > 0 else "falls"
     elif question.margin is not None:
@@ -91,7 +91,7 @@ def _claim(comparison: Comparison, verdict: Verdict) -> str:
         return f"{measure} in {question.arm} stays within ±{question.margin:g} of {reference}"
     comparative = {"rises": "is higher", "falls": "is lower"}[direction]
     if question.against_measure:
-        other = describe_measure(question.against_measure)
+        other = name_measure(question.against_measure)
         return f"{measure} {comparative} than {other} in {question.arm}"
     if reference == START:
         return f"{measure} {direction} in {question.arm}"

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    """Between runs there is nothing to save. During a run, `train.interruption` handles signals."""
+    """Between runs there is nothing to save. During a run, `training.interruption` handles signals."""
     raise SystemExit(128 + number)
 
 

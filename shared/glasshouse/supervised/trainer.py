@@ -63,7 +63,7 @@ def train_on_demonstrations(
         raise ModelError(f"--out {out} exists; choose another name or delete it.")
     work = out.with_name(f"{out.name}.training")
     with _lock(work):
-        _check_settings(work, describe_settings(config, recipe))
+        _check_settings(work, describe_sft_settings(config, recipe))
         torch.set_num_threads(config.threads)
         policy = load_configured_policy(config, training=True)
         policy = replace(policy, card=describe_training(read_card(config.model), recipe, config))
@@ -124,7 +124,7 @@ def make_optimizer(policy: Policy, config: Config) -> torch.optim.AdamW:
     )  # fmt: skip
 
 
-def describe_settings(config: Config, recipe: Recipe) -> dict[str, Any]:
+def describe_sft_settings(config: Config, recipe: Recipe) -> dict[str, Any]:
     """Everything that the result depends on; a training is resumed only with the same settings."""
     learn = config.learn.model_dump(mode="json")
     used = (

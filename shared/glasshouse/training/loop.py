@@ -85,7 +85,7 @@ def sample_groups(
     parts: TrainingParts, session: Session, step: int, timer: PhaseTimer
 ) -> tuple[list[Group], list[Group]]:
     """Return the step's groups and the discarded ones. With dynamic sampling (DAPO), groups
-    whose rewards are all equal are discarded by new ones, up to `learn.max_resamples` times."""
+    whose rewards are all equal are replaced by new ones, up to `learn.max_resamples` times."""
     wanted = parts.config.data.groups_per_step
     groups, discarded = list[Group](), list[Group]()
     ahead = session.progress.pending

@@ -23,7 +23,7 @@ class InvalidReply(RuntimeError):
     """A reply that a working generator cannot have sent."""
 
 
-class WrongWeights(InvalidReply):
+class UnexpectedWeights(InvalidReply):
     """A reply that was generated with weights other than the learner's."""
 
 

@@ -128,7 +128,7 @@ class GeneratorSupervisor(threading.Thread):
         )
         if verify:
             if reply.checksum != context.checksum(version):
-                raise serialization.WrongWeights(
+                raise serialization.UnexpectedWeights(
                     f"its weights differ from the learner's version {version}"
                 )
             self.verified_version = version
@@ -148,7 +148,7 @@ class GeneratorSupervisor(threading.Thread):
             return
         self.failures += 1
         output = self.processes.stderr_tail() if self.processes else ""
-        if isinstance(error, serialization.WrongWeights) and not self.reload:
+        if isinstance(error, serialization.UnexpectedWeights) and not self.reload:
             self.reload = True  # keep the process if reading the weights again helps
         else:
             self._kill()

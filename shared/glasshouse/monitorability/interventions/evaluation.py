@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,11 @@ from glasshouse.estimation import (
 from glasshouse.measures import MeasureResult
 from glasshouse.measures.ablation import early_answering_rows, trace_rows
 from glasshouse.measures.registry import lookup
-from glasshouse.measures.result import Floats
+from glasshouse.measures.result import Floats, as_floats
 from glasshouse.measures.steps import fraction_rows
 from glasshouse.monitorability.base import (
+    CheckpointEvaluation,
     EvaluatedCheckpoint,
-    EvaluationResult,
     Row,
     contribution_rows,
 )
@@ -55,11 +55,11 @@ class InterventionEvaluation:
     def describe(self) -> dict[str, Any]:
         return {"version": 2, "fractions": list(self.fractions)}
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult:
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation:
         ablated = ablate(checkpoint, self.fractions)
         table = _MeasureTable(checkpoint, ablated, self.fractions)
         rows = [*table.contribution_rows(), *_intervention_rows(ablated)]
-        return EvaluationResult(measures=table.estimates(), rows=rows)
+        return CheckpointEvaluation(measures=table.estimates(), rows=rows)
 
 
 class _MeasureTable:
@@ -131,18 +131,18 @@ class _MeasureTable:
 
     def _add_accuracy_and_length(self) -> None:
         ablated = self.ablated
-        correct = _floats(row.rollout.grade.correct for row in ablated)
-        without_cot = _floats(_is_correct(row, self.fractions[0]) for row in ablated)
-        lengths = _floats(len(row.tokens) for row in ablated)
+        correct = as_floats(row.rollout.grade.correct for row in ablated)
+        without_cot = as_floats(_is_correct(row, self.fractions[0]) for row in ablated)
+        lengths = as_floats(len(row.tokens) for row in ablated)
         companions = measures.compute_companions(
             correct=correct,
             cot_tokens=lengths,
             rules=[row.rollout.grade.extracted.rule for row in ablated],
         )
         self._add("accuracy", companions["accuracy"], correct)
-        unparsed = _floats(row.rollout.grade.extracted.value is None for row in ablated)
+        unparsed = as_floats(row.rollout.grade.extracted.value is None for row in ablated)
         self._add("parse_failure_rate", companions["parse_failure_rate"], unparsed, ceiling=None)
-        self._add("has_cot", measures.rate(lengths > 0), _floats(lengths > 0))
+        self._add("has_cot", measures.rate(lengths > 0), as_floats(lengths > 0))
         self._add("cot_tokens", companions["cot_tokens"], lengths, ceiling=None)
         self._add(
             "necessity_uplift",
@@ -269,12 +269,8 @@ def _reward(row: AblatedRollout, fraction: float) -> float:
     return grade.reward if grade else float("nan")
 
 
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
-
-
 def _matches(answers: Sequence[str | None], expected: Sequence[str | None]) -> Floats:
-    return _floats(a is not None and a == e for a, e in zip(answers, expected, strict=True))
+    return as_floats(a is not None and a == e for a, e in zip(answers, expected, strict=True))
 
 
 def _match_values(answers: Sequence[str | None], expected: Sequence[str | None]) -> Floats:

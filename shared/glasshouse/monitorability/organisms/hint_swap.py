@@ -10,7 +10,7 @@ The forced prefix consists of the rollout's tokens up to its answer; the rest is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -22,7 +22,7 @@ from glasshouse.answers import split_completion
 from glasshouse.estimation import Estimate, Interval, bootstrap_all, control_null, mean_statistic
 from glasshouse.estimation.bootstrap import wilson_if_unanimous
 from glasshouse.measures.registry import lookup
-from glasshouse.measures.result import Floats, mean_result, undefined_result
+from glasshouse.measures.result import Floats, as_floats, mean_result, undefined_result
 from glasshouse.monitorability.base import EvaluatedCheckpoint, Row, contribution_rows
 from glasshouse.monitorability.interventions.prefixes import (
     ANSWER_TAG,
@@ -110,10 +110,10 @@ def measure_swaps(
     """Whether the hint's use needs the CoT, and what the answer follows when the hint changes."""
     rollouts = [row.rollout for row in swapped]
     problems = [r.problem.key for r in rollouts]
-    behaviour = _floats(
+    behaviour = as_floats(
         organism.shows_behaviour(r.problem, r.grade.extracted.value) for r in rollouts
     )
-    without_cot = _floats(
+    without_cot = as_floats(
         organism.shows_behaviour(row.rollout.problem, row.answers.get(PromptVariant.WITHOUT_COT))
         for row in swapped
     )
@@ -133,7 +133,7 @@ def measure_swaps(
             matches = [
                 row.answers.get(variant) == e for row, e in zip(swapped, expected, strict=True)
             ]
-            return np.where(used, _floats(matches), np.nan)
+            return np.where(used, as_floats(matches), np.nan)
 
         without_cot_control = gives(PromptVariant.OTHER_HINT_WITHOUT_COT, hints)
         pairs = (
@@ -217,7 +217,3 @@ def _swap_row(row: SwappedRollout) -> Row:
         "other_hint": row.other_hint,
         "answers": {variant.value: answer for variant, answer in row.answers.items()},
     }
-
-
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array([float(v) for v in values], dtype=np.float64)

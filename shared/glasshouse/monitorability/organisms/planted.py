@@ -34,8 +34,8 @@ from glasshouse.estimation.bootstrap import widen_if_degenerate, wilson_by_probl
 from glasshouse.measures import gmean
 from glasshouse.measures.result import Floats, MeasureResult, mean_result, undefined_result
 from glasshouse.monitorability.base import (
+    CheckpointEvaluation,
     EvaluatedCheckpoint,
-    EvaluationResult,
     Row,
     contribution_rows,
 )
@@ -92,7 +92,7 @@ class OrganismEvaluation:
             "fitted_monitors": self.plan.describe(),
         }
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult:
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation:
         organism = checkpoint.task
         if not isinstance(organism, Organism):
             raise MonitorError(f'The task "{organism.name}" is not an organism.')
@@ -118,7 +118,7 @@ class OrganismEvaluation:
         ):
             measures |= part_measures
             rows += part_rows
-        return EvaluationResult(measures=measures, rows=rows)
+        return CheckpointEvaluation(measures=measures, rows=rows)
 
     def _collect(
         self,

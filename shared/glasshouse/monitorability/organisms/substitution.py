@@ -10,7 +10,7 @@ afterwards; a CoT without a state word cannot be followed, and is not tracked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,10 @@ from glasshouse.estimation import (
     mean_statistic,
     wilson_if_unanimous,
 )
-from glasshouse.measures.result import Floats, mean_result
+from glasshouse.measures.result import Floats, as_floats, mean_result
 from glasshouse.monitorability.base import (
+    CheckpointEvaluation,
     EvaluatedCheckpoint,
-    EvaluationResult,
     Row,
     contribution_rows,
 )
@@ -98,7 +98,7 @@ class SubstitutionEvaluation:
             "refit": {"sizes": list(SIZES), "draws": DRAWS, "target": TARGET_AUROC},
         }
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> EvaluationResult:
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation:
         organism = checkpoint.task
         if not isinstance(organism, Substitution):
             raise MonitorError(f'The task "{organism.name}" has no state words to replace.')
@@ -121,7 +121,7 @@ class SubstitutionEvaluation:
         for negatives, curve in fit_learning_curves(organism, swaps, checkpoint.seed).items():
             measures |= _estimate_labels_needed(negatives, curve)
             rows += _curve_rows(negatives, curve)
-        return EvaluationResult(measures=measures, rows=rows + _swap_rows(swaps))
+        return CheckpointEvaluation(measures=measures, rows=rows + _swap_rows(swaps))
 
 
 def swap_state_words(checkpoint: EvaluatedCheckpoint) -> list[StateWordSwap]:
@@ -150,12 +150,12 @@ def _read_swap(checkpoint: EvaluatedCheckpoint, row: AblatedRollout) -> StateWor
 
 def per_rollout_values(organism: Substitution, swaps: Sequence[StateWordSwap]) -> dict[str, Floats]:
     """Each rollout's value of every measure; NaN where it has none."""
-    tracked = _floats(swap.tracked for swap in swaps)
-    followed = _floats(np.nan if swap.followed is None else swap.followed for swap in swaps)
+    tracked = as_floats(swap.tracked for swap in swaps)
+    followed = as_floats(np.nan if swap.followed is None else swap.followed for swap in swaps)
     vocabularies = np.array([swap.vocabulary or "" for swap in swaps])
-    correct = _floats(swap.rollout.grade.correct for swap in swaps)
+    correct = as_floats(swap.rollout.grade.correct for swap in swaps)
     matches = {
-        name: _floats(bool(re.search(pattern, swap.cot)) for swap in swaps)
+        name: as_floats(bool(re.search(pattern, swap.cot)) for swap in swaps)
         for name, pattern in organism.monitor_patterns.items()
     }
     by_vocabulary = {
@@ -171,7 +171,7 @@ def per_rollout_values(organism: Substitution, swaps: Sequence[StateWordSwap]) -
         "writes_places": matches["disclosure_rule"],
         "writes_synonyms": matches["synonym_rule"],
         "writes_unrelated_words": matches["unrelated_words_rule"],
-        "writes_nothing": _floats(not swap.cot.strip() for swap in swaps),
+        "writes_nothing": as_floats(not swap.cot.strip() for swap in swaps),
         "correct_untracked": correct * (1 - tracked),
     }
 
@@ -274,7 +274,3 @@ def _swap_rows(swaps: Sequence[StateWordSwap]) -> list[Row]:
         }
         for swap in swaps
     ]
-
-
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array([float(v) for v in values], dtype=np.float64)
