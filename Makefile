@@ -85,7 +85,7 @@ runpod-template: ## EXP=example.rl: print the JSON of a RunPod template; SECRETS
 
 ##@ Slow proofs (times on two quiet cores)
 .PHONY: proofs
-proofs: $(VENV)/.ready ## run all of these and print a summary (2 h); ONLY="resume hosts": some of them
+proofs: $(VENV)/.ready ## run all of these and print a summary (3.5 h); ONLY="resume hosts": some of them
 	@$(BIN)/python -m proofs $(ONLY)
 
 .PHONY: example-seeds

@@ -1,0 +1,35 @@
+"""Tables of the docs that repeat a list of the code: packages, extras, proofs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from proofs.__main__ import PROOFS
+from tests.docs.tables import ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_packages_are_listed_in_the_order_of_the_import_contract() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [set(layer.split(" | ")) for layer in contract["contracts"][0]["layers"]]
+    table = PAGE.partition("| package (top to bottom) |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    listed = [name for row in rows for name in row]
+    ranks = [next(i for i, layer in enumerate(layers) if name in layer) for name in listed]
+    assert ranks == sorted(ranks)
+    assert sorted(listed) == sorted(set.union(*layers))
+
+
+def test_every_extra_has_one_row() -> None:
+    project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
+    cells = re.findall(r"^\| \*extras?\* ([^|:]*)", PAGE, re.MULTILINE)
+    names = re.findall(r"`(\w+)`", " ".join(cells))
+    assert sorted(names) == sorted(project["optional-dependencies"])
+
+
+def test_every_proof_has_a_row_with_its_make_target() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `make ([\w-]+)` \|", page, re.MULTILINE)
+    assert dict(rows) == {name: target for name, (target, _) in PROOFS.items()}
