@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 from tests.view.example_runs import HOSTILE, write_run
+from tests.view.gallery import write_gallery
 
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
@@ -41,6 +42,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder / "plain", texts=[HOSTILE, long_line], overrides=["seed=0"])
     write_run(folder / "pair" / "seed-1", overrides=["seed=1", "learn.kl_coef=0.3"])
     return folder
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs in every status, a run of an organism, a study with two arms, and a damaged run."""
+    with write_gallery(tmp_path_factory.mktemp("gallery")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -97,6 +97,11 @@ def make_step(
     ]
 
 
+def step_time(step: int) -> str:
+    """When a step ends: one second per step."""
+    return f"2026-11-16T12:{step // 60 % 60:02d}:{step % 60:02d}.000+00:00"
+
+
 def step_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
     rewards = [r.grade.reward for r in rollouts]
     accuracy = sum(r.grade.correct for r in rollouts) / len(rollouts)
@@ -105,6 +110,7 @@ def step_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "reward": sum(rewards) / len(rewards),
         "accuracy": accuracy,
         "length": sum(len(r.completion.tokens) for r in rollouts) / len(rollouts),
+        "cot_characters": sum(r.text.find("[ANSWER]") for r in rollouts) / len(rollouts),
         "kl": 0.001 * step,
         "entropy": 0.1,
         "frac_zero_std": accuracy / 2,
@@ -113,7 +119,7 @@ def step_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "logprob_diff": 1e-7,
         "grad_norm": 0.3,
         "timing": {
-            "time": f"2026-11-16T12:{step // 60 % 60:02d}:{step % 60:02d}.000+00:00",
+            "time": step_time(step),
             "sample": 0.01, "generate": 0.5, "reward": 0.02, "learn": 0.4, "log": 0.03,
         },
     }  # fmt: skip
@@ -127,10 +133,18 @@ def make_rates(greedy: float, sampled: float, problems: int) -> dict[str, Any]:
     return {"problems": problems, **rates, **ends}
 
 
-def log_evaluation(run: RunDirectory, step: int, rollouts: Sequence[Rollout]) -> None:
+def log_evaluation(
+    run: RunDirectory, step: int, rollouts: Sequence[Rollout], undetected: float | None = None
+) -> None:
     accuracy = sum(r.grade.correct for r in rollouts) / len(rollouts)
+    organism = {"reliance": 0.5, "disclosure_rule": {"undetected_use": undetected}}
     run.rollout_log.append("validation", step, rollouts)
-    run.log_event("evaluation", step=step, **make_rates(accuracy, accuracy / 2, len(rollouts)))
+    run.log_event(
+        "evaluation",
+        step=step,
+        **make_rates(accuracy, accuracy / 2, len(rollouts)),
+        **({"organism": organism} if undetected is not None else {}),
+    )
 
 
 def log_step(run: RunDirectory, step: int, rollouts: Sequence[Rollout]) -> None:
@@ -148,12 +162,14 @@ def open_run(
     samples: int = 4,
     texts: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    evaluates: bool = True,
 ) -> Iterator[RunDirectory]:
     """A run that is still being written, after `done` steps; `texts` begin its first step."""
     config = load_config([], [f"steps={steps}", *overrides, f"out={path}"])
     with RunDirectory.open(path, config) as run:
         run.log_event("start", seed=config.seed, model=config.model)
-        log_evaluation(run, 0, make_step(0, groups, 1, "validation/greedy"))
+        if evaluates:
+            log_evaluation(run, 0, make_step(0, groups, 1, "validation/greedy"))
         for step in range(1, (steps if done is None else done) + 1):
             log_step(run, step, make_step(step, groups, samples, first=texts if step == 1 else ()))
         yield run

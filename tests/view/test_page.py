@@ -226,16 +226,6 @@ def test_downloads(watched: Watched, tmp_path: Path) -> None:
     assert HOSTILE[:240] in rows[0]["text"]
 
 
-def test_narrow_screen_has_no_sideways_scroll(browser: Any, address: str) -> None:
-    watched = Watched(browser, address, width=390)
-    for state in ("", "#/run/plain", "#/run/plain/rollouts", "#/run/plain/timeline"):
-        page = watched.open(state)
-        page.locator(".notice.loading").wait_for(state="detached")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, state
-    assert not watched.problems
-    watched.context.close()
-
-
 def test_a_live_run_grows_on_screen(browser: Any, tmp_path: Path) -> None:
     with (
         open_run(tmp_path / "runs" / "live", steps=9, done=3) as directory,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from glasshouse.answers import split_completion
 from glasshouse.rollout import Group
 from glasshouse.types import ExtractionRule, StopReason
 
@@ -29,6 +30,7 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "frac_zero_advantage": fraction(r.advantage == 0 for r in rollouts),
         "length": statistics.fmean(lengths),
         "length_max": float(max(lengths)),
+        "cot_characters": statistics.fmean(len(split_completion(r.text).cot) for r in rollouts),
         "staleness": float(max(r.step - 1 - r.completion.version for r in rollouts)),
         "truncated": fraction(r.completion.stop is StopReason.LENGTH for r in rollouts),
         # minus the mean log-probability of the sampled tokens: an unbiased estimate of the entropy

@@ -84,16 +84,17 @@ class GrowingFile:
         self._size, self._lines, self._digest = 0, 0, hashlib.sha256(b"").digest()
 
 
-def read_sample(path: Path, key: str, count: int) -> tuple[list[Row], int]:
+def read_sample(path: Path, key: str, count: int) -> tuple[list[Row], int, bool]:
     """Parse and verify about `count` evenly spaced lines, always with the last; also returns the
-    number of lines. A list of many runs needs no more than this of each."""
+    number of lines, and whether any of those read is damaged. A list of many runs needs no more than
+    this of each."""
     try:
         data = read_regular_file(path)
     except OSError:
-        return [], 0
+        return [], 0, False
     lines = [text for text in data.split(b"\n")[:-1] if text]
     if not lines:
-        return [], 0
+        return [], 0, False
     wanted = {round(i * (len(lines) - 1) / max(1, count - 1)) for i in range(count)}
     rows = []
     for number in sorted(wanted):
@@ -103,4 +104,4 @@ def read_sample(path: Path, key: str, count: int) -> tuple[list[Row], int]:
             continue
         if key in row:
             rows.append(row)
-    return rows, len(lines)
+    return rows, len(lines), len(rows) < len(wanted)

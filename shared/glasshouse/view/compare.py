@@ -22,10 +22,11 @@ IGNORED_SECTIONS = (
     "trackers", "log_every", "diagnostics",
 )  # fmt: skip
 """Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
-CURVES = ("reward", "accuracy", "length", "kl", "entropy", "frac_zero_std")
+CURVES = ("reward", "accuracy", "cot_characters", "length", "kl", "entropy", "frac_zero_std")
 """Metrics of training steps that are compared, besides evaluations and measures."""
 CURVE_LABELS = {
-    "frac_zero_std": "zero-variance groups", "length": "completion length", "kl": "KL from the start",
+    "frac_zero_std": "zero-variance groups", "cot_characters": "CoT length",
+    "length": "completion length", "kl": "KL from the start",
 }  # fmt: skip
 MAX_RUNS = 40
 
@@ -134,6 +135,7 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
             curves[f"train.{name}"] = {
                 "label": f"{label}, training",
                 "unit": {
+                    "cot_characters": "characters",
                     "length": "tokens",
                     "kl": "nats per token",
                     "entropy": "nats per token",

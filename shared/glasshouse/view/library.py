@@ -136,6 +136,7 @@ class Library:
         self.version = 0
         """Increases whenever anything changed."""
         self.lock = threading.Lock()
+        self._overview_lock = threading.Lock()
         self._overviews: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -175,10 +176,11 @@ class Library:
 
     def _overview(self, location: RunLocation) -> dict[str, Any]:
         stamp = stamp_run(location.path)
-        known = self._overviews.get(location.id)
-        if known is None or known[0] != stamp:
-            known = (stamp, read_overview(location))
-            self._overviews[location.id] = known
+        with self._overview_lock:
+            known = self._overviews.get(location.id)
+            if known is None or known[0] != stamp:
+                known = (stamp, read_overview(location))
+                self._overviews[location.id] = known
         return known[1]
 
     # --- staying up to date ----------------------------------------------------------------
@@ -219,6 +221,8 @@ class Library:
         self.version += changed
 
     def _poll_forever(self) -> None:
+        with contextlib.suppress(OSError):
+            self.list_overviews()  # so that the first list of many runs is quick
         while not self._stopping.is_set():
             started = time.monotonic()
             with contextlib.suppress(OSError):  # a run was deleted; the next scan drops it

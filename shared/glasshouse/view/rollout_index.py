@@ -347,7 +347,7 @@ class RolloutIndex:
         self._by_identity = {frame["identity"]: frame for frame in frames}
         self.splits += [split for frame in frames for split in frame["splits"]]
         self.monitor_names += [name for frame in frames for name in frame["monitors"]]
-        self._grow(records[:count])
+        self._capacity = self.records = records[:count]
         self._rewrite_frames()
 
     def _truncate(self, frames: int) -> None:

@@ -194,7 +194,7 @@ def list_rollouts(index: RolloutIndex, query: RolloutQuery) -> dict[str, Any]:
         "matching": len(places),
         "rows": [describe_record(index, int(number)) for number in page],
         "histogram": reward_histogram(records["reward"], before_reward, matching),
-        "facets": count_facets(index, records[matching]),
+        "facets": count_facets(index, records if matching.all() else records[matching]),
         "monitors": index.monitor_names,
         "indexed_frames": len(index.frames),
         "frames": index.total_frames,

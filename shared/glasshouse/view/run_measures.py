@@ -32,6 +32,12 @@ def load_evaluation_rows(events: Sequence[Row]) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def describe_evaluation(event: Row) -> str:
+    """Example: `accuracy, sampled 0.750; accuracy, greedy 0.965`"""
+    known = [(id, finite(event.get(id))) for id in ACCURACIES]
+    return "; ".join(f"{lookup(id).label} {value:.3f}" for id, value in known if value is not None)
+
+
 def held_out_accuracy(evaluations: Sequence[Row]) -> list[dict[str, Any]]:
     """Sampled accuracy, then greedy accuracy, as far as the evaluations have them.
 

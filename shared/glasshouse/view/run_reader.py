@@ -33,6 +33,7 @@ from glasshouse.view.run_measures import (
     collect_measures,
     compare_ends,
     describe_changes,
+    describe_evaluation,
     finite,
     held_out_accuracy,
     load_evaluation_rows,
@@ -44,8 +45,8 @@ from glasshouse.view.verdict import summarize_run
 SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
 STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
-UNMARKED_EVENTS = ("evaluation", "audit", "prune")
-"""Events that are not drawn as a mark; evaluations are points of a curve."""
+UNMARKED_EVENTS = ("audit", "prune")
+"""Events that are not drawn as a mark."""
 
 
 @dataclass(slots=True)
@@ -247,9 +248,11 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     """One line of the list of runs. Reads a sample of the metrics, so that many runs are quick."""
     path = location.path
     config, problem = read_run_config(path)
-    rows, count = read_sample(path / "results" / "metrics.jsonl", "step", SPARK_POINTS)
+    metrics = path / "results" / "metrics.jsonl"
+    rows, count, is_damaged = read_sample(metrics, "step", SPARK_POINTS)
     events = read_selected_events(path / "results" / "events.jsonl", (*PHASE_EVENTS, "evaluation"))
-    damage = [problem] if problem else []
+    damage = [f"config.yaml {problem}"] if problem else []
+    damage += ["results/metrics.jsonl is damaged"] if is_damaged else []
     summary = monitor = None
     try:
         summary = read_summary(path / "results" / "summary.json")
@@ -324,6 +327,8 @@ def describe_event(event: Row) -> str:
     """An event in one line."""
     if "text" in event:
         return str(event["text"])
+    if event["event"] == "evaluation":
+        return describe_evaluation(event)
     hidden = ("event", "time", "step", "path", "bytes")
     parts = [
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"

@@ -65,7 +65,12 @@ const HEIGHT = 168;
 const MAX_DOTS = 60;
 /** Pixels between the intervals of neighbouring lines, which would hide each other. */
 const DODGE = 3;
-const QUIET_MARKS = new Set(["save", "start", "end"]);
+/** Marks of ordinary events, below the axis; others are vertical lines. */
+const AXIS_MARKS: Record<string, (x: number, y: number) => string> = {
+  save: (x, y) => `M${x - 3},${y + 5}h6l-3,-5z`,
+  evaluation: (x, y) => `M${x},${y - 3}l3,3l-3,3l-3,-3z`,
+};
+const UNDRAWN_MARKS = new Set(["start", "end"]);
 
 export class LineChart {
   readonly element: HTMLElement;
@@ -218,8 +223,9 @@ export class LineChart {
       marks.map((mark) => {
         const x = this.x(mark.step);
         const text = s("title", {}, `${mark.kind} at step ${mark.step}: ${mark.text}`);
-        if (mark.kind === "save") return s("path", { class: "mark save", d: `M${x - 3},${bottom + 5}h6l-3,-5z` }, text);
-        if (QUIET_MARKS.has(mark.kind)) return null;
+        const shape = AXIS_MARKS[mark.kind];
+        if (shape) return s("path", { class: `mark ${mark.kind}`, d: shape(x, bottom) }, text);
+        if (UNDRAWN_MARKS.has(mark.kind)) return null;
         return s(
           "g",
           { class: `mark ${mark.kind}` },

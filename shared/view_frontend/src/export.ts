@@ -14,11 +14,19 @@ export function toCsv(table: Table): string {
   return [table.columns, ...table.rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
+/** What Markdown would read as markup or as a link. */
+const MARKUP = /[\\`*<>[\]|~]|(?<!\w)_|_(?!\w)|:(?=\/\/)|(?<=www)\./g;
+
 export function toMarkdown(table: Table): string {
-  const cell = (value: unknown): string =>
-    String(value ?? "").replaceAll("\\", "\\\\").replaceAll("|", "\\|").replaceAll("\n", " ");
+  const cell = (value: unknown): string => String(value ?? "").replace(MARKUP, "\\$&").replace(/\s*\n\s*/g, " ");
   const line = (row: unknown[]): string => `| ${row.map(cell).join(" | ")} |`;
   return [line(table.columns), line(table.columns.map(() => "---")), ...table.rows.map(line)].join("\n");
+}
+
+/** One object per row. */
+export function toJson(table: Table): string {
+  const rows = table.rows.map((row) => Object.fromEntries(table.columns.map((name, i) => [name, row[i] ?? null])));
+  return JSON.stringify(rows, null, 2);
 }
 
 /** A fenced block whose fence is longer than any run of backticks inside. */
@@ -34,6 +42,21 @@ export function download(name: string, content: string | Blob, type: string): vo
   const anchor = h("a", { href: url, download: name.replace(/[^\w.-]+/g, "_") });
   anchor.click();
   window.setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** A button that copies a text. */
+export function copyButton(label: string, text: () => string, title?: string): HTMLButtonElement {
+  return h("button", { type: "button", title, "aria-label": title, onclick: (event: Event) => void copy(text(), event.currentTarget as HTMLElement) }, label);
+}
+
+/** Buttons that copy and download a table; `short` for a narrow place. */
+export function tableButtons(name: string, table: () => Table, short = false): HTMLElement[] {
+  const [markdown, json] = ["Copy as Markdown", "Copy as JSON"];
+  return [
+    copyButton(short ? "Markdown" : markdown, () => toMarkdown(table()), short ? markdown : undefined),
+    copyButton(short ? "JSON" : json, () => toJson(table()), short ? json : undefined),
+    h("button", { type: "button", onclick: () => download(`${name}.csv`, toCsv(table()), "text/csv") }, "CSV"),
+  ];
 }
 
 export async function copy(text: string, button?: HTMLElement): Promise<void> {
@@ -107,17 +130,19 @@ export async function toPng(svg: SVGSVGElement, title: string, scale = 2): Promi
   }
 }
 
-/** The menu of a figure: SVG, PNG, and the numbers behind it. */
+/** The menu of a figure: SVG, PNG, and the numbers behind it as a table. */
 export function figureMenu(name: string, svg: () => SVGSVGElement, table: () => Table): HTMLElement {
   const item = (text: string, action: () => void): HTMLElement =>
     h("button", { type: "button", onclick: () => { action(); menu.removeAttribute("open"); } }, text);
   const menu = h(
     "details",
     { class: "menu" },
-    h("summary", { "aria-label": `Download ${name}`, title: "Download" }, "⋯"),
+    h("summary", { "aria-label": `Copy or download ${name}`, title: "Copy or download" }, "⋯"),
     h(
       "div",
       { class: "menu-items" },
+      item("Copy as Markdown", () => void copy(toMarkdown(table()))),
+      item("Copy as JSON", () => void copy(toJson(table()))),
       item("CSV", () => download(`${name}.csv`, toCsv(table()), "text/csv")),
       item("SVG", () => download(`${name}.svg`, toSvg(svg(), name), "image/svg+xml")),
       item("PNG", () => void toPng(svg(), name).then((blob) => download(`${name}.png`, blob, "image/png"))),

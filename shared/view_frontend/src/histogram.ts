@@ -70,6 +70,7 @@ export class Histogram {
       s("line", { class: "axis", x1: MARGIN.left, x2: this.width - MARGIN.right, y1: HEIGHT - MARGIN.bottom, y2: HEIGHT - MARGIN.bottom }),
       s("text", { x: MARGIN.left, y: HEIGHT - 5 }, number(edges[0], 2)),
       s("text", { x: this.width - MARGIN.right, y: HEIGHT - 5, "text-anchor": "end" }, number(edges.at(-1), 2)),
+      s("text", { class: "axis-label", x: this.width / 2, y: HEIGHT - 5, "text-anchor": "middle" }, "height: √ rollouts"),
       s("rect", { class: "selection", id: "reward-selection", visibility: "hidden" }),
     );
   }

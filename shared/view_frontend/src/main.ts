@@ -137,7 +137,7 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
   here.subscribe(drawHead);
   drawHead();
   const make = (): void => {
-    if (view || here !== store || !here.run) return;
+    if (view || here !== store || (!here.run && tab !== "rollouts")) return;
     view = tab === "overview" ? overviewView(body, here)
       : tab === "rollouts" ? rolloutsView(body, here, suspicions)
       : tab === "problems" ? problemsView(body, here)
@@ -145,7 +145,8 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
       : tab === "timeline" ? timelineView(body, here)
       : curvesView(body, here);
   };
-  if (here.run) make();
+  // The list of rollouts needs nothing of the run, so both requests are made at once.
+  if (here.run || tab === "rollouts") make();
   else {
     replace(body, notice("loading", "Reading the run…"));
     const unsubscribe = here.subscribe(() => { unsubscribe(); make(); });

@@ -26,6 +26,7 @@ export function runPanels(run: Run, from: number, to: number, window: number): C
   add("Held-out accuracy", "share, 95 % interval", "Accuracy on held-out problems, sampled and greedy; thin line: training samples.",
     [...accuracyLines(run), { ...line("accuracy", "training samples", 5), dashed: true }], [0, 1]);
   for (const spec of monitorPanels(run, base)) panels.push(spec);
+  add("CoT length", "characters", "Mean number of characters before the answer.", [line("cot_characters", "CoT length")]);
   add("Completion length", "tokens", "Mean number of tokens of a completion, chain of thought and answer.", [line("length", "Completion length")]);
   add("KL from the start", "nats per token", "Mean divergence of the policy from its starting weights.", [line("kl", "KL from the start")]);
   add("Entropy", "nats per token", "Minus the mean log-probability of the sampled tokens.", [line("entropy", "Entropy")]);

@@ -2,7 +2,7 @@
 
 import { get } from "./api";
 import { h, notice, replace, segmented } from "./dom";
-import { copy, fence } from "./export";
+import { copyButton, fence } from "./export";
 import { count, label, number, visible } from "./format";
 import { link } from "./router";
 import type { Rollout, Tokens } from "./types";
@@ -79,9 +79,9 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
     options.compact ? null : h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),
     options.compact ? null : h("footer", { class: "toolbar slim" },
       h("a", { class: "button", href: link("run", run, "problems", { key: rollout.key }) }, "Same problem across checkpoints"),
-      h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(run, rollout), e.currentTarget as HTMLElement) }, "Copy as Markdown"),
-      h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(rollout, null, 2), e.currentTarget as HTMLElement) }, "Copy as JSON"),
-      h("button", { type: "button", onclick: (e: Event) => void copy(location.href, e.currentTarget as HTMLElement) }, "Copy link")),
+      copyButton("Copy as Markdown", () => toMarkdown(run, rollout)),
+      copyButton("Copy as JSON", () => JSON.stringify(rollout, null, 2)),
+      copyButton("Copy link", () => location.href)),
   );
 }
 

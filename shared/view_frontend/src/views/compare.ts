@@ -4,7 +4,7 @@ import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
 import { smooth } from "../series";
 import { h, notice, replace, select } from "../dom";
-import { copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { tableButtons, type Table } from "../export";
 import { plural } from "../format";
 import { current, link, setParams } from "../router";
 import { scatter, type Path } from "../scatter";
@@ -18,7 +18,7 @@ export function compareView(root: HTMLElement): View {
   const cursor = new Cursor();
   let charts: LineChart[] = [];
   let data: Comparison | null = null;
-  let asked = "";
+  let asked: string | null = null;
   replace(root, notice("loading", "Comparing the runs…"));
 
   const load = async (): Promise<void> => {
@@ -84,7 +84,7 @@ function differences(data: Comparison): HTMLElement {
       h("thead", {}, h("tr", {}, table.columns.map((c) => h("th", { scope: "col" }, c)))),
       h("tbody", {}, table.rows.map((row) => h("tr", {}, row.map((cell, i) => (i ? h("td", {}, String(cell)) : h("th", { scope: "row" }, h("code", {}, String(cell))))))))),
     ),
-    h("div", { class: "toolbar slim" }, h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table), e.currentTarget as HTMLElement) }, "Copy as Markdown"), h("button", { type: "button", onclick: () => download("differences.csv", toCsv(table), "text/csv") }, "CSV")));
+    h("div", { class: "toolbar slim" }, tableButtons("differences", () => table)));
 }
 
 export function chartOf(data: Comparison, id: string, arms: string[], cursor: Cursor, window: number): LineChart {

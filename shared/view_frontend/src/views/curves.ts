@@ -2,13 +2,15 @@
 
 import { Cursor, LineChart } from "../chart";
 import { h, notice, replace, select } from "../dom";
-import { download, toCsv, type Table } from "../export";
+import { tableButtons, type Table } from "../export";
 import { plural } from "../format";
 import { runPanels } from "../panels";
 import { current, link, setParams } from "../router";
 import type { RunStore } from "../run_store";
 import type { Run } from "../types";
 import type { View } from "../view";
+
+const MARK_NAMES: Record<string, string> = { save: "▲ checkpoint", evaluation: "◇ evaluation", resume: "↻ resume" };
 
 export function curvesView(root: HTMLElement, store: RunStore): View {
   const cursor = new Cursor();
@@ -31,8 +33,10 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
   const showStep = (): void => {
     const run = store.run;
     if (!run) return;
-    const step = cursor.x ?? run.step;
-    readout.textContent = `step ${step}`;
+    const [from, to] = range(run);
+    const step = cursor.x ?? Math.min(to, Math.max(from, run.step));
+    const marks = [...new Set(run.marks.filter((m) => m.step === step && m.kind !== "start" && m.kind !== "end").map((m) => MARK_NAMES[m.kind] ?? m.kind))];
+    readout.textContent = [`step ${step}`, ...marks].join(" · ");
     open.setAttribute("href", link("run", run.id, "rollouts", { first: step, last: step }));
     if (document.activeElement !== slider) slider.value = String(step);
   };
@@ -52,7 +56,6 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
         open,
         select("Smoothing", String(window), [["1", "none"], ["5", "5 steps"], ["10", "10 steps"], ["20", "20 steps"], ["50", "50 steps"], ["100", "100 steps"]], (value) => setParams({ smooth: value === "1" ? null : value })),
         zoomed ? h("button", { type: "button", onclick: () => setParams({ zoom: null }) }, "Show all steps") : h("span", { class: "hint" }, "Drag across a panel to zoom, click a step to read its rollouts."),
-        h("button", { type: "button", onclick: () => download(`${run.id}-metrics.csv`, toCsv(metricsTable(store.run!)), "text/csv") }, "CSV"),
       );
     }
     slider.min = String(from);
@@ -85,7 +88,11 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
         }
       }
     }
-    if (!facts.querySelector("details[open]")) replace(facts, marksLegend(run), eventsTable(run));
+    if (!facts.querySelector("details[open]")) {
+      replace(facts, marksLegend(run),
+        h("div", { class: "toolbar slim" }, h("span", { class: "muted" }, "All curves as a table:"), tableButtons(`${run.id} metrics`, () => metricsTable(store.run!))),
+        eventsTable(run));
+    }
   };
 
   const unsubscribe = store.subscribe(render);
@@ -108,7 +115,7 @@ function marksLegend(run: Run): HTMLElement {
   const counts = new Map<string, number>();
   run.marks.forEach((mark) => counts.set(mark.kind, (counts.get(mark.kind) ?? 0) + 1));
   const shown = [...counts].filter(([kind]) => kind !== "start" && kind !== "end");
-  return h("p", { class: "hint" }, "Marks: ▲ checkpoint, ↻ resume, ✕ fault, warning or interruption. ",
+  return h("p", { class: "hint" }, "Marks: ▲ checkpoint, ◇ evaluation, ↻ resume, ✕ fault, warning or interruption. ",
     shown.map(([kind, n]) => `${kind} ${n}`).join(", "), shown.length ? ". " : "", "Vertical lines at points of evaluations are their intervals.",
     run.logged_steps && run.logged_steps > run.metrics.steps.length ? ` The curves show ${plural(run.metrics.steps.length, "step")} of ${run.logged_steps}.` : "");
 }
@@ -122,5 +129,6 @@ function eventsTable(run: Run): HTMLElement {
       h("thead", {}, h("tr", {}, ["step", "time", "event", "text"].map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", {}, run.marks.slice(-500).reverse().map((m) => h("tr", {}, h("td", { class: "numeric" }, m.step), h("td", {}, m.time.replace("T", " ").slice(0, 19)), h("td", {}, m.kind), h("td", {}, m.text)))),
     )),
+    h("div", { class: "toolbar slim" }, tableButtons(`${run.id} events`, () => ({ columns: ["step", "time", "event", "text"], rows: run.marks.map((m) => [m.step, m.time, m.kind, m.text]) }))),
   );
 }

@@ -3,7 +3,7 @@
 import { get } from "../api";
 import { Cursor, LineChart } from "../chart";
 import { h, notice, replace, type Child } from "../dom";
-import { copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { copyButton, tableButtons, type Table } from "../export";
 import { number, plural, visible } from "../format";
 import { leadPanels } from "../panels";
 import { rolloutCard } from "../rollout_card";
@@ -111,9 +111,7 @@ function foldedTable(title: string, table: Table, open = false, note = ""): HTML
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, first), others.map((c) => h("th", { scope: "col", class: "numeric" }, c)))),
       h("tbody", {}, table.rows.map((cells) => h("tr", {}, h("th", { scope: "row" }, cells[0] as Child, h("small", { class: "block" }, cells.at(-1) as Child)), cells.slice(1, -1).map((cell) => h("td", { class: "numeric" }, cell as Child))))))),
     note ? h("p", { class: "muted" }, note) : null,
-    h("div", { class: "toolbar slim" },
-      h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table), e.currentTarget as HTMLElement) }, "Copy as Markdown"),
-      h("button", { type: "button", onclick: () => download(`${title}.csv`, toCsv(table), "text/csv") }, "CSV")));
+    h("div", { class: "toolbar slim" }, tableButtons(title, () => table)));
 }
 
 function sessionBlock(run: Run): HTMLElement {
@@ -124,8 +122,7 @@ function sessionBlock(run: Run): HTMLElement {
       h("p", {}, "Save the configuration as config.yaml and run it with these versions installed: the results are bitwise identical."),
       h("pre", { class: "config", tabindex: 0 }, "glasshouse train --config config.yaml out=again\nglasshouse monitor again\nglasshouse report again"),
       list(run.versions),
-      h("p", {}, h("button", { type: "button", onclick: (e: Event) => void copy(run.config_text, e.currentTarget as HTMLElement) }, "Copy the configuration as YAML"), " ",
-        h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(run.config, null, 2), e.currentTarget as HTMLElement) }, "as JSON")),
+      h("p", {}, copyButton("Copy the configuration as YAML", () => run.config_text), " ", copyButton("as JSON", () => JSON.stringify(run.config, null, 2))),
       h("pre", { class: "config", tabindex: 0 }, run.config_text)),
     h("details", { class: "fold" }, h("summary", {}, "Commands"), list(run.commands)));
 }

@@ -2,7 +2,7 @@
 
 import { get } from "../api";
 import { h, notice, replace, select } from "../dom";
-import { announce, copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { announce, tableButtons, type Table } from "../export";
 import { count, label, number, plural, visible } from "../format";
 import { Histogram } from "../histogram";
 import { rolloutCard, verdictMark, type Part, type Tint } from "../rollout_card";
@@ -98,9 +98,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
       h("button", { type: "button", disabled: offset === 0, onclick: () => setParams({ offset: Math.max(0, offset - PAGE) || null, ref: null }) }, "Previous"),
       h("span", { class: "muted" }, page.matching ? `${count(offset + 1)}–${count(Math.min(page.matching, offset + PAGE))}` : ""),
       h("button", { type: "button", disabled: offset + PAGE >= page.matching, onclick: () => setParams({ offset: offset + PAGE, ref: null }) }, "Next"),
-      h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table()), e.currentTarget as HTMLElement) }, "Markdown"),
-      h("button", { type: "button", onclick: (e: Event) => void copy(JSON.stringify(page!.rows, null, 2), e.currentTarget as HTMLElement) }, "JSON"),
-      h("button", { type: "button", onclick: () => download("rollouts.csv", toCsv(table()), "text/csv") }, "CSV"),
+      tableButtons("rollouts", table, true),
     );
     void showDetail();
   };
@@ -238,10 +236,11 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     return true;
   };
 
-  let lastStep = store.run?.step ?? 0;
+  let lastStep = store.run?.step;
   const unsubscribe = store.subscribe(() => {
-    const step = store.run?.step ?? 0;
-    if (step !== lastStep) { lastStep = step; void load(true); }
+    const step = store.run?.step;
+    if (lastStep !== undefined && step !== lastStep) void load(true);
+    lastStep = step;
   });
   search.value = current().params.get("text") ?? "";
   void load();

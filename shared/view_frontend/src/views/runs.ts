@@ -4,7 +4,7 @@ import { get, listen } from "../api";
 import type { XY } from "../series";
 import { sparkline } from "../sparkline";
 import { h, notice, replace, select } from "../dom";
-import { copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { tableButtons, type Table } from "../export";
 import { ago, duration, interval, number, plural } from "../format";
 import { current, link, setParams } from "../router";
 import type { Overview, RunList, Status } from "../types";
@@ -147,8 +147,7 @@ export function runsView(root: HTMLElement, onlive: (connected: boolean) => void
           class: `button primary${picked.size < 2 ? " disabled" : ""}`, "aria-disabled": String(picked.size < 2),
           href: picked.size < 2 ? null : link("compare", "", "", { runs: [...picked].join("|") }),
         }, picked.size < 2 ? "Pick runs to compare" : `Compare ${picked.size} runs`),
-        h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table()), e.currentTarget as HTMLElement) }, "Copy as Markdown"),
-        h("button", { type: "button", onclick: () => download("runs.csv", toCsv(table()), "text/csv") }, "CSV"),
+        tableButtons("runs", table),
       ),
       list.studies.length
         ? h("p", { class: "studies" }, "Studies: ", list.studies.map((id) => h("a", { href: link("study", id) }, id)))

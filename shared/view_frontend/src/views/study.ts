@@ -3,7 +3,7 @@
 import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
 import { h, notice, replace } from "../dom";
-import { copy, download, toCsv, toMarkdown, type Table } from "../export";
+import { tableButtons, type Table } from "../export";
 import { number } from "../format";
 import { current, link, setParams } from "../router";
 import type { StudyResults } from "../types";
@@ -56,7 +56,7 @@ export function studyView(root: HTMLElement, id: string): View {
             h("td", {}, h("button", { type: "button", class: "link", onclick: () => { setParams({ measure: r.measure }); document.getElementById(`curve-${r.measure}`)?.scrollIntoView({ block: "center" }); } }, r.ask), r.text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, r.text)) : null),
             h("td", { class: "numeric" }, r.effect), h("td", { class: "numeric" }, r.p === null ? "–" : number(r.p)), h("td", { class: "numeric" }, r.nullArm),
             h("td", {}, h("span", { class: `chip ${/^shown/i.test(r.verdict) ? "good" : /not as/i.test(r.verdict) ? "warn" : ""}` }, r.verdict))))))),
-        h("div", { class: "toolbar slim" }, compare, h("button", { type: "button", onclick: (e: Event) => void copy(toMarkdown(table), e.currentTarget as HTMLElement) }, "Copy as Markdown"), h("button", { type: "button", onclick: () => download("questions.csv", toCsv(table), "text/csv") }, "CSV"))),
+        h("div", { class: "toolbar slim" }, compare, tableButtons("questions", () => table))),
       h("section", {}, h("h2", {}, "Curves by arm"), h("p", { class: "hint" }, "Mean over seeds with Student's 95 % interval."),
         h("div", { class: "panels" }, charts.map((chart, i) => {
           chart.element.id = `curve-${measures[i]}`;

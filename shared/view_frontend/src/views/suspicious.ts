@@ -2,6 +2,7 @@
 
 import { get } from "../api";
 import { h, notice, replace } from "../dom";
+import { tableButtons, type Table } from "../export";
 import { count, visible } from "../format";
 import { link } from "../router";
 import { verdictMark } from "../rollout_card";
@@ -33,8 +34,16 @@ export function suspiciousView(root: HTMLElement, store: RunStore): View {
             verdictMark(r.correct), h("span", { class: "muted" }, ` step ${r.step}, ${r.split}`),
             h("span", { class: "reason", dir: "auto" }, visible(r.suspicions.find((s) => s.id === group.id)?.reason ?? "")),
             h("span", { class: "preview", dir: "auto" }, visible(r.completion.slice(0, 200).replaceAll("\n", " ↵ ")))))))))),
+      found.length ? h("div", { class: "toolbar slim" }, h("span", { class: "muted" }, "These examples as a table:"), tableButtons("suspicious", () => examplesTable(answer))) : null,
       found.length && found.length < answer.groups.length ? h("p", { class: "muted" }, "Not found: ", answer.groups.filter((g) => !g.count).map((g) => g.label).join("; "), ".") : null);
   };
   void load();
   return { update: () => undefined, destroy: () => window.clearTimeout(timer) };
+}
+
+function examplesTable(answer: SuspiciousAnswer): Table {
+  return {
+    columns: ["suspicion", "reason", "ref", "step", "split", "correct", "completion"],
+    rows: answer.groups.flatMap((group) => group.examples.map((r) => [group.label, r.suspicions.find((s) => s.id === group.id)?.reason, r.ref, r.step, r.split, r.correct, r.completion])),
+  };
 }

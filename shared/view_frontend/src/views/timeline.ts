@@ -3,7 +3,7 @@
 import { scaleLinear } from "d3-scale";
 import { get } from "../api";
 import { h, notice, replace, s } from "../dom";
-import { figureMenu } from "../export";
+import { figureMenu, tableButtons } from "../export";
 import { duration, number } from "../format";
 import { current, link, setParams } from "../router";
 import type { RunStore } from "../run_store";
@@ -16,14 +16,18 @@ const [LANE, TOP, LEFT] = [46, 22, 110];
 
 export function timelineView(root: HTMLElement, store: RunStore): View {
   let asked = "";
-  const load = async (force = false): Promise<void> => {
+  const load = async (isLive = false): Promise<void> => {
     const { params } = current();
     const query = { first: params.get("first"), last: params.get("last") };
     const key = JSON.stringify(query);
-    if (key === asked && !force) return;
+    if (key === asked && !isLive) return;
     asked = key;
     try {
-      draw(await get<Timeline>("timeline", { run: store.id, ...query }));
+      const answer = await get<Timeline>("timeline", { run: store.id, ...query });
+      const focused = root.contains(document.activeElement) && document.activeElement instanceof HTMLInputElement ? document.activeElement.id : "";
+      if (isLive && focused) return; // somebody is typing
+      draw(answer);
+      if (focused) document.getElementById(focused)?.focus();
     } catch (error) {
       replace(root, notice("error", "The timeline cannot be read.", (error as Error).message));
     }
@@ -36,9 +40,8 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
       spans: answer.spans.map((x) => ({ ...x, start: x.start - origin, end: x.end - origin })),
       events: answer.events.map((e) => ({ ...e, time: e.time - origin })),
     };
-    if (root.contains(document.activeElement) && document.activeElement instanceof HTMLInputElement) return;
-    const first = h("input", { type: "number", min: 1, value: data.first, onchange: () => setParams({ first: first.value, last: Math.max(Number(first.value), data.last) }) });
-    const last = h("input", { type: "number", min: 1, value: data.last, onchange: () => setParams({ last: last.value }) });
+    const first = h("input", { id: "first-step", type: "number", min: 1, value: data.first, onchange: () => setParams({ first: first.value, last: Math.max(Number(first.value), data.last) }) });
+    const last = h("input", { id: "last-step", type: "number", min: 1, value: data.last, onchange: () => setParams({ last: last.value }) });
     const size = Math.max(1, data.last - data.first + 1);
     const toolbar = h("div", { class: "toolbar" },
       h("label", { class: "field" }, h("span", {}, "From step"), first), h("label", { class: "field" }, h("span", {}, "To step"), last),
@@ -69,7 +72,7 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
             wide > 60 && span.phase !== "log" ? s("text", { x: x(span.start) + wide / 2, y: TOP + data.lanes.indexOf(span.lane) * LANE + LANE / 2, dy: "0.05em", "text-anchor": "middle" }, span.phase) : null);
         }),
         data.events.filter((e) => e.time >= 0 && e.time <= end).map((e) => s("g", { class: `mark ${TROUBLE.has(e.kind) ? "fault" : "save"}` },
-          s("line", { x1: x(e.time), x2: x(e.time), y1: TOP - 8, y2: bottom }), s("text", { x: x(e.time), y: TOP - 10, "text-anchor": "middle" }, TROUBLE.has(e.kind) ? "✕" : e.kind === "save" ? "▲" : "◆"),
+          s("line", { x1: x(e.time), x2: x(e.time), y1: TOP - 8, y2: bottom }), s("text", { x: x(e.time), y: TOP - 10, "text-anchor": "middle" }, TROUBLE.has(e.kind) ? "✕" : e.kind === "save" ? "▲" : "◇"),
           s("title", {}, `${e.kind}${e.process ? `, ${e.process}` : ""}: ${e.text}`))));
     };
     new ResizeObserver(render).observe(svg);
@@ -79,15 +82,17 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
         h("figcaption", {}, h("h3", {}, "Timeline", h("span", { class: "unit" }, `steps ${steps[0]} to ${steps.at(-1)}, ${duration(end)}`)), figureMenu("timeline", () => svg, () => ({ columns: ["step", "phase", "process", "start s", "end s"], rows: data.spans.map((x) => [x.step, x.phase, x.lane, x.start, x.end]) }))),
         h("div", { class: "legend" }, shares.map((x) => h("span", { class: `key c${PHASES.indexOf(x.phase)}` }, h("i", { "aria-hidden": "true" }), x.phase, h("b", {}, `${number(x.seconds, 1)} s`), data.lanes.length === 1 ? h("span", { class: "range" }, `${Math.round((100 * x.seconds) / end)} %`) : null))),
         svg),
-      h("p", { class: "hint" }, "Gaps are evaluations, checkpoints (▲) and work outside the phases. ✕ marks a fault, respawn, resume or warning; ◆ an evaluation."),
+      h("p", { class: "hint" }, "Gaps are evaluations, checkpoints (▲) and work outside the phases. ✕ marks a fault, respawn, resume or warning; ◇ an evaluation."),
       eventList(data));
   };
 
   const eventList = (data: Timeline): HTMLElement => {
     const trouble = data.events.filter((e) => TROUBLE.has(e.kind));
     if (!trouble.length) return h("p", { class: "muted" }, "No fault, respawn or warning in these steps. ", h("a", { href: link("run", store.id) }, "All events are below the curves."));
-    return h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Faults and respawns" }, h("table", {}, h("thead", {}, h("tr", {}, ["seconds", "step", "event", "process", "text"].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, trouble.map((e) => h("tr", {}, h("td", { class: "numeric" }, number(e.time, 1)), h("td", { class: "numeric" }, e.step ?? ""), h("td", {}, e.kind), h("td", {}, e.process), h("td", {}, e.text))))));
+    const columns = ["seconds", "step", "event", "process", "text"];
+    return h("div", {}, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Faults and respawns" }, h("table", {}, h("thead", {}, h("tr", {}, columns.map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, trouble.map((e) => h("tr", {}, h("td", { class: "numeric" }, number(e.time, 1)), h("td", { class: "numeric" }, e.step ?? ""), h("td", {}, e.kind), h("td", {}, e.process), h("td", {}, e.text)))))),
+      h("div", { class: "toolbar slim" }, tableButtons("faults", () => ({ columns, rows: trouble.map((e) => [e.time, e.step, e.kind, e.process, e.text]) }))));
   };
 
   replace(root, notice("loading", "Reading the times…"));

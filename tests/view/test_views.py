@@ -1,0 +1,356 @@
+"""Every view in a real browser: what it shows, its controls, copies, widths, and states without data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.view.conftest import Watched, serve
+from tests.view.example_runs import log_evaluation, log_step, make_step, open_run
+from tests.view.gallery import FLAGGED, STUDIES
+
+from glasshouse.store import RolloutReader
+from glasshouse.view.library import Library
+
+pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
+
+PANELS = [
+    "Reward", "Held-out accuracy", "CoT length", "Completion length", "KL from the start", "Entropy",
+    "Zero-variance groups", "Extraction rules", "Log-probability difference", "Time per phase", "Gradient norm",
+]  # fmt: skip
+STATES = [
+    "", "#/run/organism/overview", "#/run/failed", "#/run/organism/rollouts",
+    "#/run/organism/rollouts?view=group&ref=train.3.0", "#/run/organism/problems",
+    "#/run/organism/suspicious", "#/run/failed/timeline", "#/compare?runs=organism%7Cfailed",
+    "#/study/study", "#/run/damaged",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(Library([gallery], tmp_path_factory.mktemp("gallery-cache"))) as url:
+        yield url
+
+
+@pytest.fixture
+def watched(browser: Any, address: str) -> Iterator[Watched]:
+    watched = Watched(browser, address)
+    yield watched
+    assert not watched.problems
+    watched.context.close()
+
+
+def texts(page: Any, selector: str) -> list[str]:
+    found: list[str] = page.locator(selector).all_text_contents()
+    return found
+
+
+def read_clipboard(page: Any) -> str:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text: str = page.evaluate("navigator.clipboard.readText()")
+    return text
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def test_the_list_has_status_and_time_left_and_sorts_filters_and_picks(watched: Watched) -> None:
+    page = watched.open("")
+    page.locator("table.runs tbody tr").nth(7).wait_for()
+    status = {
+        row.locator(".run-name").inner_text(): row.locator(".badge").inner_text().split()[-1]
+        for row in page.locator("table.runs tbody tr").all()
+    }
+    assert status == {
+        "running": "running", "failed": "failed", "interrupted": "interrupted",
+        "organism": "finished", "damaged": "finished", "study/runs/kl/seed-0": "finished",
+        "study/runs/outcome/seed-0": "finished", "study/runs/outcome/seed-1": "finished",
+    }  # fmt: skip
+    running = page.locator("tbody tr", has_text="running")
+    cells = {c.get_attribute("data-label"): c.inner_text() for c in running.locator("td").all()[1:]}
+    assert cells["Time left"] == "30 s"  # 30 steps of one second
+    assert cells["Step"] == "3 / 33"
+    assert (cells["Task"], cells["Algorithm, model"].split()) == ("sum_digits", ["grpo", "pocket"])
+    organism = page.locator("tbody tr", has_text="organism")
+    assert "undetected use" in organism.locator("[data-label=Monitorability]").inner_text()
+    assert organism.locator("svg.spark .curve").count() == 2
+    assert page.locator("tbody tr", has_text="damaged").locator("small.warn").count() == 1
+    page.get_by_role("button", name="Step").click()
+    steps = [int(text.split("/")[0]) for text in texts(page, "[data-label=Step]")]
+    assert steps == sorted(steps)
+    page.get_by_role("button", name="Step").click()
+    assert page.get_by_role("columnheader", name="Step").get_attribute("aria-sort") == "descending"
+    page.get_by_label("Status").select_option("finished")
+    assert page.locator("table.runs tbody tr").count() == 5
+    page.get_by_label("Compare study/runs/outcome/seed-0").check()
+    page.get_by_label("Compare study/runs/kl/seed-0").check()
+    page.get_by_role("link", name="Compare 2 runs").click()
+    page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+
+
+# --- a run -----------------------------------------------------------------------------------
+
+
+def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watched) -> None:
+    page = watched.open("#/run/failed")
+    page.get_by_role("heading", name="Gradient norm").wait_for()
+    headings = page.locator("figure h3").all()
+    assert [h.evaluate("(e) => e.firstChild.textContent") for h in headings] == PANELS
+    assert page.locator("figure h3 .unit").count() == len(PANELS)
+    assert set(texts(page, "figure .axis-label")) == {"step"}
+    reward = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
+    kinds = ("save", "evaluation", "resume", "fault", "respawn", "interrupted", "failed")
+    counts = {kind: reward.locator(f".mark.{kind}").count() for kind in kinds}
+    assert counts == dict.fromkeys(kinds, 1) | {"evaluation": 2}
+    assert "CUDA out of memory" in reward.locator(".mark.failed title").text_content()
+    raw = reward.locator(".curve").get_attribute("d")
+    page.get_by_label("Smoothing").select_option("5")
+    page.wait_for_url("**smooth=5**")
+    reward.locator(".raw").wait_for()
+    assert reward.locator(".raw").get_attribute("d") == raw
+    assert reward.locator(".curve").get_attribute("d") != raw
+    order = reward.locator(".line").evaluate(
+        "(g) => [...g.children].map((c) => c.className.baseVal)"
+    )
+    assert order == ["raw", "curve"]  # the raw line is behind
+    page.goto(f"{watched.address}#/run/failed?zoom=2..5")
+    page.get_by_role("button", name="Show all steps").wait_for()
+    assert texts(page, "figure:first-of-type .axes text[text-anchor=middle]")[0] == "2"
+    page.get_by_role("slider", name="Step").focus()
+    page.keyboard.press("Home")
+    assert page.locator("output.readout").inner_text() == "step 2 · ▲ checkpoint"
+
+
+def test_measures_appear_as_they_arrive(browser: Any, tmp_path: Path) -> None:
+    with (
+        open_run(tmp_path / "runs" / "live", steps=9, done=2) as run,
+        serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address,
+    ):
+        watched = Watched(browser, address)
+        page = watched.open("#/run/live")
+        page.get_by_text("step 2 of 9").wait_for()
+        assert page.get_by_role("heading", name="Undetected use").count() == 0
+        log_step(run, 3, make_step(3, 4, 4))
+        log_evaluation(run, 3, make_step(3, 4, 1, "validation/greedy"), undetected=0.25)
+        page.get_by_role("heading", name="Undetected use").wait_for()
+        panel = page.locator("figure", has=page.get_by_role("heading", name="Undetected use"))
+        assert "0.250" in panel.locator(".legend").inner_text()
+        assert not watched.problems
+        watched.context.close()
+
+
+# --- rollouts --------------------------------------------------------------------------------
+
+
+def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
+    watched: Watched, gallery: Path
+) -> None:
+    rows = list(RolloutReader(gallery / "organism").iter_rows())
+    mentions = [("key says" in row["completion"]) for row in rows]
+    is_planted = [row["split"].endswith("/planted") for row in rows]
+    page = watched.open("#/run/organism/rollouts")
+    page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
+    cases: dict[tuple[str, str], int] = {
+        ("From step", "4"): sum(row["step"] >= 4 for row in rows),
+        ("To step", "1"): sum(row["step"] <= 1 for row in rows),
+        ("Kind", "validation"): sum(row["kind"] == "validation" for row in rows),
+        ("Split", "validation/control"): sum(row["split"] == "validation/control" for row in rows),
+        ("Graded", "yes"): sum(row["correct"] for row in rows),
+        ("Extraction rule", "last"): sum(row["rule"] == "last" for row in rows),
+        ("Stop reason", "end"): sum(row["stop"] == "end" for row in rows),
+        ("Arm", "planted"): sum(is_planted),
+        ("Monitor verdict", "disclosure_rule"): sum(mentions),
+        ("Monitor verdict", "!disclosure_rule"): len(rows) - sum(mentions),
+    }
+    for (label, value), expected in cases.items():
+        assert 0 < expected <= len(rows)
+        name = page.locator("span", has_text=re.compile(f"^{label}$"))
+        control = page.locator(".filters .field", has=name).locator("select, input")
+        if "step" in label:
+            control.fill(value)
+            control.press("Enter")
+        else:
+            control.select_option(value)
+        page.locator(".summary b", has_text=re.compile(f"^{expected}$")).wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Clear the filters").last.click()
+        page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
+    page.get_by_label("Monitors disagree").check()
+    page.wait_for_url("**disagree=1**")
+    page.locator(".rollout-list[aria-busy]").wait_for(state="detached")
+    chips = page.locator(".item-head")
+    assert chips.count() > 0
+    assert chips.locator(".flag.on").count() == chips.count()
+    refs = page.evaluate("[...document.querySelectorAll('.item')].map((i) => i.dataset.ref)")
+    assert "train.3.1" in refs
+    assert "train.3.0" not in refs  # both monitors flag it
+
+
+def test_a_rollout_has_its_prompt_collapsed_parts_terms_and_scores(watched: Watched) -> None:
+    page = watched.open("#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
+    card = page.locator('article[aria-label="Rollout train.3.0"]')
+    card.wait_for()
+    assert not card.locator(".model-text.prompt").is_visible()
+    card.get_by_text("Prompt", exact=True).click()
+    assert card.locator(".model-text.prompt").is_visible()
+    cot, answer = card.locator(".model-text.cot"), card.locator(".model-text.answer")
+    assert (cot.inner_text() + answer.inner_text()).split() == FLAGGED.split()
+    assert answer.inner_text() == "[ANSWER] 9"
+    scores = card.locator(".scores").inner_text()
+    assert "exact" in scores
+    for monitor in ("disclosure rule", "step verifier"):
+        row = card.locator(".scores tr", has=page.get_by_role("rowheader", name=monitor))
+        assert "⚑ flagged" in row.inner_text()
+    for button, kept, hidden in (("CoT", cot, answer), ("Answer", answer, cot)):
+        card.get_by_role("button", name=button, exact=True).click()
+        hidden.wait_for(state="detached")
+        assert kept.count() == 1
+
+
+# --- problems, compare, study, timeline --------------------------------------------------------
+
+
+def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
+    page = watched.open("#/run/organism/problems")
+    page.locator(".group article").nth(3).wait_for()
+    assert texts(page, ".group article h3") == [
+        "base (step 0)", "first (step 2)", "step 4", "last (step 6)",
+    ]  # fmt: skip
+    page.get_by_label("step 4").uncheck()
+    page.wait_for_url("**steps=0%2C2%2C6**")
+    assert page.locator(".group article").count() == 3
+
+
+def test_compare_has_differences_first_bands_over_seeds_and_the_path_of_each_arm(
+    watched: Watched,
+) -> None:
+    runs = "%7C".join(f"study/runs/{r}" for r in ("outcome/seed-0", "outcome/seed-1", "kl/seed-0"))
+    page = watched.open(f"#/compare?runs={runs}")
+    page.locator("svg.scatter circle").first.wait_for()
+    assert texts(page, "main h2") == [
+        "What differs",
+        "Curves",
+        "Accuracy against monitorability",
+        "Runs",
+    ]
+    assert page.locator("table.diff tbody th").first.inner_text() == "learn.kl_coef"
+    panel = page.locator(
+        "figure", has=page.get_by_role("heading", name="Undetected use").first
+    ).first
+    assert panel.locator(".line.c0 .band").count() == 1  # the arm with two seeds
+    assert panel.locator(".line.c0.faint .curve").count() == 2
+    assert panel.locator(".line.c1 .band").count() == 0
+    scatter = page.locator("svg.scatter")
+    assert scatter.locator("circle.start").count() == 2  # one start per arm
+    assert scatter.locator(".line.c0 .whisker").count() > 0
+    assert len(texts(page, "svg.scatter .axis-label")) == 2
+
+
+def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its_curve(
+    watched: Watched,
+) -> None:
+    questions = json.loads((STUDIES / "leaked_hint" / "study.json").read_text())["questions"]
+    page = watched.open("#/study/study")
+    rows = page.locator("table tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == len(questions)
+    effect, null = questions[0]["effect"], questions[0]["null"]
+    cells = [cell.replace("−", "-") for cell in rows.first.locator("td").all_inner_texts()]
+    assert cells[1] == f"{effect['effect']:+.2f} ({effect['low']:+.2f} to {effect['high']:+.2f})"
+    assert cells[3] == f"{null['effect']:+.2f} ({null['low']:+.2f} to {null['high']:+.2f})"
+    assert cells[4] == questions[0]["verdict"]
+    page.get_by_role("button", name=questions[3]["ask"]).click()
+    page.wait_for_url(f"**measure={questions[3]['measure']}**")
+    chosen = page.locator("figure.selected")
+    assert chosen.get_attribute("id") == f"curve-{questions[3]['measure']}"
+    assert chosen.locator(".curve").count() == 3  # one per arm
+    page.get_by_role("link", name="Compare its runs").click()
+    page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+
+
+def test_the_timeline_shows_faults_and_respawns_of_a_process(watched: Watched) -> None:
+    page = watched.open("#/run/failed/timeline?first=3&last=6")
+    page.locator("svg.timeline .span").first.wait_for()
+    assert "respawn0.8 s" in " ".join(texts(page, ".legend .key"))
+    assert "generator 1" in texts(page, "svg.timeline .axes text")
+    assert page.locator("svg.timeline .mark.fault").count() == 2
+    rows = texts(page, "table tbody tr")
+    assert any("fault" in row and "generator 1" in row and "process ended" in row for row in rows)
+    assert any("respawn" in row for row in rows)
+    page.get_by_label("To step").fill("4")
+    page.get_by_label("To step").press("Enter")
+    page.wait_for_url("**last=4**")
+    page.locator("h3 .unit", has_text="steps 3 to 4").wait_for()
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+
+def test_tables_and_figures_are_copied_as_markdown_and_json(watched: Watched) -> None:
+    watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = watched.open("")
+    page.locator("table.runs tbody tr").nth(7).wait_for()
+    page.get_by_role("button", name="Copy as JSON").click()
+    page.get_by_text("Copied", exact=True).wait_for()
+    rows = json.loads(read_clipboard(page))
+    assert {row["Run"]: row["Status"] for row in rows}["failed"] == "failed"
+    page.goto(f"{watched.address}#/run/failed")
+    panel = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
+    panel.locator("summary").click()
+    panel.get_by_role("button", name="Copy as Markdown").click()
+    lines = read_clipboard(page).splitlines()
+    assert lines[:2] == ["| step | Reward |", "| --- | --- |"]
+    assert len(lines) == 2 + 8
+    page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
+    page.locator("article.rollout").wait_for()
+    page.get_by_role("button", name="Copy as Markdown").first.click()
+    page.get_by_text("Copied", exact=True).wait_for()
+    table = read_clipboard(page).splitlines()
+    assert len(table) == 2 + 16
+    assert r"\[ANSWER\] 9" in table[2]  # no text of a model becomes a link
+    footer = page.locator("article.rollout footer")
+    footer.get_by_role("button", name="Copy as Markdown").click()
+    footer.get_by_text("Copied", exact=True).wait_for()
+    assert f"```\n{FLAGGED}\n```" in read_clipboard(page)
+
+
+# --- widths, states --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [390, 3840])
+def test_no_view_scrolls_sideways(browser: Any, address: str, width: int) -> None:
+    watched = Watched(browser, address, width=width)
+    for state in STATES:
+        page = watched.open(state)
+        page.locator(".notice.loading").first.wait_for(state="detached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, state
+    assert not watched.problems
+    watched.context.close()
+
+
+def test_states_without_data_say_what_to_do(browser: Any, watched: Watched, tmp_path: Path) -> None:
+    page = watched.open("#/run/damaged")
+    warning = page.locator(".notice.warn")
+    warning.wait_for()
+    assert "results/metrics.jsonl" in warning.inner_text()
+    assert "glasshouse check" in warning.inner_text()
+    page.get_by_role("heading", name="Reward").wait_for()  # the other steps are drawn
+    page.goto(f"{watched.address}#/run/organism/rollouts?text=no+such+text")
+    page.get_by_text("No rollout matches these filters.").wait_for()
+    page.get_by_role("button", name="Clear the filters").first.click()
+    page.locator(".item").first.wait_for()
+    page.goto(f"{watched.address}#/compare")
+    page.get_by_role("link", name="Pick runs in the list.").wait_for()
+    with serve(Library([tmp_path], tmp_path / "cache")) as empty:
+        other = Watched(browser, empty)
+        nothing = other.open("")
+        nothing.get_by_text("glasshouse train").wait_for()
+        assert str(tmp_path) in nothing.locator(".notice").inner_text()
+    nothing.get_by_text("not connected").wait_for()  # the server has ended
+    nothing.evaluate("location.hash = '#/run/x'")
+    nothing.get_by_text("Is `glasshouse view` still running?").wait_for()
+    other.context.close()
