@@ -3,8 +3,9 @@
     .venv-vllm/bin/python bench/engines.py [--models pocket smollm2] [--batches 1 4 16 64 256] [--tokens 32]
 
 Groups of eight samples of one prompt (fewer for smaller batches), completions of equal length, so that both
-engines compute the same number of tokens; one thread, float32, the engines take turns. `make bench` runs it if
-vLLM is installed (`make vllm-setup`), and writes bench/engines.json.
+engines compute the same number of tokens; one thread, float32, the engines take turns. Seconds are CPU seconds
+of the process, so that other processes on the machine count little. `make bench` runs it if vLLM is installed
+(`make vllm-setup`), and writes bench/engines.json.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ def measure_model(model: str, options: argparse.Namespace) -> list[dict[str, Any
     config = load_config([], ["generate.kv_cache_mb=1024"]).generate
     engines = {"vllm": VllmGenerator(policy, config), "torch": TorchGenerator(policy, 1024)}
     policy.model.generation_config.eos_token_id = []  # every completion has the same length
+    for engine in engines.values():  # the first call allocates
+        measure(engine, make_requests(policy, GROUP, -1), options.tokens)
     rows = []
     for batch in options.batches:
         seconds: dict[str, list[float]] = {name: [] for name in engines}
-        for round_number in range(-1, options.rounds):  # the first round warms up
+        for round_number in range(options.rounds):
             for name, engine in engines.items():
                 took = measure(engine, make_requests(policy, batch, round_number), options.tokens)
-                if round_number >= 0:
-                    seconds[name].append(took)
+                seconds[name].append(took)
         speeds = {n: batch * options.tokens / statistics.median(s) for n, s in seconds.items()}
         rows.append({"model": model, "batch": batch, "tokens": options.tokens,
                      "tokens_per_second": speeds, "seconds": seconds})  # fmt: skip
@@ -84,9 +86,9 @@ def make_requests(policy: Policy, batch: int, salt: int) -> list[Request]:
 
 
 def measure(engine: Generator, requests: list[Request], tokens: int) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     completions = engine.generate(requests, SamplingParams(max_tokens=tokens))
-    took = time.perf_counter() - started
+    took = time.process_time() - started
     assert all(len(c.tokens) == tokens for group in completions for c in group)
     return took
 

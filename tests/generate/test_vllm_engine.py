@@ -155,19 +155,19 @@ def test_sleeping_frees_memory_during_an_update(
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "problem"),
     [
-        lambda output: output.token_ids.append(10**6),
-        lambda output: output.token_ids.clear(),
-        lambda output: output.logprobs.logprobs.__setitem__(0, float("nan")),
-        lambda output: setattr(output, "finish_reason", "abort"),
+        (lambda output: output.token_ids.append(10**6), "outside the vocabulary"),
+        (lambda output: output.token_ids.clear(), "0 tokens"),
+        (lambda output: output.logprobs.logprobs.__setitem__(0, float("nan")), "not finite"),
+        (lambda output: setattr(output, "finish_reason", "abort"), "finish reason 'abort'"),
     ],
     ids=["token", "empty", "nan", "reason"],
 )
-def test_nonsense_is_not_passed_on(served: Policy, llm: Any, spoil: Any) -> None:
+def test_nonsense_is_not_passed_on(served: Policy, llm: Any, spoil: Any, problem: str) -> None:
     generator = VllmGenerator(served, GenerateConfig())
     llm.made[0].spoil = spoil
-    with pytest.raises(RunError, match="invalid completion"):
+    with pytest.raises(RunError, match=f"invalid completion: .*{problem}"):
         generator.generate(REQUESTS, SamplingParams(max_tokens=4))
 
 

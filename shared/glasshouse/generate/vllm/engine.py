@@ -141,8 +141,8 @@ class VllmGenerator:
                 enable_sleep_mode=settings.sleep,
                 **({"block_size": CPU_BLOCK_SIZE} if on_cpu else {}),
             )
-        except (ValueError, RuntimeError, NotImplementedError, OSError) as error:
-            reason = " ".join(str(error).split())[:400]
+        except Exception as error:  # vLLM refuses models with errors of many types
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
             raise ConfigError(
                 f'vLLM could not start with the model "{self.policy.name}": {reason} '
                 "Set generate.engine=torch, or see docs/engines.md."
@@ -222,17 +222,22 @@ class VllmGenerator:
     def _read_output(self, output: Any, sampling: SamplingParams) -> Completion:
         tokens, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
         vocabulary = self.policy.model.get_input_embeddings().num_embeddings
-        is_valid = (
-            1 <= len(tokens) <= sampling.max_tokens
-            and len(logprobs) == len(tokens)
-            and all(0 <= token < vocabulary for token in tokens)
-            and all(map(math.isfinite, logprobs))
-            and output.finish_reason in ("stop", "length")
-        )
-        if not is_valid:
+        problems = {
+            f"{len(tokens)} tokens": not 1 <= len(tokens) <= sampling.max_tokens,
+            f"{len(logprobs)} log-probabilities for {len(tokens)} tokens": len(logprobs)
+            != len(tokens),
+            f"a token outside the vocabulary of {vocabulary}": not all(
+                0 <= token < vocabulary for token in tokens
+            ),
+            "a log-probability that is not finite": not all(map(math.isfinite, logprobs)),
+            f"the finish reason {output.finish_reason!r}": output.finish_reason
+            not in ("stop", "length"),
+        }
+        if any(problems.values()):
+            wrong = ", ".join(problem for problem, found in problems.items() if found)
             raise RunError(
-                f"vLLM returned an invalid completion: {len(tokens)} tokens, {len(logprobs)} "
-                f"log-probabilities, finish reason {output.finish_reason!r}."
+                f"vLLM returned an invalid completion: {wrong}. Run `make vllm-proof`, or set "
+                "generate.engine=torch."
             )
         stop = StopReason.LENGTH
         if output.finish_reason == "stop":
