@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from starlette.testclient import TestClient
@@ -95,6 +104,23 @@ def test_only_reading_is_allowed(client: TestClient) -> None:
     assert client.delete("/api/run?run=plain").status_code == 405
 
 
+def test_no_answer_changes_a_file(client: TestClient, runs: Path) -> None:
+    def read_everything() -> dict[str, tuple[int, str]]:
+        return {
+            str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+            for path in runs.rglob("*")
+            if path.is_file()
+        }
+
+    before = read_everything()
+    for name in (
+        "info", "runs", "run", "rollouts", "highlights", "rollout", "group", "tokens", "suspicious",
+        "problems", "problem", "compare", "study", "timeline",
+    ):  # fmt: skip
+        client.get(f"/api/{name}", params={"run": "plain", "ref": "train.2.0", "key": "x"})
+    assert read_everything() == before
+
+
 def test_headers(client: TestClient) -> None:
     for path in ("/", "/app.js", "/api/runs", "/nothing"):
         policy = client.get(path).headers["content-security-policy"]
@@ -140,3 +166,36 @@ def test_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "file").write_text("")
     assert main(["view", str(tmp_path / "file")]) == 2
     assert main(["view", str(tmp_path), "--port", "70000"]) == 2
+
+
+def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(
+    runs: Path, tmp_path: Path
+) -> None:
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.tmp && mv {opened}.tmp {opened}\n')
+    browser.chmod(0o755)
+    command = [
+        sys.executable, "-m", "glasshouse", "view", str(runs / "plain"), str(runs / "pair"), "--open",
+        "--host", "0.0.0.0", "--port", "0", "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": f"{browser} %s"}
+    ) as server:
+        assert server.stdout is not None
+        try:
+            printed = server.stdout.readline()
+            match = re.fullmatch(r"2 runs: (http://localhost:\d+/)\?token=([\w-]{20,})\n", printed)
+            assert match, printed
+            address, token = match.groups()
+            assert "not encrypted" in server.stdout.readline()
+            with pytest.raises(HTTPError, match="401"):
+                urlopen(f"{address}api/runs", timeout=30)
+            with pytest.raises(HTTPError, match="401"):
+                urlopen(f"{address}api/runs?token=wrong", timeout=30)
+            while not opened.exists():
+                time.sleep(0.05)
+            assert opened.read_text().strip() == f"{address}?token={token}"
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0

@@ -41,6 +41,15 @@ def watched(browser: Any, address: str) -> Iterator[Watched]:
     watched.context.close()
 
 
+def read_tints(page: Any) -> tuple[list[str], list[float]]:
+    """The titles of all tinted tokens, and how strongly each is tinted."""
+    values = page.evaluate(
+        "[...document.querySelectorAll('.token')].map("
+        "(t) => [t.title, t.style.getPropertyValue('--tint')])"
+    )
+    return [title for title, _ in values], [float(tint) for _, tint in values]
+
+
 def matching(page: Any) -> int:
     """The number of rollouts that the list says match, once it has stopped changing."""
     page.locator(".summary b").wait_for()
@@ -247,7 +256,7 @@ def test_a_live_run_grows_on_screen(browser: Any, tmp_path: Path) -> None:
         watched.context.close()
 
 
-def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
+def test_tokens_are_tinted_by_log_probability_advantage_and_entropy(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "runs" / "run", steps=1, groups=1, samples=2)
@@ -263,15 +272,19 @@ def test_tokens_are_tinted_by_the_entropy_of_a_checkpoint(
     with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
         watched = Watched(browser, address)
         page = watched.open("#/run/run/rollouts?ref=train.1.0")
+        page.get_by_role("button", name="Log-probability").click()
+        page.get_by_text("Darker tokens were less likely").wait_for()
+        logprob_titles, logprob_tints = read_tints(page)
+        page.get_by_role("button", name="Advantage").click()
+        page.get_by_text("Every token of a rollout has its advantage").wait_for()
+        _, advantage_tints = read_tints(page)
         page.get_by_role("button", name="Entropy").click()
         page.get_by_text("by the weights of step 1").wait_for()
-        titles = page.evaluate("[...document.querySelectorAll('.token')].map((t) => t.title)")
-        tints = page.evaluate(
-            "[...document.querySelectorAll('.token')].map((t) => t.style.getPropertyValue('--tint'))"
-        )
+        titles, tints = read_tints(page)
         assert not watched.problems
         watched.context.close()
+    assert len(logprob_titles) == len(row["tokens"])
+    assert logprob_tints == pytest.approx([min(1, -v / 3) for v in row["logprobs"]], abs=0.006)
+    assert advantage_tints == pytest.approx([abs(row["advantage"]) / 2] * len(tints), abs=0.006)
     assert titles == [f"entropy {value:.3f}" for value in expected]
-    assert [float(t) for t in tints] == pytest.approx(
-        [min(1, v / 1.5) for v in expected], abs=0.006
-    )
+    assert tints == pytest.approx([min(1, v / 1.5) for v in expected], abs=0.006)

@@ -24,7 +24,8 @@ def load_study_results(folder: Path) -> dict[str, Any]:
             return {"problem": "results/study.json does not hold the questions of a study."}
     except FileNotFoundError:
         return {
-            "problem": "The study has no analysis yet: it is written when its runs are finished."
+            "problem": "This study has no analysis yet: `glasshouse study` writes it after its last run. "
+            "Its runs can be compared before that."
         }
     except (OSError, ValueError, RecursionError) as error:
         return {"problem": f"results/study.json cannot be read: {error}."}

@@ -161,6 +161,8 @@ function drawNav(): void {
     snapshot ? (snapshot.runs.length > 1 ? item(home, "Compare", route.view === "compare") : null) : item(link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {}), "Compare", route.view === "compare"),
     route.view === "run" ? [snapshot?.runs.length === 1 ? null : h("span", { class: "divider", "aria-hidden": "true" }), ...TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab))] : null,
   );
+  const here = nav.querySelector<HTMLElement>("[aria-current]");
+  if (here) nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
 }
 
 function linkIcon(): SVGElement {
