@@ -177,7 +177,7 @@ parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a milli
 	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/answers tests/rewards tests/learn tests/generate $(ARGS)
 
 .PHONY: view-proof
-view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory, accessibility (10 min)
+view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory over a day, accessibility (15 min)
 	@$(BIN)/python -m proofs.view_speed $(ARGS)
 
 .PHONY: wheel-proof

@@ -122,7 +122,8 @@ def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watche
     assert texts(page, "figure:first-of-type .axes text[text-anchor=middle]")[0] == "2"
     page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("Home")
-    assert page.locator("output.readout").inner_text() == "step 2 · ▲ checkpoint"
+    assert page.locator("output.readout").inner_text() == "step 2 ▲"
+    assert page.locator("output.readout span").get_attribute("aria-label") == "checkpoint"
 
 
 def test_measures_appear_as_they_arrive(browser: Any, tmp_path: Path) -> None:

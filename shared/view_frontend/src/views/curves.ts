@@ -10,7 +10,8 @@ import type { RunStore } from "../run_store";
 import type { Run } from "../types";
 import type { View } from "../view";
 
-const MARK_NAMES: Record<string, string> = { save: "▲ checkpoint", evaluation: "◇ evaluation", resume: "↻ resume" };
+const GLYPHS: Record<string, string> = { save: "▲", evaluation: "◇", resume: "↻" };
+const UNNAMED_MARKS = new Set(["start", "end"]);
 
 export function curvesView(root: HTMLElement, store: RunStore): View {
   const cursor = new Cursor();
@@ -35,8 +36,9 @@ export function curvesView(root: HTMLElement, store: RunStore): View {
     if (!run) return;
     const [from, to] = range(run);
     const step = cursor.x ?? Math.min(to, Math.max(from, run.step));
-    const marks = [...new Set(run.marks.filter((m) => m.step === step && m.kind !== "start" && m.kind !== "end").map((m) => MARK_NAMES[m.kind] ?? m.kind))];
-    readout.textContent = [`step ${step}`, ...marks].join(" · ");
+    const kinds = [...new Set(run.marks.filter((m) => m.step === step && !UNNAMED_MARKS.has(m.kind)).map((m) => m.kind))];
+    const names = kinds.map((kind) => (kind === "save" ? "checkpoint" : kind)).join(", ");
+    replace(readout, `step ${step}`, kinds.length ? h("span", { title: names, role: "img", "aria-label": names }, ` ${kinds.map((kind) => GLYPHS[kind] ?? "✕").join("")}`) : null);
     open.setAttribute("href", link("run", run.id, "rollouts", { first: step, last: step }));
     if (document.activeElement !== slider) slider.value = String(step);
   };
@@ -126,7 +128,7 @@ function eventsTable(run: Run): HTMLElement {
     { class: "fold" },
     h("summary", {}, `Events (${plural(run.marks.length, "event")}, ${plural(run.checkpoints.length, "checkpoint")} kept)`),
     h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Events" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["step", "time", "event", "text"].map((t) => h("th", { scope: "col" }, t)))),
+      h("thead", {}, h("tr", {}, ["step", "time", "event", "text"].map((t, i) => h("th", { scope: "col", class: i ? "" : "numeric" }, t)))),
       h("tbody", {}, run.marks.slice(-500).reverse().map((m) => h("tr", {}, h("td", { class: "numeric" }, m.step), h("td", {}, m.time.replace("T", " ").slice(0, 19)), h("td", {}, m.kind), h("td", {}, m.text)))),
     )),
     h("div", { class: "toolbar slim" }, tableButtons(`${run.id} events`, () => ({ columns: ["step", "time", "event", "text"], rows: run.marks.map((m) => [m.step, m.time, m.kind, m.text]) }))),

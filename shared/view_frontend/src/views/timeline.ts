@@ -90,7 +90,7 @@ export function timelineView(root: HTMLElement, store: RunStore): View {
     const trouble = data.events.filter((e) => TROUBLE.has(e.kind));
     if (!trouble.length) return h("p", { class: "muted" }, "No fault, respawn or warning in these steps. ", h("a", { href: link("run", store.id) }, "All events are below the curves."));
     const columns = ["seconds", "step", "event", "process", "text"];
-    return h("div", {}, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Faults and respawns" }, h("table", {}, h("thead", {}, h("tr", {}, columns.map((t) => h("th", { scope: "col" }, t)))),
+    return h("div", {}, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Faults and respawns" }, h("table", {}, h("thead", {}, h("tr", {}, columns.map((t, i) => h("th", { scope: "col", class: i < 2 ? "numeric" : "" }, t)))),
       h("tbody", {}, trouble.map((e) => h("tr", {}, h("td", { class: "numeric" }, number(e.time, 1)), h("td", { class: "numeric" }, e.step ?? ""), h("td", {}, e.kind), h("td", {}, e.process), h("td", {}, e.text)))))),
       h("div", { class: "toolbar slim" }, tableButtons("faults", () => ({ columns, rows: trouble.map((e) => [e.time, e.step, e.kind, e.process, e.text]) }))));
   };
