@@ -3,8 +3,8 @@
     .venv-docs/bin/python tools/tutorial.py .venv/bin/python
 
 The argument is the Python whose kernel executes the cells: the environment of Glasshouse, with the extra `notebook`.
-nbclient and nbconvert are in the environment of the site. A cell that raises, and progress bars that are not drawn as
-widgets, fail the build.
+nbclient and nbconvert are in the environment of the site. A cell that raises, progress bars that are not drawn as
+widgets, and a figure that is not drawn at all fail the build.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ def main(python: str) -> int:
     if not remove_widgets(notebook):
         print("error: the progress bars of the tutorial are not widgets.", file=sys.stderr)
         return 1
+    if not count_pictures(notebook):
+        print("error: the tutorial shows no figure.", file=sys.stderr)
+        return 1
     join_lines(notebook)
     write_page(notebook)
     print(f"{NOTEBOOK.relative_to(ROOT)}: executed in {time.monotonic() - started:.0f} s")
@@ -74,6 +77,11 @@ def remove_widgets(notebook: Any) -> int:
         if cell.cell_type == "code":
             cell.outputs = kept
     return removed
+
+
+def count_pictures(notebook: Any) -> int:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
 def join_lines(notebook: Any) -> None:

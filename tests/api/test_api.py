@@ -4,7 +4,9 @@ import pkgutil
 import subprocess
 import sys
 
+import matplotlib as mpl
 import pytest
+from matplotlib import pyplot
 
 import glasshouse
 from glasshouse.errors import ConfigError, MonitorError, RunError, TaskError
@@ -97,6 +99,14 @@ def test_plot_learning_curves(result, tmp_path):
     figure = glasshouse.plot_learning_curves(result.path, out=tmp_path / "curves.png")
     assert len(figure.axes) == 2
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
+    assert figure._repr_png_()[1:4] == b"PNG"  # a notebook shows it
+
+
+def test_figures_leave_the_plots_of_the_caller_alone(result):
+    with mpl.rc_context({"backend": "svg"}):
+        glasshouse.plot_learning_curves(result.path)
+        assert mpl.rcParams["backend"] == "svg"
+        assert not pyplot.get_fignums()
 
 
 def test_config_is_overridden_and_validated():

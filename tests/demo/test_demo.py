@@ -212,7 +212,6 @@ def test_no_use_of_the_hint_leaves_mentions_undefined() -> None:
     assert "mentions it in undefined" in comparison.sentences()[-1]
     figure = draw_curves(comparison, figures.COLOURS)
     assert len(figure.axes) == len(CURVES)
-    figures.import_pyplot().close(figure)
 
 
 def test_live_table_shows_both_runs(finished: tuple[Path, DemoComparison, str]) -> None:

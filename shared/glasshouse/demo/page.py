@@ -24,7 +24,6 @@ def write_page(comparison: DemoComparison, study: Study, out: Path) -> tuple[Pat
     image = io.BytesIO()
     figure = draw_curves(comparison, LIGHT_COLOURS)
     figure.savefig(image, format="png", dpi=160, facecolor="white", metadata={"Software": None})
-    figures.import_pyplot().close(figure)
     write_bytes(picture, image.getvalue())
     write_text(page, render_demo_page(comparison, study))
     return page, picture
@@ -59,9 +58,7 @@ def render_demo_page(comparison: DemoComparison, study: Study) -> str:
 
 def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
     """One panel per measure, one line per reward, with bands of the 95 % intervals over problems."""
-    figure, axes = figures.import_pyplot().subplots(
-        1, len(CURVES), figsize=(9.6, 2.9), layout="constrained", sharey=True
-    )
+    figure, axes = figures.new_figure((9.6, 2.9), columns=len(CURVES), sharey=True)
     curves = {"outcome": comparison.outcome, "monitor": comparison.monitor}
     for axis, (measure, label) in zip(axes, CURVES.items(), strict=True):
         for (arm, curve), colour, marker in zip(curves.items(), colours, MARKERS, strict=False):

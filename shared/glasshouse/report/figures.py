@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -21,21 +22,37 @@ COLOURS = tuple(f"#0102{number:02x}" for number in range(4, 14))
 CSS_COLOURS = {INK: "currentColor"} | {c: f"var(--line-{n})" for n, c in enumerate(COLOURS)}
 
 
-def import_pyplot() -> Any:
-    """matplotlib.pyplot without a display."""
-    try:
-        import matplotlib
+def new_figure(size: tuple[float, float], columns: int = 1, **settings: Any) -> tuple[Any, Any]:
+    """A matplotlib figure and its axes: an array of them if there are several columns.
 
-        matplotlib.use("agg")
-        from matplotlib import pyplot
+    It is made without pyplot, which would keep it, and whose backend belongs to the caller: in a notebook,
+    their own plots must still be shown.
+    """
+    figure = _figure_class()(figsize=size, layout="constrained")
+    return figure, figure.subplots(1, columns, **settings)
+
+
+@cache
+def _figure_class() -> type[Any]:
+    try:
+        from matplotlib.figure import Figure
     except ImportError:
         raise RunError(f"Figures need matplotlib: {install_command('report')}") from None
-    return pyplot
+
+    class NotebookFigure(Figure):
+        """A figure that a notebook shows also before pyplot is imported there."""
+
+        def _repr_png_(self) -> bytes:
+            out = io.BytesIO()
+            self.savefig(out, format="png")
+            return out.getvalue()
+
+    return NotebookFigure
 
 
 def new_axes(title: str) -> tuple[Any, Any]:
     """A small figure and its axes in the style of the pages."""
-    figure, axis = import_pyplot().subplots(figsize=(3.5, 2.3), layout="constrained")
+    figure, axis = new_figure((3.5, 2.3))
     style_axes(axis, title)
     return figure, axis
 
@@ -62,7 +79,6 @@ def to_svg(figure: Any, description: str) -> Markup:
         figure.savefig(
             out, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
-    import_pyplot().close(figure)
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'font: ([\d.]+)px [^;"]*', r"font: \1px var(--font)", text)

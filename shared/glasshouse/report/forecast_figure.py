@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from glasshouse.plan.pipeline import Forecast
-from glasshouse.report.figures import import_pyplot
+from glasshouse.report.figures import new_figure
 from glasshouse.report.learning_curves import COOL, FAINT, IMAGE_SUFFIXES, INK, WARM
 from glasshouse.store.atomic_files import check_output_file
 
@@ -19,8 +19,7 @@ def draw_forecast(
     """Steps per hour of each curve by number of generators, labelled with what limits it.
     `measured`: seconds per step, drawn as dots."""
     check_output_file("--out", out, IMAGE_SUFFIXES)
-    pyplot = import_pyplot()
-    figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    figure, axis = new_figure((6.4, 3.6))
     for (name, points), colour in zip(curves.items(), (INK, WARM, COOL), strict=False):
         numbers = list(points)
         hourly = [3600 / points[n].seconds for n in numbers]
@@ -46,4 +45,3 @@ def draw_forecast(
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
     figure.savefig(out, dpi=130)
-    pyplot.close(figure)

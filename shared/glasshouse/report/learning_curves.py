@@ -25,14 +25,13 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def plot_learning_curves(runs: Sequence[Path], title: str = "", out: Path | None = None) -> Any:
     """A thin line per run and a thick one for their mean; held-out accuracy as dots. Returns the
     matplotlib figure; with `out`, it is also written to that file."""
-    from glasshouse.report.figures import import_pyplot
+    from glasshouse.report.figures import new_figure
 
     if out is not None:
         check_output_file("--out", out, IMAGE_SUFFIXES)
-    pyplot = import_pyplot()
     metrics = [read_metrics(run) for run in runs]
     shared_steps = min(len(rows) for rows in metrics)
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, axes = new_figure((9, 3.2), columns=2)
     for axis, key, label in (
         (axes[0], "accuracy", "accuracy"),
         (axes[1], "length", "completion length, tokens"),
@@ -58,7 +57,6 @@ def plot_learning_curves(runs: Sequence[Path], title: str = "", out: Path | None
     axes[1].set_title(title or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left")
     if out is not None:
         figure.savefig(out, dpi=130)
-    pyplot.close(figure)  # pyplot must not show it a second time; the figure itself stays usable
     return figure
 
 

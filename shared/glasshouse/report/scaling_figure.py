@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from glasshouse.report.figures import import_pyplot
+from glasshouse.report.figures import new_figure
 from glasshouse.report.learning_curves import FAINT, INK, WARM
 
 
 def draw_scaling_figure(report: dict[str, Any], out: Path) -> None:
     """Held-out and training accuracy on the left, their gap on the right. Fixed sets are points;
     fresh problems are a dashed line with its interval as a band."""
-    pyplot = import_pyplot()
     fixed = [arm for arm in report["arms"] if arm["size"]]
     fresh = [arm for arm in report["arms"] if not arm["size"]]
     sizes = [arm["size"] for arm in fixed]
     held_out = "held_out_sampled" if "held_out_sampled" in report["arms"][0] else "held_out"
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, axes = new_figure((9, 3.2), columns=2)
     for axis, key, label, colour in (
         (axes[0], "training", "training, last steps", FAINT),
         (axes[0], held_out, "held out", INK),
@@ -47,7 +46,6 @@ def draw_scaling_figure(report: dict[str, Any], out: Path) -> None:
     axes[1].set_title(title, fontsize=9, loc="left")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=130)
-    pyplot.close(figure)
 
 
 def _error(value: dict[str, Any], bound: str) -> float:

@@ -74,7 +74,6 @@ def save_figures(analysis: Analysis, folder: Path) -> None:
     """Write all figures as PNG and SVG."""
     import matplotlib
 
-    pyplot = figures.import_pyplot()
     for name, (_, draw) in plan_figures(analysis).items():
         figure = draw(LIGHT_COLOURS)
         # without software versions and dates the bytes are reproducible
@@ -83,7 +82,6 @@ def save_figures(analysis: Analysis, folder: Path) -> None:
             with matplotlib.rc_context({"svg.hashsalt": name}):
                 figure.savefig(out, format=format, dpi=160, facecolor="white", metadata=metadata)
             write_bytes(folder / f"{name}.{format}", out.getvalue())
-        pyplot.close(figure)
 
 
 # --- curves ----------------------------------------------------------------------------------
