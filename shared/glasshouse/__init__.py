@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glasshouse.api.evaluating import EvaluationResult, evaluate
-    from glasshouse.api.figures import plot_learning_curves, plot_study
+    from glasshouse.api.figures import plot_learning_curves, plot_study, write_report
     from glasshouse.api.grading import explain_grade, grade
     from glasshouse.api.measuring import MeasureReport, measure
-    from glasshouse.api.monitoring import monitor
+    from glasshouse.api.monitoring import make_judge, monitor
     from glasshouse.api.parts import (
         check_task,
         make_monitor,
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         make_reward,
         make_task,
     )
+    from glasshouse.api.planning import plan_run
     from glasshouse.api.runs import Records, Run, open_run
     from glasshouse.api.studies import StudyResult, load_study, run_study
     from glasshouse.api.supervised import SftResult, sft
     from glasshouse.api.training import TrainResult, resume, train
     from glasshouse.config import Config, load_config, override_config
     from glasshouse.errors import GlasshouseError
+    from glasshouse.monitors import monitor_kind
     from glasshouse.rewards.penalties import penalty
     from glasshouse.rewards.terms import reward
     from glasshouse.tasks import register_task
@@ -60,15 +62,18 @@ __all__ = [
     "grade",
     "load_config",
     "load_study",
+    "make_judge",
     "make_monitor",
     "make_penalty",
     "make_reward",
     "make_task",
     "measure",
     "monitor",
+    "monitor_kind",
     "open_run",
     "override_config",
     "penalty",
+    "plan_run",
     "plot_learning_curves",
     "plot_study",
     "register_task",
@@ -77,14 +82,15 @@ __all__ = [
     "run_study",
     "sft",
     "train",
+    "write_report",
 ]
 
 _MODULES = {
     "glasshouse.api.evaluating": ("EvaluationResult", "evaluate"),
-    "glasshouse.api.figures": ("plot_learning_curves", "plot_study"),
+    "glasshouse.api.figures": ("plot_learning_curves", "plot_study", "write_report"),
     "glasshouse.api.grading": ("explain_grade", "grade"),
     "glasshouse.api.measuring": ("MeasureReport", "measure"),
-    "glasshouse.api.monitoring": ("monitor",),
+    "glasshouse.api.monitoring": ("make_judge", "monitor"),
     "glasshouse.api.parts": (
         "check_task",
         "make_monitor",
@@ -92,12 +98,14 @@ _MODULES = {
         "make_reward",
         "make_task",
     ),
+    "glasshouse.api.planning": ("plan_run",),
     "glasshouse.api.runs": ("Records", "Run", "open_run"),
     "glasshouse.api.studies": ("StudyResult", "load_study", "run_study"),
     "glasshouse.api.supervised": ("SftResult", "sft"),
     "glasshouse.api.training": ("TrainResult", "resume", "train"),
     "glasshouse.config": ("Config", "load_config", "override_config"),
     "glasshouse.errors": ("GlasshouseError",),
+    "glasshouse.monitors": ("monitor_kind",),
     "glasshouse.rewards.penalties": ("penalty",),
     "glasshouse.rewards.terms": ("reward",),
     "glasshouse.tasks": ("register_task",),

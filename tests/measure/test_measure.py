@@ -132,6 +132,28 @@ def test_verifiers_traces():
     assert 0 < sum(correct) < 18
 
 
+def test_prime_rl_rollouts():
+    """Those of a training: every step is a checkpoint; what was trained on is in two files, and read once."""
+    report = glasshouse.measure(
+        FIXTURES / "prime_rl", {"arm": "data.planted", "group": "data.problem"}, progress=False
+    )
+    assert (report.format, report.rollouts, report.unanswered) == ("verifiers", 18, 2)
+    assert [(cell.checkpoint, cell.rollouts) for cell in report.cells] == [("1", 8), ("2", 10)]
+    trained_on = OpenedSource(
+        FIXTURES / "prime_rl" / "step_1" / "train" / "effective", FieldMapping()
+    )
+    assert len(list(trained_on.iter_rollouts(lambda share: None))) == 5
+
+
+def test_hugging_face_dataset():
+    """Two splits in three files, written by `DatasetDict.save_to_disk`."""
+    report = glasshouse.measure(FIXTURES / "hugging_face", progress=False)
+    measures = report.cells[0].measures
+    assert (report.rollouts, report.mapping["gold"]) == (8, "answer")
+    assert measures["rollout_accuracy"].measure.value == 1
+    assert measures["has_cot"].measure.value == 1
+
+
 def test_verifiers_results(capsys):
     """The same questions with `vf-eval` of version 0.1; a failed rollout has an empty completion."""
     file = FIXTURES / "verifiers_results.jsonl"
@@ -147,20 +169,15 @@ def test_verifiers_results(capsys):
     assert "2 without an answer" in capsys.readouterr().out
 
 
-def test_hugging_face_dataset_and_parquet_give_the_rows_of_json_lines(tmp_path):
+def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = make_rows(20)
     table = arrow.Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / "rollouts.parquet")
-    folder = tmp_path / "dataset"  # as Dataset.save_to_disk writes it
-    folder.mkdir()
-    with arrow.ipc.new_stream(folder / "data-00000-of-00001.arrow", table.schema) as stream:
-        stream.write_table(table)
-    (folder / "state.json").write_text("{}")
     packed = tmp_path / "rollouts.jsonl.zst"
     packed.write_bytes(zstandard.compress(write(tmp_path, rows).read_bytes()))
-    for source in (tmp_path / "rollouts.parquet", folder, packed):
+    for source in (tmp_path / "rollouts.parquet", packed):
         assert list(iter_rows(source)) == rows
 
 
@@ -179,6 +196,12 @@ def test_report_page_and_json(tmp_path, capsys):
     assert "g-mean² per instance" in printed
     assert "undefined: accuracy of the rollouts" in printed
     stored = json.loads((tmp_path / "out" / "measures.json").read_text())
+    report = glasshouse.measure(file, monitors=[RULE], out=tmp_path / "again", progress=False)
+    for name in ("measures.json", "report.html"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "out" / name).read_text()
+    (row,) = [row for row in report.rows() if row["measure"] == "key.gmean2"]
+    assert row["low"] < row["value"] < row["high"]
+    assert row["p"] < 0.05
     measures = stored["cells"][0]["measures"]
     assert measures["key.gmean2"]["null"]["p"] < 0.05
     assert measures["key.gmean2"]["ceiling"] < measures["key.gmean2"]["measure"]["value"]
@@ -269,6 +292,9 @@ def test_bad_values_name_row_and_column(tmp_path):
     check_error(tmp_path, [*good[:3], {**good[3], "label": None}], "row 4", '"label"', "missing")
     check_error(tmp_path, [*good, good[1]], "row 5", '"id"', "row 2")
     check_error(tmp_path, [{**row, "seed": "x"} for row in good], "row 1", '"seed"')
+    late = [{**good[0], "label": None}, good[1]]
+    check_error(tmp_path, late, "row 2", '"label"', "row 1", "--map label=")
+    assert glasshouse.measure(write(tmp_path, late), ["label="], progress=False).rollouts == 2
 
 
 def test_bad_mappings(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +34,13 @@ def plot_study(result: StudyResult) -> dict[str, Any]:
 
 
 def write_report(
-    runs: Sequence[str | Path],
+    *runs: str | Path,
     out: str | Path | None = None,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Path:
     """Write an HTML page about one or more runs; returns its path.
 
-    Example: `write_report(["runs/try"])` writes runs/try/results/report.html.
+    Example: `write_report("runs/try")` writes runs/try/results/report.html.
     """
     from glasshouse.report.run_page import write_run_report
 

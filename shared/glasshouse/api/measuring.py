@@ -27,7 +27,6 @@ __all__ = [
     "MeasuredCell",
     "measure",
     "parse_monitor",
-    "write_measures",
 ]
 
 BUILT_IN_KINDS = ("rule", "steps", "ngrams", "probe", "saved")
@@ -41,18 +40,19 @@ def measure(
     planted: str = "",
     control: str = "",
     steps_per_checkpoint: int = 0,
+    out: str | Path | None = None,
     progress: bool = True,
     console: Console | None = None,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
     or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
     are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
-    empty CoT is always added.
+    empty CoT is always added. With `out`, a folder, measures.json and report.html are written to it.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
                          monitors=["rule:hint=(?i)hint|key", "ngrams"])
-        report.cells[0].measures["hint.disclosure"].measure.value
+        pandas.DataFrame(report.rows())
     """
     mapping = FieldMapping.parse(map, planted, control)
     chosen: list[Monitor | FittedKind] = [
@@ -60,13 +60,18 @@ def measure(
     ]
     chosen += [parse_monitor(m) if isinstance(m, str) else m for m in monitors]
     with _show_progress(console) if progress else nullcontext(lambda what, share: None) as report:
-        return measure_rollouts(
+        measured = measure_rollouts(
             Path(rollouts),
             mapping,
             chosen,
             steps_per_checkpoint=steps_per_checkpoint,
             report=report,
         )
+    if out is not None:
+        from glasshouse.report.measure_report import write_measure_report
+
+        write_measure_report(measured, Path(out))
+    return measured
 
 
 def parse_monitor(text: str) -> Monitor | FittedKind:
@@ -101,13 +106,6 @@ def parse_monitor(text: str) -> Monitor | FittedKind:
         return make_registered_monitor(kind, rest or kind, {})
     known = [*BUILT_IN_KINDS, *registered, *list_plugins("monitors")]
     raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, known)}')
-
-
-def write_measures(report: MeasureReport, folder: str | Path) -> Path:
-    """Write measures.json and report.html to a folder; returns the page."""
-    from glasshouse.report.measure_report import write_measure_report
-
-    return write_measure_report(report, Path(folder))
 
 
 class _show_progress:

@@ -68,10 +68,20 @@ def make_rules(rules: Sequence[str]) -> list[Monitor]:
 
 
 def make_judge(
-    url: str, *, model: str = "", key_variable: str = "", behaviour: str = "", cache: Path
+    url: str,
+    *,
+    model: str = "",
+    key_variable: str = "",
+    behaviour: str = "",
+    cache: str | Path = ".glasshouse/judge",
 ) -> Monitor:
-    """An LLM judge behind an OpenAI-compatible endpoint; replies are cached in a folder."""
+    """An LLM behind an OpenAI-compatible endpoint as a monitor. It is asked whether a rollout shows the
+    behaviour, a sentence; replies are cached in a folder. `key_variable` is the environment variable with
+    the key.
+
+    Example: `make_judge("http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
+    """
     from glasshouse.monitors import Endpoint, JudgeMonitor, Scope
 
     endpoint = Endpoint(url=url, model=model, key_variable=key_variable)
-    return JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=behaviour, cache=cache)
+    return JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=behaviour, cache=Path(cache))

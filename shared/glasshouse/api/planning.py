@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from glasshouse.plan.memory import ProcessMemory
     from glasshouse.plan.planner import Plan
 
-__all__ = ["plan", "plan_memory"]
+__all__ = ["plan_memory", "plan_run"]
 
 
-def plan(
+def plan_run(
     config: Config,
     *,
     gpu: str = "",
@@ -28,11 +28,11 @@ def plan(
     `gpu` is the device, as in "1x24GB" or "8xH100"; empty: this machine's processor. `run` is a run directory
     of the same model whose times are used instead of listed throughput. `price` is per device and hour.
 
-    Example: `plan(load_config(["config.yaml"]), gpu="1x80GB", price=1.5).cost`
+    Example: `plan_run(load_config(["config.yaml"]), gpu="1x80GB", price=1.5).cost`
     """
-    from glasshouse.plan.planner import plan_run
+    from glasshouse.plan import planner
 
-    return plan_run(
+    return planner.plan_run(
         _fill_options(config), gpu=gpu, run=run, price=price, prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
     )  # fmt: skip

@@ -133,7 +133,7 @@ def _report(args: argparse.Namespace) -> None:
     from glasshouse.api.figures import write_report
     from glasshouse.text import terminal_safe
 
-    print(terminal_safe(str(write_report(args.runs, args.out, warn=_print_warning))))
+    print(terminal_safe(str(write_report(*args.runs, out=args.out, warn=_print_warning))))
 
 
 def _print_warning(message: str) -> None:

@@ -205,7 +205,7 @@ def _monitor(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> None:
     from glasshouse.api import terminal
-    from glasshouse.api.measuring import measure, parse_monitor, write_measures
+    from glasshouse.api.measuring import measure, parse_monitor
     from glasshouse.config import import_modules
     from glasshouse.console import make_console
     from glasshouse.text import terminal_safe, terminal_safe_json
@@ -217,9 +217,8 @@ def _measure(args: argparse.Namespace) -> None:
         monitors.append(_make_judge(args, cache))
     report = measure(
         args.rollouts, args.map, monitors=monitors, planted=args.planted, control=args.control,
-        steps_per_checkpoint=args.steps_per_checkpoint,
+        steps_per_checkpoint=args.steps_per_checkpoint, out=args.out,
     )  # fmt: skip
-    page = write_measures(report, args.out) if args.out else None
     if args.json:
         print(terminal_safe_json(json.dumps(report.as_dict(), indent=1)))
         return
@@ -234,8 +233,8 @@ def _measure(args: argparse.Namespace) -> None:
     changes = terminal.compare_sentences(report, only_shown=True)
     for sentence in [*changes, *terminal.undefined_sentences(report)]:
         print(terminal_safe(sentence))
-    if page is not None:
-        print(terminal_safe(f"report  {page}"))
+    if args.out:
+        print(terminal_safe(f"report  {Path(args.out) / 'report.html'}"))
 
 
 def _control(args: argparse.Namespace) -> int:

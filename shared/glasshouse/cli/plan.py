@@ -56,11 +56,11 @@ def add_commands(commands: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    from glasshouse.api.planning import plan
+    from glasshouse.api.planning import plan_run
     from glasshouse.config import load_config
     from glasshouse.console import make_console
 
-    result = plan(
+    result = plan_run(
         load_config([args.config], args.overrides), gpu=args.gpu,
         run=Path(args.measured_run) if args.measured_run else None, price=args.price,
         prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens,

@@ -70,6 +70,8 @@ class FieldMapping:
     planted: str = ""
     """The value of the arm's column that means planted, if it is not one of ARMS."""
     control: str = ""
+    ignored: tuple[str, ...] = ()
+    """Columns that are called like a field and have no value in row 1; none may have one later."""
 
     @classmethod
     def parse(
@@ -128,6 +130,12 @@ class FieldMapping:
             column = self.columns.get(name, name)
             return RolloutFileError(f'{source}, row {row}, column "{column}": {problem}')
 
+        for column in self.ignored:
+            if values.get(column) is not None:
+                raise fail(
+                    column,
+                    f"there is a value, but row 1 has none. Fill it in, or ignore the column: --map {column}=",
+                )
         found: dict[str, Any] = {}
         for name, column in self.columns.items():
             value = _look_up(values, column)

@@ -50,7 +50,8 @@ def _expand_verifiers(episode: Row) -> Iterator[Row]:
             prompt.append(node["message"])
         task = trace.get("task") or {}
         rewards = trace.get("rewards") or {}
-        yield {
+        work = (episode.get("run") or {}).get("work") or {}  # of a training with prime-rl
+        row = {
             "id": trace.get("id"),
             "prompt": prompt,
             "completion": sampled,
@@ -60,6 +61,7 @@ def _expand_verifiers(episode: Row) -> Iterator[Row]:
             "rewards": {name: r["score"] for name, r in rewards.items()},
             "info": trace.get("info") or {},
         }
+        yield row | ({"step": work["step"]} if "step" in work else {})
 
 
 def _expand_verifiers_results(row: Row) -> Iterator[Row]:
@@ -69,6 +71,7 @@ def _expand_verifiers_results(row: Row) -> Iterator[Row]:
 
 def _map_verifiers(row: Row) -> dict[str, str]:
     mapping = {name: name for name in ("id", "prompt", "completion", "reward")} | {"group": "key"}
+    mapping |= {"checkpoint": "step"} if "step" in row else {}
     return mapping | ({"gold": "data.answer"} if "answer" in row["data"] else {})
 
 

@@ -17,7 +17,7 @@ from glasshouse.answers.equality import parse_number
 from glasshouse.errors import RolloutFileError
 from glasshouse.estimation import Estimate, PairedComparison, compare_paired, holm_correct
 from glasshouse.external_rollouts.collecting import UNKNOWN, Cell, ScoredRollout
-from glasshouse.external_rollouts.fields import ExternalRollout, FieldMapping
+from glasshouse.external_rollouts.fields import FIELDS, MISSING, ExternalRollout, FieldMapping
 from glasshouse.external_rollouts.formats import RolloutFormat, detect_format
 from glasshouse.external_rollouts.measuring import measure_cell
 from glasshouse.external_rollouts.reading import iter_rows
@@ -57,7 +57,7 @@ class MeasuredCell:
 class MeasureReport:
     """What `measure` returns.
 
-    Example: `measure("rollouts.jsonl").cells[-1].measures["accuracy"].measure.value`
+    Example: `measure("rollouts.jsonl").cells[-1].measures["reward"].measure.value`
     """
 
     source: str
@@ -79,6 +79,27 @@ class MeasureReport:
     @property
     def checkpoints(self) -> list[str]:
         return list(dict.fromkeys(cell.checkpoint for cell in self.cells))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per checkpoint, seed and measure, for a data frame. `null` is the mean under the null and
+        `p` its p-value; an undefined measure has no value, and a reason."""
+        return [
+            {
+                "checkpoint": cell.checkpoint,
+                "seed": cell.seed,
+                "measure": name,
+                "value": estimate.measure.value,
+                "low": estimate.interval.low,
+                "high": estimate.interval.high,
+                "null": estimate.null.mean if estimate.null else None,
+                "p": estimate.null.p if estimate.null else None,
+                "ceiling": estimate.ceiling,
+                "n": estimate.measure.n,
+                "reason": estimate.measure.reason,
+            }
+            for cell in self.cells
+            for name, estimate in cell.measures.items()
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -196,7 +217,14 @@ class OpenedSource:
         merged = mapping.over(self.format.mapping(expanded))
         columns = {name: column for name, column in merged.columns.items() if column}
         self.mapping = FieldMapping(
-            columns=columns, planted=mapping.planted, control=mapping.control
+            columns=columns,
+            planted=mapping.planted,
+            control=mapping.control,
+            ignored=tuple(
+                name
+                for name in FIELDS
+                if name not in merged.columns and expanded.get(name, MISSING) is None
+            ),
         )
         self.mapping.check(expanded, str(source))
         self.behaviour = self._describe_behaviour()

@@ -16,7 +16,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,16 @@ def list_files(path: Path) -> list[Path]:
         path.glob("*/*.arrow")
     )  # a dataset, or its splits
     files = arrow or sorted(file for file in path.rglob("*") if file.is_file() and _kind(file))
+    files = [file for file in files if not _is_copy(file, files)]
     if not files:
         raise RolloutFileError(f"{path} holds no .jsonl, .parquet, .arrow or .eval file.")
     return files
+
+
+def _is_copy(file: Path, files: Sequence[Path]) -> bool:
+    """prime-rl writes the rollouts that it trains on twice: to all/ and to effective/."""
+    folder = file.parent
+    return folder.name == "effective" and folder.with_name("all") / file.name in files
 
 
 def _kind(file: Path) -> str:
