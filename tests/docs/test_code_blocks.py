@@ -10,15 +10,19 @@ import json
 import re
 import shlex
 import subprocess
+import textwrap
+import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 from tests.docs.tables import ROOT
 
 from glasshouse.cli.app import make_parser
-from glasshouse.config import describe_keys
+from glasshouse.config import describe_keys, load_config
+from glasshouse.study.spec import load_study
+from glasshouse.supervised.recipes import load_recipe
 
 EXECUTED = {
     "README.md": "tests/docs/test_python_example.py",
@@ -41,13 +45,24 @@ NOT_RUN = {
     "pip": "installs; make wheel-proof installs the wheel",
     "python": "starts a training or a server; tests/test_experiments.py runs every train.py",
     "sbatch": "needs a Slurm cluster",
+    "scp": "copies to another machine",
 }
 """Program: why the commands that start with it are not run."""
-BLOCK = re.compile(r"(?m)^```(sh|bash|python)\n(.*?)^```", re.DOTALL)
+BLOCK = re.compile(r"(?m)^ *```(\w*)\n(.*?)^ *```", re.DOTALL)
+
+
+PLUGIN_GROUPS = {"tasks", "organisms", "rewards", "penalties", "monitors", "trackers", "engines"}
 
 
 def list_pages() -> list[str]:
-    listed = ["README.md", "SECURITY.md", "docs/*.md", "docs/*.ipynb", "training/README.md"]
+    listed = [
+        "README.md",
+        "SECURITY.md",
+        "docs/*.md",
+        "docs/*.ipynb",
+        "training/README.md",
+        "CONTRIBUTING.md",
+    ]
     command = ["git", "ls-files", *listed]
     return subprocess.run(
         command, cwd=ROOT, check=True, capture_output=True, text=True
@@ -63,20 +78,31 @@ def read_page(page: str) -> str:
     return "\n".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "markdown")
 
 
+def find_blocks(text: str) -> list[tuple[str, str]]:
+    """Kind and text of every block, also of those in lists."""
+    return [(kind, textwrap.dedent(block)) for kind, block in BLOCK.findall(text)]
+
+
 def find_commands(text: str) -> Iterator[list[str]]:
-    """The commands of the shell blocks, as words; a pipeline is several commands."""
-    for kind, block in BLOCK.findall(text):
-        if kind != "python":
-            for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                while words:
-                    end = words.index("|") if "|" in words else len(words)
-                    yield words[:end]
-                    words = words[end + 1 :]
+    """The commands of the shell blocks, and those whose output a block shows, as words; a pipeline is several
+    commands."""
+    for kind, block in find_blocks(text):
+        lines: list[str] = []
+        if kind in ("sh", "bash"):
+            lines = block.replace("\\\n", " ").splitlines()
+        elif kind == "" and block.startswith("$ "):
+            shown = re.match(r"\$ ((?:[^\"\n]|\"[^\"]*\")*)\n", block)
+            lines = [shown[1]] if shown else []
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            while words:
+                end = words.index("|") if "|" in words else len(words)
+                yield words[:end]
+                words = words[end + 1 :]
 
 
 def find_programs(text: str) -> list[str]:
-    return [block for kind, block in BLOCK.findall(text) if kind == "python"]
+    return [block for kind, block in find_blocks(text) if kind == "python"]
 
 
 @cache
@@ -130,6 +156,37 @@ def test_python_blocks_are_executed_or_say_why_not(page: str) -> None:
             test = (ROOT / EXECUTED[page]).read_text()
             assert page.rpartition("/")[2] in test, f"{EXECUTED[page]} does not read {page}"
             assert "exec(" in test or "subprocess" in test or "write_text" in test
+
+
+@pytest.mark.parametrize("page", list_pages())
+def test_settings_are_accepted(page: str, tmp_path: Path) -> None:
+    """Blocks of YAML, TOML and JSON: configurations, studies, recipes, entry points, lines of a log."""
+    for kind, block in find_blocks(read_page(page)):
+        if kind == "yaml":
+            check_settings(block, tmp_path / "block.yaml")
+        elif kind == "toml":
+            groups = tomllib.loads(block)["project"]["entry-points"]
+            assert all(group.removeprefix("glasshouse.") in PLUGIN_GROUPS for group in groups)
+        elif kind == "json":
+            json.loads(block)
+        else:
+            assert kind in ("sh", "bash", "python", "text", ""), (page, kind)
+            if kind in ("text", ""):  # output or a drawing
+                assert not re.search(r"(?m)^(glasshouse|make|pip|python) ", block), (page, block)
+
+
+def check_settings(block: str, file: Path) -> None:
+    if "arms:" in block:
+        file.write_text(block)
+        assert load_study(file).arms
+    elif "mixture:" in block:
+        file.write_text(block)
+        assert load_recipe(str(file), steps=1, batch_size=1, seed=0)
+    else:
+        alternatives = block.splitlines() if block.count("\ndata:") else [block]
+        for text in alternatives:
+            file.write_text(text)
+            load_config([file])
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,27 @@ from pathlib import Path
 import pytest
 from tests.docs.tables import ROOT
 
+import glasshouse
+
 SMALLER = '"steps": 1, "data.groups_per_step": 2, "generate.group_size": 2, "evaluate.problems": 4'
 
 
-def test_python_example_runs(
+def test_ten_lines_train_the_pocket_model_and_plot_the_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
-    code = blocks[0].replace('"steps": 40', SMALLER)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(block.splitlines()) <= 10
+    code = block.replace('"steps": 40', SMALLER).replace("first_step=40", "first_step=1")
     assert SMALLER in code
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
-    last = capsys.readouterr().out.splitlines()[-2:]
-    assert [line.split()[0] for line in last] == ["0", "1"]
-    assert (tmp_path / "runs" / "monitor-in-reward" / "results" / "summary.json").is_file()
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["config"].model == "pocket"
+    assert re.search(r"(?m)^before [01]\.\d+\nafter [01]\.\d+$", capsys.readouterr().out)
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_the_overrides_below_the_example_are_accepted() -> None:
+    (text,) = re.findall(r"The overrides `(.*?)`", (ROOT / "README.md").read_text(), re.DOTALL)
+    config = glasshouse.load_config(overrides=eval(f"{{{text}}}"))
+    assert config.reward.penalties == {"monitor": {"weight": 1.0}}

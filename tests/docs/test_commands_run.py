@@ -1,0 +1,126 @@
+"""Every `glasshouse` command of the README and the docs is run, or listed with the reason why not.
+
+A command is run as it is written, in a folder that has the files and runs that it names. Only sizes differ: a training
+gets the options of SMALLER, and the runs have two steps.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path, PurePath
+
+import pytest
+from tests.docs.tables import ROOT
+from tests.docs.test_code_blocks import find_blocks, find_commands, list_pages, read_page
+
+import glasshouse
+from glasshouse import tasks
+from glasshouse.api.data import create_problem_file
+from glasshouse.cli import main
+
+pytestmark = pytest.mark.xdist_group("commands")  # one worker trains the run that they read
+SMALLER = (
+    "steps=1", "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=8",
+    "evaluate.problems=2", "evaluate.samples=0", "monitor.at_end=false",
+)  # fmt: skip
+NOT_RUN = {
+    ".venv-vllm/": "the environment of vLLM; make vllm-proof trains with it",
+    "device=cuda": "needs a GPU and a model hub; make gpu-proof",
+    "smollm2": "needs 98 MB of weights; tests/supervised trains the mock model instead",
+    "--judge": "needs a model server; tests/measure/test_measure_monitors.py starts one",
+    "--saved": "needs a fitted monitor; tests/monitors saves and loads one",
+    "trackers=trackio": "needs trackio; make track-proof",
+    "--to wandb": "needs an account; make track-proof",
+    "hosts worker": "runs until it is stopped; make hosts-proof",
+    "hosts check": "needs another machine; make hosts-proof",
+    "glasshouse view": "serves until it is stopped; tests/view starts it",
+    "glasshouse plan": "traces the model for seconds; tests/plan",
+    "--groups-per-step 4000": "computes for seconds; tests/plan",
+    "data scaling": "trains 21 runs; tests/study runs two sizes",
+    "glasshouse study mine.yaml": "trains runs in processes of their own; tests/study does it on the mock model",
+    "study.yaml --publish": "the same",
+    "studies/leaked_hint.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
+}
+"""Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
+SIZES = {
+    "--step 60": "--step 2", "--group 12:3": "--group 2:1", "step-000060": "step-000002", "steps=120": "steps=3",
+    "steps=200": "steps=3", "--validate 1000": "--validate 20", "--problems 500": "--problems 3",
+    "'select …'": "'select count(*) from rollouts'", "--count 1000": "--count 10", "benchmark.parquet": "benchmark.jsonl",
+    "--reward 0.3..1": "--reward=-1..1", "44..47": "1..2", "--problems 100": "--problems 3",
+}  # fmt: skip
+
+
+def list_commands() -> list[str]:
+    found = [shlex.join(words) for page in list_pages() for words in find_commands(read_page(page))]
+    return list(dict.fromkeys(c for c in found if PurePath(shlex.split(c)[0]).name == "glasshouse"))
+
+
+def why_not(command: str) -> str:
+    if "--dry-run" in command:
+        return ""
+    return next((reason for part, reason in NOT_RUN.items() if part in command), "")
+
+
+RUN = [command for command in list_commands() if not why_not(command)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps on the mock model, with a checkpoint of each."""
+    out = tmp_path_factory.mktemp("documented") / "run"
+    sizes = [*SMALLER[1:], "monitor.problems=3", "monitor.samples=1", "checkpoints.every=1"]
+    overrides = [f"model={ROOT / 'models' / 'mock'}", "steps=2", f"out={out}", *sizes]
+    glasshouse.train(glasshouse.load_config(overrides=overrides), progress=False)
+    return out
+
+
+def prepare(folder: Path, words: list[str], run: Path) -> None:
+    """Write the files that a command names."""
+    for word in words:
+        path = word.partition("/checkpoints/")[0]
+        if path in ("RUN", "RUN2") or (path.startswith("runs/") and "hotter" not in path):
+            shutil.copytree(run, folder / path, dirs_exist_ok=True)
+    if any(word.startswith("training/") for word in words):
+        (folder / "training").symlink_to(ROOT / "training")
+    study = next(
+        block for kind, block in find_blocks(read_page("docs/studies.md")) if "arms:" in block
+    )
+    configuration = f"model: {ROOT / 'models' / 'mock'}\nsteps: 2\n"
+    for name in ("mine.yaml", "config.yaml"):
+        (folder / name).write_text(
+            study if "study" in words and name == "mine.yaml" else configuration
+        )
+    (task,) = [
+        block for kind, block in find_blocks(read_page("docs/extend.md")) if kind == "python"
+    ]
+    (folder / "vowels.py").write_text(task)
+    rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}
+    (folder / "rollouts.jsonl").write_text(json.dumps(rollout) + "\n")
+    if "audit" in words:
+        create_problem_file("sum_digits", folder / "someone_elses_benchmark.jsonl", count=3)
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_command_runs(
+    command: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for documented, small in SIZES.items():
+        command = command.replace(documented, small)
+    _, *words = shlex.split(command)
+    prepare(tmp_path, words, run)
+    if words[0] == "train":
+        if not any(word.startswith("model=") for word in words):
+            words.append(f"model={ROOT / 'models' / 'mock'}")
+        words = [word for word in words if not word.startswith("steps=")] + list(SMALLER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))  # a command may register one
+    assert main(words) == 0
+
+
+def test_every_reason_belongs_to_a_command() -> None:
+    for part in NOT_RUN:
+        assert any(part in command for command in list_commands()), part
+    for documented in SIZES:
+        assert any(documented in command for command in RUN), documented
