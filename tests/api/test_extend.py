@@ -9,7 +9,9 @@ import pytest
 import glasshouse
 from glasshouse import generate, tasks
 from glasshouse.cli import main
+from glasshouse.config import GenerateConfig
 from glasshouse.errors import ConfigError, TaskError, TrackError
+from glasshouse.models import load_policy
 from glasshouse.monitors import MonitorOutput, Scope, make_monitor, monitor_kind
 from glasshouse.monitors.factory import MONITOR_KINDS
 from glasshouse.rewards import REWARDS
@@ -71,7 +73,7 @@ def install(tmp_path: Path, monkeypatch, entry_points: str, source: str) -> None
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch):
+def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, capsys):
     template = (ROOT / "training" / "example.rl" / "train.py").read_text()
     lines = [line for line in template.splitlines() if line.startswith("#")]
     source = "\n".join(line[2:] for line in lines)
@@ -95,8 +97,52 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch):
     assert glasshouse.make_monitor("long", {"kind": "length", "limit": 3}).limit == 3
     validate_trackers(["print"])
     assert make_tracker("print").url == "this terminal"
-    made = generate.make_generator.__globals__["load_plugin"]("engines", "counting")
-    assert made.__name__ == "CountingEngine"
+    policy = load_policy("models/mock")
+    made = generate.make_generator(policy, GenerateConfig(engine="counting"))
+    assert type(made).__name__ == "CountingEngine"
+    for name in ("digit_pairs", "second_hint"):
+        assert main(["tasks", name, "--validate", "20"]) == 0
+        assert "0 faults" in capsys.readouterr().out
+
+
+def test_a_wrong_class_of_an_installed_package_gets_a_sentence_that_names_the_missing_method(
+    tmp_path, monkeypatch
+):
+    groups = ("tasks", "organisms", "penalties", "monitors", "trackers", "engines")
+    points = [f"[glasshouse.{group}]\nhalf_{group} = outside_parts:{group}\n" for group in groups]
+    source = """
+from glasshouse.rewards.penalties import Penalty
+from glasshouse.tasks import Organism, Task
+class tasks(Task):
+    name, description, role, Options = "half_tasks", "", "", object
+    def solve(self, problem, scratchpad): return ""
+class organisms(Organism):
+    name, description, role, Options = "half_organisms", "", "", object
+class penalties(Penalty): pass
+class monitors:
+    scope = "cot"
+    def __init__(self, name): self.name = name
+    def describe(self): return {}
+class trackers:
+    def log(self, metrics): pass
+class engines:
+    def generate(self, requests, sampling): pass
+"""
+    install(tmp_path, monkeypatch, "[glasshouse.rewards]\nhalf_rewards = outside_parts:__name__\n"
+            + "".join(points), source)  # fmt: skip
+    policy = load_policy("models/mock")
+    for use, named in (
+        (lambda: glasshouse.make_task("half_tasks"), "tasks lacks.* guess.*problem_at"),
+        (lambda: glasshouse.make_task("half_organisms"), "organisms lacks.* shows_behaviour"),
+        (lambda: glasshouse.make_reward("half_rewards"), "function of RewardInputs"),
+        (lambda: glasshouse.make_penalty("half_penalties", "sum_digits"), "lacks compute"),
+        (lambda: glasshouse.make_monitor("m", {"kind": "half_monitors"}), "lacks score"),
+        (lambda: validate_trackers(["half_trackers"]), "lacks start and finish"),
+        (lambda: generate.make_generator(policy, GenerateConfig(engine="half_engines")),
+         "lacks load_weights and unload"),
+    ):  # fmt: skip
+        with pytest.raises(glasshouse.GlasshouseError, match=named):
+            use()
 
 
 def test_parts_of_the_template_register_themselves():

@@ -47,7 +47,8 @@ NOT_RUN = {
 SIZES = {
     "--step 60": "--step 2", "--group 12:3": "--group 2:1", "step-000060": "step-000002", "steps=120": "steps=3",
     "steps=200": "steps=3", "--validate 1000": "--validate 20", "--problems 500": "--problems 3",
-    "'select …'": "'select count(*) from rollouts'", "--count 1000": "--count 10", "benchmark.parquet": "benchmark.jsonl",
+    "'select …'": "'select count(*) from rollouts'", "--count 1000": "--count 10",
+    "benchmark.parquet": "benchmark.jsonl",
     "--reward 0.3..1": "--reward=-1..1", "44..47": "1..2", "--problems 100": "--problems 3",
 }  # fmt: skip
 

@@ -29,6 +29,15 @@ def test_every_extra_has_one_row() -> None:
     assert sorted(names) == sorted(project["optional-dependencies"])
 
 
+def test_the_page_about_installation_says_what_every_extra_is_for_and_its_size() -> None:
+    project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
+    table = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    rows = re.findall(r"^\| (`[^|]*`) \| [^|]+ \| [^|]*\d MB[^|]* \|$", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(
+        project["optional-dependencies"]
+    )
+
+
 def test_every_proof_has_a_row_with_its_make_target() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `make ([\w-]+)` \|", page, re.MULTILINE)
