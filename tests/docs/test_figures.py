@@ -27,9 +27,11 @@ PAGES: Mapping[str, Callable[[], dict[str, list[Value]]]] = {
 
 
 def paragraphs(text: str) -> list[str]:
-    """Table rows and list items, and runs of other lines between empty ones, that contain a figure."""
+    """Table rows and list items, and runs of other lines between empty ones, that contain a figure.
+    Each is one line, so that a figure may be broken over two lines of the page."""
     blocks = re.split(r"\n\s*\n|\n(?=\||- |\d\. )", text)
-    return [block.strip() for block in blocks if FIGURE.search(block)]
+    lines = [" ".join(block.split()) for block in blocks]
+    return [line for line in lines if FIGURE.search(line)]
 
 
 def write_figure(value: Value, like: str) -> str:
