@@ -85,10 +85,14 @@ def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
     named = [key for key in keys if key != "model"] or keys
     names = []
     for config, reader in zip(configs, readers, strict=True):
-        parts = [f"{key}={config[key]}" for key in named if key in config]
+        parts = [f"{key}={_value_text(config[key])}" for key in named if key in config]
         folder = reader.path.parent.name if reader.location.study else ""
         names.append(folder or ", ".join(parts) or "one configuration")
     return names
+
+
+def _value_text(value: Any) -> str:
+    return "none" if value in (None, {}, []) else str(value)
 
 
 def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[str, Any]:
