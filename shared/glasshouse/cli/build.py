@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
         _tasks,
         "list the tasks with an example each, or show one in full",
         "Without a name: every task with its size and options. With a name: also the messages of both "
-        "styles, the prompt that a model gets of them, word for word, and a demonstration of each mode.",
+        "styles, the exact prompt that a model receives, and a demonstration of each mode.",
         [
             "glasshouse tasks",
             "glasshouse tasks arithmetic",
