@@ -111,6 +111,7 @@ def test_second_call_reports_without_training(
     assert (
         printed.splitlines()[-4:] == again.getvalue().splitlines()[-4:]
     )  # paths and next commands
+    assert f"glasshouse view {out} --open" in printed.splitlines()[-2]
 
 
 def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:

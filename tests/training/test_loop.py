@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from glasshouse.answers import split_completion
 from glasshouse.config import load_config
 from glasshouse.data import Split, assign_split
 from glasshouse.errors import ConfigError, RewardError, RunError
@@ -111,6 +112,8 @@ def test_every_step_logs_its_metrics_and_timings(trained: Path) -> None:
         "format rule_tag rule_none length truncated entropy kl grad_norm logprob_diff_max"
     )
     assert set(expected.split()) <= row.keys()
+    cots = [split_completion(r["completion"]).cot for r in read_rows(trained) if r["step"] == 1]
+    assert row["cot_characters"] == pytest.approx(sum(map(len, cots)) / len(cots))
     phases = {"sample", "generate", "reward", "learn", "log"}
     assert phases | {"time", "generate_tokens_per_second", "learn_tokens_per_second"} <= (
         row["timing"].keys()
