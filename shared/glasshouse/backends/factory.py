@@ -13,6 +13,10 @@ def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
     dependency and is imported only when it is needed."""
     if config.backend == "local":
         return LocalBackend(policy, config)
+    if config.learn.sharding == "fsdp":
+        from glasshouse.models.sharded import check_shardable  # imports FSDP
+
+        check_shardable(policy.model.config)
     if config.hosts.kind == "local":
         from glasshouse.backends.monarch import MonarchBackend
 

@@ -186,6 +186,14 @@ class LearnConfig(Section):
     activation_checkpointing: bool = False
     """Compute the layers a second time in the backward pass instead of storing their activations: less memory,
     about a third more time."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """`fsdp`: divide weights, gradients and optimizer state among the `monarch.learners` processes (FSDP2), for models
+    that do not fit into one; needs `backend: monarch`; see docs/sharding.md. The results equal those of one process
+    up to rounding. `none`: every learner process holds all of them."""
+    cpu_offload: bool = False
+    """With sharding on GPUs: keep the learner's weights, gradients and optimizer state in the host's memory."""
+    process_group: Literal["auto", "gloo", "nccl"] = "auto"
+    """With sharding: what exchanges tensors between the learner processes; `auto`: nccl on GPUs, gloo on CPUs."""
     lora_rank: int = Field(0, ge=0, le=10_000)
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
     lora_targets: tuple[str, ...] = ()

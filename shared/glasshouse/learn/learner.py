@@ -16,8 +16,9 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +65,11 @@ class LearnerState:
     version: int
     tensors: dict[str, torch.Tensor]
     """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>` and `step/<parameter>`, and
-    adapters as `weight/<parameter>`."""
+    adapters as `weight/<parameter>`. Empty if the learner is sharded."""
+    save_shards: Callable[[Path], None] | None = None
+    """Of a sharded learner: lets every rank write its parts of the tensors to the folder of a checkpoint."""
+    folder: Path | None = None
+    """Of a sharded learner that is restored: the checkpoint from which every rank reads its parts."""
 
 
 class GradientBlock(NamedTuple):
@@ -104,13 +109,14 @@ class Learner:
     ) -> None:
         """`kl_every` as in `diagnostics.kl_every`."""
         self.policy, self.config = policy, config
+        self.device = policy.device
         self.is_large = is_large(policy.model)
         self.kl_every = kl_every or (KL_EVERY_LARGE if self.is_large else 1)
         self.algorithm = get_algorithm(config.algorithm)
         self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
-        self.reference = copy_reference(policy)
+        self.reference = self._copy_reference()
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         # one pass over memory without temporary copies, on the CPU; other bits, so not for small models
         fused = self.is_large and policy.device.type == "cpu"
@@ -199,25 +205,13 @@ class Learner:
         self, samples: list[TrainingSample], rows: int, tokens: int
     ) -> dict[str, float]:
         """One optimizer step. `rows` and `tokens` count the whole step, skipped rows included."""
-        metric_sums: dict[str, float] = {}
-        loss, logprob_diffs = 0.0, list[torch.Tensor]()
         for parameter in self.parameters:  # a large model's gradients are not allocated in advance
             parameter.grad = None if self.is_large else torch.zeros_like(parameter)
-        for block in self._compute_gradients(samples, rows, tokens):
-            loss += block.loss
-            logprob_diffs.append(block.logprob_diffs)
-            for name, value in block.metric_sums.items():
-                metric_sums[name] = metric_sums.get(name, 0.0) + value
-            for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
-                if gradient is not None and parameter.grad is None:
-                    parameter.grad = gradient
-                elif gradient is not None:
-                    parameter.grad += gradient
+        loss, logprob_diffs, metric_sums = self._accumulate_gradients(samples, rows, tokens)
         for parameter in self.parameters:
             if parameter.grad is None:  # AdamW's momentum moves parameters without gradient, too
                 parameter.grad = torch.zeros_like(parameter)
-        limit = self.config.max_grad_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        norm = self._clip_gradients(self.config.max_grad_norm or math.inf)
         if not math.isfinite(norm):
             raise RunError(
                 f"The gradient norm is {norm} in step {self.version + 1}; the update was not applied. "
@@ -228,6 +222,38 @@ class Learner:
         means = {name: value / token_count for name, value in metric_sums.items()}
         differences = summarize_differences(logprob_diffs)
         return {"loss": loss, "grad_norm": norm, **means, **differences}
+
+    def _accumulate_gradients(
+        self, samples: list[TrainingSample], rows: int, tokens: int
+    ) -> tuple[float, list[torch.Tensor], dict[str, float]]:
+        """Adds the gradients of a step to those of the parameters; returns its loss, the differences between
+        the log-probabilities of sampler and learner, and the sums of its metrics."""
+        metric_sums: dict[str, float] = {}
+        loss, logprob_diffs = 0.0, list[torch.Tensor]()
+        for block in self._compute_gradients(samples, rows, tokens):
+            loss += block.loss
+            logprob_diffs.append(block.logprob_diffs)
+            for name, value in block.metric_sums.items():
+                metric_sums[name] = metric_sums.get(name, 0.0) + value
+            for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
+                if gradient is not None and parameter.grad is None:
+                    parameter.grad = gradient
+                elif gradient is not None:
+                    parameter.grad += gradient
+        return loss, logprob_diffs, metric_sums
+
+    def _clip_gradients(self, limit: float) -> float:
+        """Scales the gradients down to this norm; returns their norm before."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters, limit).item()
+
+    def _check_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise RunError(
+                f"The loss is {loss} in step {self.version + 1}; the update was not "
+                "applied. The likeliest causes are a learning rate that is too high "
+                f"(learn.learning_rate is {self.config.learning_rate}) and no gradient clipping "
+                f"(learn.max_grad_norm is {self.config.max_grad_norm})."
+            )
 
     def _compute_gradients(
         self, samples: list[TrainingSample], rows: int, tokens: int
@@ -273,13 +299,7 @@ class Learner:
         for microbatch in block.microbatches:
             inputs = self._build_loss_inputs(microbatch, prefixes, reference_prefixes, rows, tokens)
             loss, sums = self.algorithm.loss(inputs)
-            if not math.isfinite(loss.item()):
-                raise RunError(
-                    f"The loss is {loss.item()} in step {self.version + 1}; the update was not "
-                    "applied. The likeliest causes are a learning rate that is too high "
-                    f"(learn.learning_rate is {self.config.learning_rate}) and no gradient clipping "
-                    f"(learn.max_grad_norm is {self.config.max_grad_norm})."
-                )
+            self._check_loss(loss.item())
             accumulate_gradients(
                 gradients, torch.autograd.grad(loss, targets, allow_unused=True), in_place=in_place
             )
@@ -301,22 +321,14 @@ class Learner:
     def _build_loss_inputs(
         self,
         microbatch: list[TrainingSample],
-        prefixes: SharedPrefixes | None,
-        reference_prefixes: SharedPrefixes | None,
+        prefixes: Any,
+        reference_prefixes: Any,
         rows: int,
         tokens: int,
     ) -> LossInputs:
         pairs = [(s.prompt, s.tokens) for s in microbatch]
-        batch = CompletionBatch.from_pairs(pairs, self.policy.device)
-        entropy = None
-        if prefixes:
-            logprobs = prefixes.completion_logprobs(pairs, self.temperature)
-        else:
-            logprobs, entropy = compute_logprobs(
-                self.policy.model, batch, self.temperature,
-                entropy=self.settings.entropy_coef != 0, dtype=self.policy.dtype,
-                recompute=self.config.activation_checkpointing,
-            )  # fmt: skip
+        batch = CompletionBatch.from_pairs(pairs, self.device)
+        logprobs, entropy = self._policy_logprobs(pairs, batch, prefixes)
         reference = None
         if self.settings.kl_coef:
             reference = self._reference_logprobs(pairs, batch, reference_prefixes)
@@ -336,8 +348,26 @@ class Learner:
             settings=self.settings,
         )
 
+    def _policy_logprobs(
+        self,
+        pairs: Sequence[tuple[tuple[int, ...], Sequence[int]]],
+        batch: CompletionBatch,
+        prefixes: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(R, T) log-probabilities under the policy, and entropies if the loss has an entropy term."""
+        if prefixes:
+            return prefixes.completion_logprobs(pairs, self.temperature), None
+        return compute_logprobs(
+            self.policy.model, batch, self.temperature,
+            entropy=self.settings.entropy_coef != 0, dtype=self.policy.dtype,
+            recompute=self.config.activation_checkpointing,
+        )  # fmt: skip
+
+    def _copy_reference(self) -> Any:
+        return copy_reference(self.policy)
+
     @torch.no_grad()
-    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> SharedPrefixes | None:
+    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> Any:
         """The prompts under the starting policy, for `_reference_logprobs`; None if each row computes its
         prompt."""
         if not self.is_large or not llama.is_supported(self.reference):
@@ -349,7 +379,7 @@ class Learner:
         self,
         pairs: Sequence[tuple[tuple[int, ...], Sequence[int]]],
         batch: CompletionBatch,
-        prefixes: SharedPrefixes | None,
+        prefixes: Any,
     ) -> torch.Tensor:
         """(R, T) log-probabilities under the starting policy."""
         if prefixes:
@@ -369,7 +399,7 @@ class Learner:
             rows, self.config.microbatch_tokens, count_prompts=prefixes is None
         ):
             pairs = [(s.prompt, s.tokens) for s in microbatch]
-            batch = CompletionBatch.from_pairs(pairs, self.policy.device)
+            batch = CompletionBatch.from_pairs(pairs, self.device)
             reference = self._reference_logprobs(pairs, batch, prefixes)
             # log(reference / sampler): 0 on padding, where its k3 is 0 too
             log_ratio = reference - pad_sampler_logprobs(batch, microbatch)

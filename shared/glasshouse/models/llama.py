@@ -77,16 +77,22 @@ class LlamaWeights(NamedTuple):
 
 
 def is_supported(model: Any) -> bool:
-    """Whether this model can use the fast path: no sliding windows, no dynamic rotary scaling; adapters
-    only in the linear layers of the blocks of large models."""
-    config = model.config
+    """Whether this model can use the fast path: of the Llama family, adapters only in the linear layers of the
+    blocks of large models."""
+    return is_llama_family(model.config) and (
+        not hasattr(model, "peft_config") or _supports_adapters(model)
+    )
+
+
+def is_llama_family(config: Any) -> bool:
+    """Whether transformers' configuration is of a model that this module can compute: no sliding windows, no
+    dynamic rotary scaling."""
     rope = getattr(config, "rope_parameters", None) or {}
     return (
         config.model_type in SUPPORTED_MODEL_TYPES
         and getattr(config, "hidden_act", "silu") == "silu"
         and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
         and rope.get("rope_type", "default") in {"default", "linear", "llama3"}
-        and (not hasattr(model, "peft_config") or _supports_adapters(model))
     )
 
 
@@ -176,9 +182,14 @@ def _fuse_qkv(
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and *signed* sines, `(positions, d)`: `x·cos + halves_swapped(x)·sin` rotates."""
-    steps = torch.arange(positions, dtype=torch.float32, device=weights.device)
-    angles = torch.outer(steps, weights.inv_freq)
-    cos, sin = angles.cos() * weights.rope_scale, angles.sin() * weights.rope_scale
+    return compute_rotary(weights.inv_freq, weights.rope_scale, positions)
+
+
+def compute_rotary(inv_freq: Tensor, scale: float, positions: int) -> tuple[Tensor, Tensor]:
+    """`rotary_tables` from the frequencies and their scale."""
+    steps = torch.arange(positions, dtype=torch.float32, device=inv_freq.device)
+    angles = torch.outer(steps, inv_freq)
+    cos, sin = angles.cos() * scale, angles.sin() * scale
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
@@ -196,11 +207,17 @@ def project_qkv(
         q = F.rms_norm(qk[..., :h, :], (d,), layer.q_norm, w.eps)
         k = F.rms_norm(qk[..., h:, :], (d,), layer.k_norm, w.eps)
         qk = torch.cat([q, k], dim=-2)
-    if qk.dtype == torch.bfloat16:
-        qk = qk.float()
-    swapped = torch.cat([qk[..., d // 2 :], qk[..., : d // 2]], dim=-1)
-    qk = torch.addcmul(qk * cos, swapped, sin).to(v.dtype)
+    qk = rotate(qk, cos, sin)
     return qk[..., :h, :], qk[..., h:, :], v
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates queries or keys `(..., d)`, in float32."""
+    half, dtype = x.shape[-1] // 2, x.dtype
+    if dtype == torch.bfloat16:
+        x = x.float()
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return torch.addcmul(x * cos, swapped, sin).to(dtype)
 
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:

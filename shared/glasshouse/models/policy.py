@@ -32,7 +32,7 @@ POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"
 BASES_FOLDER = POCKET_FOLDER.parent / "bases"
 """Base models of the organisms: one folder each, loaded by the name of the folder."""
 
-CHECKPOINT_FILES = ("learner.safetensors", "state.json")
+STATE_FILE, LEARNER_FILES = "state.json", "learner*.safetensors"
 """What a checkpoint holds besides the model; a checkpoint always has checksums."""
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
@@ -233,7 +233,7 @@ def _load_card(folder: Path | None) -> dict[str, Any]:
 def _validate_folder(path: Path) -> None:
     """Raises a clear error for folders that transformers would reject obscurely or unpickle, and for
     damaged checkpoints. A folder without checksums that is not a checkpoint is not verified."""
-    is_checkpoint = all((path / name).exists() for name in CHECKPOINT_FILES)
+    is_checkpoint = (path / STATE_FILE).exists() and any(path.glob(LEARNER_FILES))
     if is_checkpoint or (path / CHECKSUMS).exists():
         problems = verify_folder(path)
         if problems:

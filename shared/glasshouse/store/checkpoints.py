@@ -1,7 +1,8 @@
 """Checkpoints: written atomically, verified by checksums.
 
     step-000020/   config.json, model.safetensors, tokenizer …   loads with plain transformers
-                   learner.safetensors                           optimizer state
+                   learner.safetensors                           optimizer state, or with learn.sharding
+                                                                 learner-00001-of-00002.safetensors …
                    state.json                                    step, counters, best, config, versions
                    next_rollouts.jsonl                           with max_offpolicy_steps: rollouts
                                                                  of the next steps
@@ -42,6 +43,8 @@ MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
 NEXT_ROLLOUTS = "next_rollouts.jsonl"
 WRITING, REMOVING = ".writing", ".removing"
 """Suffixes of folders that are being written or removed."""
+SHARD = re.compile(r"learner-([0-9]{5})-of-([0-9]{5})\.safetensors")
+"""The learner's tensors of one rank (`tensor_shards`)."""
 STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
 
 
@@ -53,10 +56,13 @@ class Snapshot:
     weights: Mapping[str, Tensor]
     """The model's weights by name, to compare with the file."""
     learner: dict[str, Tensor]
+    """The learner's tensors; empty with `save_shards`."""
     save_model: Callable[[Path], None]
     """Writes the model in the Hugging Face layout to a folder."""
     next_rollouts: bytes = b""
     """Rollouts already generated for the next step, as JSON lines."""
+    save_shards: Callable[[Path], None] | None = None
+    """Lets the ranks of a sharded learner write, and compare, their parts of its tensors to a folder."""
 
     @property
     def step(self) -> int:
@@ -95,7 +101,10 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
         temporary.mkdir(parents=True)
         with _unwrap_os_error():
             snapshot.save_model(temporary)
-            save_file(snapshot.learner, temporary / LEARNER)
+            if snapshot.save_shards:
+                snapshot.save_shards(temporary)
+            else:
+                save_file(snapshot.learner, temporary / LEARNER)
         (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
         if snapshot.next_rollouts:
             (temporary / NEXT_ROLLOUTS).write_bytes(snapshot.next_rollouts)
@@ -134,7 +143,8 @@ def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Raise unless the checkpoint reads back with the same state and the same tensors."""
     problems = verify_checkpoint(path)
     if not problems:
-        state, weights, learner = read_checkpoint(path)
+        state, weights = read_state(path), load_file(path / MODEL)
+        learner = {} if snapshot.save_shards else load_file(path / LEARNER)
         if state != json.loads(json.dumps(snapshot.state)):
             problems = (f"{STATE} differs",)
         for file, expected, tensors in (
@@ -155,7 +165,16 @@ def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
     """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
-    return verify_folder(path, required=(MODEL, LEARNER, STATE))
+    return verify_folder(path, required=(MODEL, STATE, *_learner_files(path)))
+
+
+def _learner_files(path: Path) -> list[str]:
+    """The files that must hold the learner's tensors: one, or one for each rank that wrote the checkpoint."""
+    shards = [match for file in path.iterdir() if (match := SHARD.fullmatch(file.name))]
+    if not shards:
+        return [LEARNER]
+    total = max(int(match[2]) for match in shards)
+    return [f"learner-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
 
 
 def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
@@ -194,12 +213,26 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]
     return None, damaged
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """Read the state, the model's tensors and the learner's tensors."""
+def read_checkpoint(
+    path: Path, *, with_learner: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read the state, the model's tensors and the learner's tensors, whole; without the latter if the ranks of a
+    sharded learner read them."""
     try:
-        return read_state(path), load_file(path / MODEL), load_file(path / LEARNER)
+        learner = _read_learner(path) if with_learner else {}
+        return read_state(path), load_file(path / MODEL), learner
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
+
+
+def _read_learner(path: Path) -> dict[str, Tensor]:
+    if (path / LEARNER).exists():
+        return load_file(path / LEARNER)
+    from glasshouse.store.tensor_shards import (
+        read_shards,
+    )  # imports torch's distributed checkpoints
+
+    return read_shards(path)
 
 
 def read_state(path: Path) -> dict[str, Any]:

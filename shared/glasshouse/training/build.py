@@ -113,6 +113,7 @@ def validate_config(config: Config) -> None:
             f"{config.learn.algorithm} compares the completions of one problem: generate.group_size "
             f"must be at least {algorithm.min_group}, not {config.generate.group_size}."
         )
+    check_sharding(config)
     offpolicy = config.max_offpolicy_steps
     if offpolicy and algorithm.dynamic_sampling and config.learn.max_resamples:
         raise ConfigError(
@@ -129,6 +130,24 @@ def validate_config(config: Config) -> None:
         raise ConfigError(
             "generate.temperature is 0: all completions of a group are equal, so nothing can be learned. "
             "Set generate.temperature=1."
+        )
+
+
+def check_sharding(config: Config) -> None:
+    """Check the keys of a sharded learner; what depends on its device is checked by its processes."""
+    learn = config.learn
+    if learn.sharding == "none":
+        for key, is_set in (
+            ("cpu_offload=true", learn.cpu_offload),
+            (f"process_group={learn.process_group}", learn.process_group != "auto"),
+        ):
+            if is_set:
+                raise ConfigError(f"learn.{key} needs learn.sharding=fsdp.")
+        return
+    if config.backend == "local":
+        raise ConfigError(
+            "learn.sharding=fsdp divides the learner among processes, and backend=local has one. Set "
+            "backend=monarch and monarch.learners=N, or learn.sharding=none."
         )
 
 

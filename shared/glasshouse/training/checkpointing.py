@@ -102,6 +102,7 @@ class CheckpointManager:
             state=state,
             weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
             learner=learner.tensors,
+            save_shards=learner.save_shards,
             save_model=partial(save_policy, self.policy),
             next_rollouts=encode_rows(map(rollout_to_row, rollouts)),
         )

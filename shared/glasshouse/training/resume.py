@@ -137,7 +137,10 @@ def restore_checkpoint(
     None if there is no checkpoint: the run then starts from the beginning."""
     checkpoint, warnings = find_checkpoint(directory)
     if checkpoint:
-        state, weights, learner = checkpoints.read_checkpoint(checkpoint.path)
+        is_sharded = parts.config.learn.sharding != "none"
+        state, weights, learner = checkpoints.read_checkpoint(
+            checkpoint.path, with_learner=not is_sharded
+        )
         damage = [
             *verify.verify_rollout_log(directory.path, state),
             *verify.verify_derived_files(directory.path, state),
@@ -160,7 +163,8 @@ def restore_checkpoint(
     try:
         if not parts.config.learn.lora_rank:
             parts.policy.load_weights(weights)
-        parts.backend.restore(LearnerState(state["version"], learner))
+        folder = checkpoint.path.resolve() if is_sharded else None
+        parts.backend.restore(LearnerState(state["version"], learner, folder=folder))
     except ModelError as error:
         raise RunError(
             f"The checkpoint {checkpoint.path} does not fit this run: {error} Its files match their "

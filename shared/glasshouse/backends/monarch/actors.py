@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import torch
 from monarch.actor import Actor, current_rank, endpoint
+from torch.distributed.checkpoint.api import CheckpointException
 
 from glasshouse.backends.monarch import parallel_learner, serialization
 from glasshouse.backends.monarch.shared_weights import (
@@ -21,10 +25,11 @@ from glasshouse.backends.monarch.shared_weights import (
 )
 from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config, import_modules
-from glasshouse.errors import GlasshouseError
+from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.generate import ENGINES, Generator, SamplingParams, make_generator
-from glasshouse.learn import Learner, LearnerState
+from glasshouse.learn import Learner, LearnerState, sharded
 from glasshouse.models import Policy, load_configured_policy
+from glasshouse.models.configured import choose_device, read_size
 from glasshouse.types import Request
 
 
@@ -109,7 +114,8 @@ class GeneratorActor(Actor):
 
 
 class LearnerActor(Actor):
-    """Holds the optimizer. One of several learners computes the gradients of its share of a step."""
+    """Holds the optimizer. One of several learners computes the gradients of its share of a step; with
+    `learn.sharding` it also holds only its share of the weights and the optimizer's state."""
 
     learner: Learner
     weights: SharedWeights
@@ -123,6 +129,9 @@ class LearnerActor(Actor):
         self.rank, world_size = current_rank().rank, setup.config.monarch.learners
         try:
             setup = replace(setup, index=self.rank)
+            if setup.config.learn.sharding == "fsdp":
+                self._open_sharded(setup, world_size)
+                return None
             policy, self.weights = setup.load_policy("learner")
             self.weights.read(setup.version, trainable_tensors(policy))
             if world_size > 1:
@@ -135,6 +144,34 @@ class LearnerActor(Actor):
         self.learner.version = setup.version
         return None
 
+    def _open_sharded(self, setup: ActorSetup, world_size: int) -> None:
+        """The ranks start from the model's own weights; `restore` loads others from a checkpoint."""
+        config = setup.config
+        device = choose_device(config, read_size(config.model), "learner", self.rank)
+        group = sharded.choose_process_group(
+            config.learn.process_group, device, cpu_offload=config.learn.cpu_offload
+        )
+        configure_torch(config.threads)
+        policy = load_configured_policy(config, training=True, role="controller")
+        self.weights = SharedWeights.open(setup.weights_path, count_trainable(policy))
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        parallel_learner.join_process_group(setup.rendezvous_file, self.rank, world_size, group)
+        sharded.check_ranks_agree(sharded.describe_rank(config, policy))
+        self.learner = sharded.ShardedLearner.on_device(policy, config, device)
+
+    def _write_weights(self) -> None:
+        """Publish the weights of the learner's version in the shared file."""
+        learner = self.learner
+        if isinstance(learner, sharded.ShardedLearner):
+            tensors = learner.whole_tensors()  # all ranks gather, one writes
+            if self.rank == 0:
+                self.weights.write(learner.version, tensors)
+            else:
+                deque(tensors, maxlen=0)
+        elif self.rank == 0:
+            self.weights.write(learner.version, trainable_tensors(learner.policy))
+
     @endpoint
     def update(
         self, packed: serialization.PackedSamples
@@ -145,13 +182,15 @@ class LearnerActor(Actor):
         except GlasshouseError as error:
             return serialization.RemoteUserError.from_error(error)
         started = time.perf_counter()
-        if self.rank == 0:
-            self.weights.write(self.learner.version, trainable_tensors(self.learner.policy))
+        self._write_weights()
         return metrics, time.perf_counter() - started
 
     @endpoint
     def checksum(self) -> bytes:
-        return checksum_tensors(trainable_tensors(self.learner.policy))
+        learner = self.learner
+        if isinstance(learner, sharded.ShardedLearner):
+            return checksum_tensors(learner.whole_tensors())
+        return checksum_tensors(trainable_tensors(learner.policy))
 
     @endpoint
     def state(self) -> LearnerState | None:
@@ -163,3 +202,27 @@ class LearnerActor(Actor):
         """Continue from a state whose weights are in the shared file."""
         self.weights.read(state.version, trainable_tensors(self.learner.policy))
         self.learner.restore(state)
+        self._write_weights()  # adapters are in the state, not in the shared file
+
+    @endpoint
+    def save_shards(self, folder: str) -> serialization.RemoteUserError | None:
+        """Write this rank's part of a sharded learner's state to the folder of a checkpoint."""
+        assert isinstance(self.learner, sharded.ShardedLearner)
+        try:
+            self.learner.save(Path(folder))
+        except (GlasshouseError, OSError, CheckpointException) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            text = f"Rank {self.rank} of the learner could not write to {folder}: {reason}."
+            return serialization.RemoteUserError.from_error(RunError(text))
+        return None
+
+    @endpoint
+    def load_shards(self, version: int, folder: str) -> serialization.RemoteUserError | None:
+        """Continue from a checkpoint, of which this rank reads its parts."""
+        assert isinstance(self.learner, sharded.ShardedLearner)
+        try:
+            self.learner.load(version, Path(folder))
+        except GlasshouseError as error:
+            return serialization.RemoteUserError.from_error(error)
+        self._write_weights()
+        return None

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from glasshouse.backends.base import Chunk, EventSink
@@ -112,12 +113,17 @@ class MonarchBackend:
         return {**self.timings, "spans": self.spans.take()}
 
     def state(self) -> LearnerState:
+        if self.config.learn.sharding == "fsdp":
+            return LearnerState(self.version, {}, save_shards=self._save_shards)
         state: LearnerState = self.learners.call("state")[0]
         return state
 
     def restore(self, state: LearnerState) -> None:
-        self.weights.write(state.version, trainable_tensors(self.policy))
-        self.learners.call("restore", state)
+        if state.folder:
+            self.learners.call("load_shards", state.version, str(state.folder))
+        else:
+            self.weights.write(state.version, trainable_tensors(self.policy))
+            self.learners.call("restore", state)
         self._publish(state.version, 0.0)
         for supervisor in self.supervisors:  # a generator may hold other weights of that version
             supervisor.reload, supervisor.verified_version = True, None
@@ -161,6 +167,9 @@ class MonarchBackend:
             "sync": round(seconds + time.perf_counter() - started, 6),
             "sync_load": round(max(s.load_seconds for s in self.supervisors), 6),
         }
+
+    def _save_shards(self, folder: Path) -> None:
+        self.learners.call("save_shards", str(folder.resolve()))
 
     def _verify_learners(self) -> None:
         """Check that all ranks hold the weights that were published."""

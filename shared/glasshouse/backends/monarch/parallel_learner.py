@@ -25,11 +25,13 @@ GROUP_TIMEOUT = timedelta(hours=1)
 """How long a rank waits for the others; the controller notices a dead one much earlier."""
 
 
-def join_process_group(rendezvous_file: str, rank: int, world_size: int) -> None:
+def join_process_group(
+    rendezvous_file: str, rank: int, world_size: int, backend: str = "gloo"
+) -> None:
     """Join the other learners; the file is not needed after this returns."""
     store = dist.FileStore(rendezvous_file, world_size)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT
+        backend, store=store, rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT
     )
     dist.barrier()
 

@@ -15,7 +15,7 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -71,14 +71,16 @@ class SharedWeights:
         """Bytes of one version."""
         return 4 * self.numel
 
-    def write(self, version: int, tensors: Sequence[Tensor]) -> None:
+    def write(self, version: int, tensors: Iterable[Tensor]) -> None:
         """Write a version to its slot, over the oldest one."""
         self._write_header(version % self.slots, EMPTY, bytes(CHECKSUM_BYTES))
         flat, start = self._flat(version), 0
+        digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
         for tensor in tensors:
             flat[start : start + tensor.numel()] = tensor.detach().reshape(-1)
             start += tensor.numel()
-        self._write_header(version % self.slots, version, checksum_tensors(tensors))
+            _add_to_digest(digest, tensor)
+        self._write_header(version % self.slots, version, digest.digest())
 
     def read(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Copy a version into the tensors."""
@@ -150,12 +152,16 @@ def count_trainable(policy: Policy) -> int:
     return sum(p.numel() for p in trainable_tensors(policy))
 
 
-def checksum_tensors(tensors: Sequence[Tensor]) -> bytes:
+def checksum_tensors(tensors: Iterable[Tensor]) -> bytes:
     """Hash the bytes of all tensors, in order."""
     digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
     for tensor in tensors:
-        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+        _add_to_digest(digest, tensor)
     return digest.digest()
+
+
+def _add_to_digest(digest: hashlib.blake2b, tensor: Tensor) -> None:
+    digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
 
 
 def open_unnamed_file(folder: Path | None = None) -> tuple[IO[bytes], str]:

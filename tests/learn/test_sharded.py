@@ -1,0 +1,138 @@
+"""A learner that is divided among processes (FSDP2 over gloo) equals one process up to rounding.
+
+proofs/fsdp.py has the larger versions: real models, Monarch's processes, kills.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from tests.learn.sharded_ranks import CASES
+
+from glasshouse.errors import ConfigError
+from glasshouse.learn.sharded import choose_process_group, plan_rounds
+from glasshouse.models import chunked_head
+from glasshouse.models.policy import Policy
+from glasshouse.models.sharded import check_shardable
+from glasshouse.store.tensor_shards import list_shards, read_shards
+
+ROUNDING = 2e-5
+"""Bound on differences of weights and metrics after two steps; the learning rate is 1e-3."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "tests.learn.sharded_ranks", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def results(folder: Path, job: str, world_size: int) -> list[Any]:
+    """What each rank reported."""
+    names = [f"{job}-{world_size}-{rank}.json" for rank in range(world_size)]
+    return [json.loads((folder / name).read_text()) for name in names]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_equal_one_process_and_hold_half_of_the_weights_each(
+    folder: Path, case: str
+) -> None:
+    for report in results(folder, "equality", 2):
+        assert report[case]["weights"] < ROUNDING
+        assert report[case]["metrics"] < ROUNDING
+        assert report[case]["same_metrics"]
+        assert report[case]["held"] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_checkpoint_of_two_ranks_resumes_on_another_number(folder: Path, world_size: int) -> None:
+    for reports in results(folder, "resume", world_size):
+        for report in reports.values():
+            assert report["weights"] < ROUNDING
+            assert report["metrics"] < ROUNDING
+
+
+def test_shards_are_safetensors_that_one_process_can_put_together(folder: Path) -> None:
+    checkpoint = folder / "llama-checkpoint"
+    assert [path.name for path in list_shards(checkpoint)] == [
+        "learner-00001-of-00002.safetensors", "learner-00002-of-00002.safetensors",
+    ]  # fmt: skip
+    assert {path.suffix for path in checkpoint.iterdir()} == {".safetensors"}
+    whole = read_shards(checkpoint)
+    with safe_open(checkpoint / "model.safetensors", framework="pt") as model:
+        for name in model.keys():  # noqa: SIM118
+            assert whole[f"exp_avg/{name}"].shape == model.get_tensor(name).shape
+            assert whole[f"step/{name}"] == 1
+    assert all(torch.isfinite(tensor).all() for tensor in whole.values())
+    assert max(tensor.abs().max() for name, tensor in whole.items() if "exp_avg/" in name) > 0
+
+
+def test_few_prompts_no_samples_and_errors_leave_no_rank_waiting(folder: Path) -> None:
+    for report in results(folder, "edges", 2):
+        assert report["loss"] < ROUNDING
+        assert "rank 0 has 0, rank 1 has 1" in report["disagree"]
+        assert "loss is nan" in report["not a number"]
+
+
+def test_ranks_have_equally_many_microbatches_and_every_sample_once() -> None:
+    from tests.learn.sharded_ranks import make_samples
+
+    samples = make_samples(7)
+    for world_size in (1, 2, 3):
+        ranks = [list(plan_rounds(samples, 16, world_size, rank)) for rank in range(world_size)]
+        lengths = {tuple(len(work.microbatches) for work in works) for works in ranks}
+        assert len(lengths) == 1
+        counted = [
+            sample
+            for works in ranks
+            for work in works
+            for part in work.microbatches[: len(work.microbatches) - work.padding]
+            for sample in part
+        ]
+        assert sorted(map(id, counted)) == sorted(map(id, samples))
+
+
+def test_chunked_logprobs_equal_those_of_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_head, "CHUNK_LOGITS", 3 * 11)
+    generator = torch.Generator().manual_seed(0)
+    hidden, head = (
+        torch.randn(n, 5, generator=generator, dtype=torch.float64).requires_grad_()
+        for n in (10, 11)
+    )
+    targets = torch.arange(10)
+
+    def whole(hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        log_p = F.log_softmax(F.linear(hidden, head) / 0.7, dim=-1)
+        return log_p[targets, targets], -(log_p.exp() * log_p).sum(-1)
+
+    def chunked(hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return chunked_head.chunked_logprobs(hidden, head, targets, 0.7)
+
+    for new, old in zip(chunked(hidden, head), whole(hidden, head), strict=True):
+        torch.testing.assert_close(new, old)
+    assert torch.autograd.gradcheck(chunked, (hidden, head))
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu_offload", "key"),
+    [("nccl", False, "learn.process_group is nccl"), ("auto", True, "learn.cpu_offload")],
+)
+def test_what_needs_a_gpu_is_refused_without_one(name: str, cpu_offload: bool, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        choose_process_group(name, torch.device("cpu"), cpu_offload=cpu_offload)
+
+
+def test_other_architectures_are_refused(tiny: Callable[..., Policy]) -> None:
+    with pytest.raises(ConfigError, match="gpt2"):
+        check_shardable(tiny("gpt2").model.config)
