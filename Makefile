@@ -166,6 +166,10 @@ monarch-kills: $(VENV)/.ready ## kill generators 50 times in one run: bitwise eq
 monarch-proof: $(VENV)/.ready ## runs on 3 to 5 processes: equal to a local run, crashes, Ctrl-C, no process remains (5 min)
 	@$(BIN)/python -m proofs.monarch_runs $(ARGS)
 
+.PHONY: fsdp-proof
+fsdp-proof: $(VENV)/.ready ## a learner divided among ranks: equality, memory, resume on other numbers of ranks, kills (10 min); ARGS=smollm2: with that model
+	@$(BIN)/python -m proofs.fsdp $(ARGS)
+
 .PHONY: track-proof
 track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, killed, resumed, failing, uploaded later (5 min)
 	@$(TRACK)/bin/python -m pytest tests/track $(ARGS)

@@ -20,6 +20,7 @@ PROOFS = {
     "generators": ("monarch-kills", 5),
     "monarch": ("monarch-proof", 5),
     "weights": ("weight-tree-proof", 2),
+    "fsdp": ("fsdp-proof", 10),
     "forecast": ("forecast-proof", 5),
     "plan": ("plan-proof", 1),
     "trackers": ("track-proof", 5),

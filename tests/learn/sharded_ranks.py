@@ -65,14 +65,11 @@ def make_samples(groups: int = 3) -> list[TrainingSample]:
         prompt = tuple(draw.randrange(1, 67) for _ in range(draw.randrange(3, 9)))
         for row in range(4):
             tokens = tuple(draw.randrange(1, 67) for _ in range(draw.randrange(1, 9)))
-            samples.append(
-                TrainingSample(
-                    prompt=prompt,
-                    tokens=tokens,
-                    sampler_logprobs=tuple(-5 * draw.random() for _ in tokens),
-                    advantage=draw.uniform(-1, 1) if row else 0.0,
-                )  # fmt: skip
-            )
+            sample = TrainingSample(
+                prompt=prompt, tokens=tokens, advantage=draw.uniform(-1, 1) if row else 0.0,
+                sampler_logprobs=tuple(-5 * draw.random() for _ in tokens),
+            )  # fmt: skip
+            samples.append(sample)
     return samples
 
 

@@ -74,3 +74,11 @@ def test_trace_counts_what_is_alive() -> None:
     assert sum(trace.current) == 400
     assert sum(trace.peak()) == 800
     assert view.shape == (5, 10)
+
+
+def test_sharding_divides_what_the_learner_keeps() -> None:
+    traced = model(num_hidden_layers=2)
+    whole = learner_parts(traced, "backend=monarch")
+    half = learner_parts(traced, "backend=monarch", "monarch.learners=2", "learn.sharding=fsdp")
+    for part in ("weights", "reference", "gradients", "optimizer"):
+        assert half[part] == whole[part] // 2

@@ -26,6 +26,7 @@ from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.models import llama
+from glasshouse.models.chunked_head import CHUNK_LOGITS
 from glasshouse.models.devices import DTYPES
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
@@ -177,10 +178,27 @@ def estimate_learner(
         return trace
 
     peak = dict(zip(PARTS, model.trace(trace_layers), strict=True))
+    if config.learn.sharding == "fsdp":
+        peak = _divide_among_ranks(model, config, peak)
     phases = {LEARN: peak}
     if config.device in ("cpu", "auto"):
         phases[CHECKPOINT] = _checkpoint_memory(model, config, peak)
     return phases
+
+
+def _divide_among_ranks(model: TracedModel, config: Config, peak: dict[str, int]) -> dict[str, int]:
+    """The memory of one rank of a sharded learner: its part of what the learner keeps, and whole tensors and
+    gradients of what is gathered at a time: those outside the blocks, and two blocks. Activations are those of a
+    learner that is not divided."""
+    parts = {**peak, **{part: peak[part] // config.monarch.learners for part in PERSISTENT}}
+    shortest = model.build(1)
+    block = _count_parameters(shortest.model.layers[0])
+    gathered = _count_parameters(shortest) + block
+    parts["weight_copies"] = gathered * (
+        DTYPES[config.dtype].itemsize + (0 if config.learn.lora_rank else 4)
+    )
+    parts["logits"] = min(peak["logits"], 2 * 4 * CHUNK_LOGITS)
+    return parts
 
 
 def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, int]:
@@ -273,9 +291,14 @@ def _checkpoint_memory(
     into a copy of the model first."""
     trained = 4 * _trained_parameters(model, config)
     weights = learning["weights"]
+    if (
+        config.learn.sharding == "fsdp"
+    ):  # a rank writes its optimizer state; the controller writes the weights
+        trained //= config.monarch.learners
+        weights = 0
     copies = weights + 2 * trained + (weights if config.learn.lora_rank else 0)
     return {
-        **dict.fromkeys(PARTS, 0), "weights": weights, "reference": learning["reference"],
+        **dict.fromkeys(PARTS, 0), "weights": learning["weights"], "reference": learning["reference"],
         "gradients": trained, "optimizer": 2 * trained, "weight_copies": copies,
     }  # fmt: skip
 
