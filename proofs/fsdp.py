@@ -12,6 +12,7 @@ refused          bad input: exit code 2, nothing left running
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -49,10 +50,13 @@ WEIGHT_BOUND, METRIC_BOUND = 1e-5, 1e-4
 """Largest differences from one process after `STEPS` updates: of a weight, and of a metric relative to 1 or to its
 size. AdamW moves a weight by at most about the learning rate per step, whatever the size of its gradient, so that a
 rounding difference of a gradient near 0 can become a tenth of that."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+"""Options of glibc's mallopt."""
 SMALL_RUN = [
     MODEL, "data.groups_per_step=4", "generate.group_size=4", "generate.max_tokens=24", "generate.chunk_size=2",
     "reward.terms={closeness: 1}", "learn.microbatch_tokens=64", "evaluate.problems=0", "checkpoints.every=1",
     "learn.sharding=fsdp", "backend=monarch", "monarch.generators=1", "monarch.verify_every=1",
+    "monarch.spawn_timeout=1200",
 ]  # fmt: skip
 
 
@@ -92,6 +96,7 @@ def make_samples() -> list[TrainingSample]:
 def train_rank(name: str, rank: int, world_size: int, folder: Path) -> None:
     """Trains `STEPS` updates; `world_size` 0 is the learner without sharding."""
     torch.set_num_threads(1)
+    measure_live_memory()
     before = read_memory("VmRSS")
     config = LearnConfig(
         microbatch_tokens=256, learning_rate=LEARNING_RATE, activation_checkpointing=True
@@ -121,6 +126,13 @@ def train_rank(name: str, rank: int, world_size: int, folder: Path) -> None:
     (folder / f"report-{world_size}-{rank}.json").write_text(json.dumps(report))
     if world_size:
         dist.barrier()
+
+
+def measure_live_memory() -> None:
+    """Lets glibc return freed memory to the system at once, so that the peak is that of live memory."""
+    mallopt = ctypes.CDLL(None).mallopt
+    for option, value in ((M_MMAP_THRESHOLD, 65536), (M_TRIM_THRESHOLD, 65536), (M_ARENA_MAX, 1)):
+        mallopt(option, value)
 
 
 def read_memory(field: str) -> int:

@@ -14,9 +14,9 @@ def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
     if config.backend == "local":
         return LocalBackend(policy, config)
     if config.learn.sharding == "fsdp":
-        from glasshouse.models.sharded import check_shardable  # imports FSDP
+        from glasshouse.learn.sharded import check_sharded_learner  # imports FSDP
 
-        check_shardable(policy.model.config)
+        check_sharded_learner(policy, config)
     if config.hosts.kind == "local":
         from glasshouse.backends.monarch import MonarchBackend
 

@@ -36,11 +36,13 @@ from glasshouse.learn.learner import (
     pack_microbatches,
     split_into_blocks,
 )
+from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.logprobs import CompletionBatch
 from glasshouse.models.policy import Policy
 from glasshouse.models.sharded import (
     ShardedModel,
     ShardedPrefixes,
+    check_shardable,
     copy_frozen,
     local_part,
     shard_model,
@@ -220,6 +222,13 @@ def plan_rounds(
         padding = max(map(len, shared)) - len(own)
         filler = (own or shared[0])[0][:1]
         yield RankWork([*own, *[filler] * padding], padding)
+
+
+def check_sharded_learner(policy: Policy, config: Config) -> None:
+    """Raises if the model or the device of a run cannot be used by a sharded learner, before anything is started."""
+    check_shardable(policy.model.config)
+    device = choose_device(config, read_size(config.model), "learner")
+    choose_process_group(config.learn.process_group, device, cpu_offload=config.learn.cpu_offload)
 
 
 def choose_process_group(name: str, device: torch.device, *, cpu_offload: bool) -> str:

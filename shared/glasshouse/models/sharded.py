@@ -104,11 +104,9 @@ def shard_model(
         fully_shard(block, reshard_after_forward=True, **options)
     fully_shard(sharded, reshard_after_forward=False, **options)
     for module in sharded.modules():
-        if isinstance(
-            module, FSDPModule
-        ):  # the sum over ranks, not the mean; gloo needs the second line
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # the sum over ranks, not the mean
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
     return sharded
 
 
@@ -137,8 +135,9 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def whole_tensor(tensor: Tensor, device: torch.device) -> Tensor:
     """A divided tensor, gathered on every rank; all ranks must call it. `device` is where ranks exchange tensors."""
-    detached = tensor.detach()
-    return detached.to(device).full_tensor() if isinstance(detached, DTensor) else detached
+    detached: Any = tensor.detach()
+    whole: Tensor = detached.to(device).full_tensor() if isinstance(tensor, DTensor) else detached
+    return whole
 
 
 class ShardedPrefixes:
@@ -190,7 +189,8 @@ class ShardedPrefixes:
             for output, leaf in zip(self.outputs, self.leaves, strict=True)
             if output.requires_grad  # not before the first adapter
         ]
-        torch.autograd.backward(*zip(*pairs, strict=True))
+        outputs, gradients = zip(*pairs, strict=True)
+        torch.autograd.backward(outputs, gradients)
 
 
 def _run_block(
@@ -211,8 +211,9 @@ def _run_block(
         attended = attend(q, k, v, *past).transpose(1, 2).flatten(-2)
         middle = x + attention.o_proj(attended)
         x = middle + block.mlp(block.post_attention_layernorm(middle))
-        # contiguous, and no views, of which FSDP warns
-        return x, *(t.clone(memory_format=torch.contiguous_format) for t in (k, v))
+        # copies that are contiguous: FSDP warns of views
+        k, v = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (k, v))
+        return x, k, v
 
     output: tuple[Tensor, Tensor, Tensor] = llama.run_or_recompute(
         run, x, *past, recompute=recompute

@@ -11,6 +11,7 @@ here the header of each file, which is JSON, says what the file holds. Whole ten
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,14 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as handle:
             names |= set(handle.keys())
     reader = HuggingFaceStorageReader(str(folder))
-    metadata = reader.read_metadata().state_dict_metadata
+    metadata: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {
         name: torch.empty(metadata[name].size, dtype=metadata[name].properties.dtype)
         for name in sorted(names)
     }
-    dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
     return tensors
 
 
