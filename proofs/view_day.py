@@ -2,7 +2,7 @@
 
     python -m proofs.view_day
 
-The server runs in a process of its own, over a run that logs one step per minute. For each of the 1,440
+The server runs in a separate process, over a run that logs one step per minute. For each of the 1,440
 minutes it looks at the files as often as in a minute (150 times), searches the folders for new runs (20
 times) and turns the loop of an open page's stream (240 times), without the pauses in between. The page's
 requests come over HTTP: those that follow each new step, and every ten minutes all views of the run. The

@@ -7,7 +7,7 @@
 tokens      greedy and sampled tokens of both engines: how many completions diverge; differences of
             log-probabilities; how much of the prompts the prefix cache served
 weights     after every transfer: equal checksums, and the packed matrices inside vLLM, read back, are bitwise the
-            learner's; a stale version and damaged weights are refused, and the engine goes on with its own
+            learner's; a stale version and damaged weights are refused, and the engine continues with its own
 training    RL steps; the checksum after every sync is recomputed from the learner's weights; differences of
             log-probabilities of every step; the gradient with and without truncated importance sampling
 adapters    LoRA with vLLM in a Monarch process: only the adapters travel, the engine generates with the merged
@@ -71,7 +71,7 @@ MONARCH = (
     "backend=monarch", "monarch.generators=1", "monarch.verify_every=1", "monarch.spawn_timeout=1200",
     "monarch.chunk_timeout=1200",
 )  # fmt: skip
-"""One vLLM engine in a process of its own. The limits are for busy machines."""
+"""One vLLM engine in a separate process. The limits are for busy machines."""
 
 
 def main() -> int:
@@ -438,7 +438,7 @@ def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     summary = trainer.train()
     killer.thread.join()
     assert killer.killed
-    assert load_events(out, "fault"), "the kill was not noticed"
+    assert load_events(out, "fault"), "the kill was not detected"
     respawns = load_events(out, "respawn")
     assert respawns, "the server was not respawned"
     assert summary["steps_done"] == 4

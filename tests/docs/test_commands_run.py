@@ -39,7 +39,7 @@ NOT_RUN = {
     "glasshouse plan": "traces the model for seconds; tests/plan",
     "--groups-per-step 4000": "computes for seconds; tests/plan",
     "data scaling": "trains 21 runs; tests/study runs two sizes",
-    "glasshouse study mine.yaml": "trains runs in processes of their own; tests/study does it on the mock model",
+    "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
     "studies/leaked_hint.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
 }

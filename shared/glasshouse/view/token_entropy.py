@@ -1,4 +1,4 @@
-"""The entropy of the policy at every token of a completion, computed by a process of its own.
+"""The entropy of the policy at every token of a completion, computed by a separate process.
 
 The rollout log holds the log-probability of each sampled token, but not the distribution that it was
 sampled from. The weights of the nearest checkpoint give it. Loading them needs torch, which the
