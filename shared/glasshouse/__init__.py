@@ -4,7 +4,7 @@
 
     config = glasshouse.load_config(overrides={"steps": 40, "out": "runs/try"})
     result = glasshouse.train(config)
-    print(result.before["accuracy"], result.after["accuracy"])
+    print(result.before["pass_at_1"], result.after["pass_at_1"])
     glasshouse.plot_learning_curves(result.path)
 
 docs/python.md explains every name of `__all__`. Each is imported when it is first used, so that

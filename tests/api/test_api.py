@@ -10,6 +10,7 @@ from matplotlib import pyplot
 
 import glasshouse
 from glasshouse.errors import ConfigError, MonitorError, RunError, TaskError
+from glasshouse.monitors import RuleMonitor
 
 SHORT = {
     "model": "models/mock", "steps": 2, "data.groups_per_step": 2, "generate.group_size": 2,
@@ -138,6 +139,24 @@ def test_parts_by_name():
         glasshouse.make_task("sum_digit")
     with pytest.raises(ConfigError, match="closeness"):
         glasshouse.make_reward("closenes")
+
+
+def test_common_mistakes_get_a_sentence(result, tmp_path):
+    rollouts = tmp_path / "rollouts.jsonl"
+    rollouts.write_text('{"response": "<think>a hint</think>4"}\n')
+    report = glasshouse.measure(rollouts, "completion=response", monitors="rule:hint=hint")
+    assert report.cells[0].measures["hint.flag_rate"].measure.value == 1
+    for mistake, named in (
+        (lambda: glasshouse.train({"steps": 3}), r"load_config\(overrides"),
+        (lambda: glasshouse.load_config({"steps": 3}), r"load_config\(overrides"),
+        (lambda: result.open().rollouts(step=3), '"step".*last_step'),
+        (lambda: glasshouse.make_monitor("m", {"keyword": ["hint"]}), '"keyword".*keywords'),
+        (lambda: glasshouse.measure(rollouts, monitors=[RuleMonitor]), "RuleMonitor is a class"),
+        (lambda: glasshouse.measure(rollouts, monitors=[object()]), "lacks name, scope"),
+        (lambda: glasshouse.plot_learning_curves(), "path of a run"),
+    ):
+        with pytest.raises(glasshouse.GlasshouseError, match=named):
+            mistake()
 
 
 def test_wrong_paths_raise_typed_errors(tmp_path):

@@ -14,7 +14,11 @@ import pytest
 from rich.console import Console
 from tests.docs.tables import ROOT
 
+from glasshouse.api import measuring, supervised
+from glasshouse.config import load_config
 from glasshouse.console import shows_bars
+from glasshouse.evaluation.monitor_progress import MonitorProgressBar
+from glasshouse.study.display import TerminalProgress
 from glasshouse.training.display import TerminalDisplay
 
 SMALLER = (
@@ -64,8 +68,10 @@ class StandInOutput:
     def clear_output(self, wait: bool) -> None: ...
 
 
-def test_a_notebook_draws_progress_bars_as_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for Jupyter; tools/tutorial.py looks for the real widgets in the executed notebook."""
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Console:
+    """The console of a notebook, with stand-ins for Jupyter; tools/tutorial.py looks for the real widgets in the
+    executed notebook."""
     for name, members in {
         "ipywidgets": {"Output": StandInOutput}, "IPython": {}, "IPython.display": {"display": id},
     }.items():  # fmt: skip
@@ -73,10 +79,32 @@ def test_a_notebook_draws_progress_bars_as_widgets(monkeypatch: pytest.MonkeyPat
         module.__dict__.update(members, __spec__=ModuleSpec(name, None))
         monkeypatch.setitem(sys.modules, name, module)
     console = Console(force_jupyter=True)
-    assert shows_bars(console)
-    with TerminalDisplay(console) as display:
+    monkeypatch.setattr("glasshouse.console.make_console", lambda **options: console)
+    return console
+
+
+def test_a_notebook_draws_progress_bars_as_widgets(
+    notebook: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shows_bars(notebook)
+    with TerminalDisplay(notebook) as display:
         bar = display.progress.add_task("train", total=2, line="")
         display.progress.update(bar, completed=1, refresh=True)
     assert StandInOutput.drawn > 0
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert not shows_bars(console)  # lines are printed instead
+    assert not shows_bars(notebook)  # lines are printed instead
+
+
+def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
+    notebook: Console, tmp_path: Path
+) -> None:
+    study = types.SimpleNamespace(measures={})
+    displays = (
+        TerminalDisplay(notebook),
+        MonitorProgressBar(notebook),
+        TerminalProgress(study, notebook),  # type: ignore[arg-type]
+        measuring._show_progress(None),
+        supervised._Progress(load_config(), 8, tmp_path, enabled=True),
+    )
+    for display in displays:
+        assert not display.progress.disable, display

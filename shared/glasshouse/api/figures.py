@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glasshouse.errors import RunError
 from glasshouse.report import learning_curves
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def plot_learning_curves(*runs: str | Path, title: str = "", out: str | Path | N
 
     Example: `plot_learning_curves("runs/seed-0", "runs/seed-1", out="curves.png")`
     """
+    if not runs:
+        raise RunError("plot_learning_curves needs the path of a run.")
     target = Path(out) if out else None
     return learning_curves.plot_learning_curves([Path(run) for run in runs], title, target)
 

@@ -15,7 +15,7 @@ from glasshouse.external_rollouts.scoring import FittedKind
 from glasshouse.monitors import Monitor, RuleMonitor, Scope, StepVerifier, load_monitor
 from glasshouse.monitors.factory import MONITOR_KINDS as registered
 from glasshouse.monitors.factory import make_registered_monitor
-from glasshouse.plugins import list_plugins
+from glasshouse.plugins import describe_missing, find_missing, list_plugins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def measure(
     rollouts: str | Path,
     map: Mapping[str, str] | Sequence[str] = (),
     *,
-    monitors: Sequence[Monitor | str] = (),
+    monitors: Sequence[Monitor | str] | str = (),
     planted: str = "",
     control: str = "",
     steps_per_checkpoint: int = 0,
@@ -54,11 +54,12 @@ def measure(
                          monitors=["rule:hint=(?i)hint|key", "ngrams"])
         pandas.DataFrame(report.rows())
     """
-    mapping = FieldMapping.parse(map, planted, control)
+    mapping = FieldMapping.parse([map] if isinstance(map, str) else map, planted, control)
     chosen: list[Monitor | FittedKind] = [
         RuleMonitor("empty_cot_rule", Scope.COT, patterns=[r"\A\s*\Z"])
     ]
-    chosen += [parse_monitor(m) if isinstance(m, str) else m for m in monitors]
+    listed = [monitors] if isinstance(monitors, str) else monitors
+    chosen += [parse_monitor(m) if isinstance(m, str) else _check_monitor(m) for m in listed]
     with _show_progress(console) if progress else nullcontext(lambda what, share: None) as report:
         measured = measure_rollouts(
             Path(rollouts),
@@ -72,6 +73,20 @@ def measure(
 
         write_measure_report(measured, Path(out))
     return measured
+
+
+def _check_monitor(monitor: Monitor) -> Monitor:
+    if isinstance(monitor, FittedKind):
+        return monitor
+    if isinstance(monitor, type):
+        raise MonitorError(
+            f"{monitor.__name__} is a class: give measure a monitor, {monitor.__name__}(…)."
+        )
+    if missing := find_missing(monitor, ("name", "scope", "score", "describe")):
+        raise MonitorError(
+            describe_missing("monitor", monitor, missing, "glasshouse/monitors/base.py")
+        )
+    return monitor
 
 
 def parse_monitor(text: str) -> Monitor | FittedKind:

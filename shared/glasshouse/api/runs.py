@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.config import Config
-from glasshouse.errors import RunDataError, RunError
+from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.extras import install_command
 from glasshouse.store import rollout_reader
 from glasshouse.store.rollout_reader import RolloutFilter, RolloutReader
@@ -99,6 +99,9 @@ class Run:
 
         Example: `run.rollouts(kinds=("train",), first_step=10, correct=False)`
         """
+        known = [field.name for field in fields(RolloutFilter)]
+        for name in filters.keys() - known:
+            raise RunError(f'Rollouts have no filter "{name}".{did_you_mean(name, known)}')
         selected = where or RolloutFilter(**filters)
         return Records(lambda: self._read_rollouts(selected), _rollout_table)
 

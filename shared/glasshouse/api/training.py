@@ -15,6 +15,7 @@ from glasshouse.config import (
     script_import,
     to_yaml,
 )
+from glasshouse.errors import ConfigError
 from glasshouse.store.run_directory import load_run_config
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = ["TrainResult", "check_config", "resume", "script_import", "to_yaml", 
 class TrainResult:
     """What a training run leaves.
 
-    Example: `train(config).after["accuracy"]`
+    Example: `train(config).after["pass_at_1"]`, the accuracy of sampled answers
     """
 
     path: Path
@@ -72,6 +73,8 @@ def train(
     from glasshouse.training.display import Display, TerminalDisplay
     from glasshouse.training.trainer import Trainer
 
+    if isinstance(config, Mapping):
+        raise ConfigError("train takes a Config: write train(load_config(overrides={…})).")
     if not isinstance(config, Config):
         config = load_config([config] if config else [])
     display = TerminalDisplay(verbose=verbose) if progress else Display()

@@ -39,6 +39,8 @@ def load_config(files: str | Path | Sequence[str | Path] = (), overrides: Overri
 
     Example: `load_config("training/example.rl/config.yaml", {"learn.learning_rate": 1e-4, "seed": 3})`
     """
+    if isinstance(files, Mapping):
+        raise ConfigError("load_config takes files first: write load_config(overrides={…}).")
     named = [files] if isinstance(files, str | Path) else files
     layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in named]
     return resolve_layers(

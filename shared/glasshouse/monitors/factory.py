@@ -89,6 +89,9 @@ def make_monitor(name: str, settings: Mapping[str, Any]) -> Monitor:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "settings"
+        if first["type"] == "extra_forbidden":
+            known = did_you_mean(key, MonitorOptions.model_fields)
+            raise ConfigError(f'The monitor "{name}" has no setting "{key}".{known}') from None
         raise ConfigError(f'The monitor "{name}", {key}: {first["msg"]}.') from None
     if options.kind == "steps":
         return StepVerifier(name, options.scope, task=options.task)
