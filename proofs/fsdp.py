@@ -233,7 +233,7 @@ class Disturbance(threading.Thread):
         self.time = 0.0
 
     def run(self) -> None:
-        wait_until(self.condition, timeout=600, poll=0.002)
+        wait_until(self.condition, timeout=1800, poll=0.002)
         self.pids = child_pids(self.run_process.pid)
         os.kill(self.pids[-1], self.kind)
         self.time = time.monotonic()
@@ -251,7 +251,7 @@ def disturb(out: Path, kind: int, moment: str, *overrides: str) -> float:
     }
     disturbance = Disturbance(run, conditions[moment], kind)
     disturbance.start()
-    _, errors = run.communicate(timeout=900)
+    _, errors = run.communicate(timeout=2400)
     seconds = time.monotonic() - disturbance.time
     assert run.returncode == 2, (run.returncode, errors)
     assert "The learner failed" in errors, errors
