@@ -18,8 +18,15 @@
       this.ref("location");
       this.field("title", { boost: 10 });
       this.field("text");
-      pages.forEach((page) => this.add(page, { boost: page.location.startsWith("shared/") ? 0.1 : 1 })); // model cards last
+      const isModelCard = (page) => page.location.startsWith("shared/"); // come last
+      pages.forEach((page) => this.add(page, { boost: isModelCard(page) ? 0.1 : 1 }));
     });
+  }
+
+  /** The words of a query as the index has them: without signs at their ends, and without stop words. */
+  function split(text) {
+    const words = lunr.tokenizer(text).map((word) => String(word).replace(/^\W+|\W+$/g, ""));
+    return words.filter((word) => word && lunr.stopWordFilter(word));
   }
 
   /** Sections that contain all words; the last word may be the beginning of one. */
@@ -30,7 +37,8 @@
     return index.query((query) => {
       words.slice(0, -1).forEach((word) => query.term(word, { presence: REQUIRED }));
       query.term(last, { presence: OPTIONAL, boost: 5 }); // the whole word first
-      query.term(last, { presence: REQUIRED, wildcard: lunr.Query.wildcard.TRAILING, usePipeline: false });
+      const stem = String(lunr.stemmer(new lunr.Token(last))); // the index has stems: "studi" for "studies"
+      query.term(stem, { presence: REQUIRED, wildcard: lunr.Query.wildcard.TRAILING, usePipeline: false });
     });
   }
 
@@ -62,7 +70,7 @@
     const pages = new Map(searchIndex.docs.map((page) => [page.location, page]));
     const index = makeIndex(searchIndex.docs);
     const search = () => {
-      const words = lunr.tokenizer(input.value).map(String).filter(Boolean);
+      const words = split(input.value);
       show(find(index, words).map((result) => pages.get(result.ref)), words);
     };
     input.addEventListener("input", search);
