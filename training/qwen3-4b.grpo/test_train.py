@@ -11,7 +11,7 @@ from glasshouse.training import Trainer
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("layout", ["one_gpu.yaml", "eight_gpus.yaml"])
+@pytest.mark.parametrize("layout", ["one_gpu.yaml", "one_gpu_24gb.yaml", "eight_gpus.yaml"])
 def test_layouts_are_valid_and_train_adapters_with_vllm(layout: str) -> None:
     config = load_config([HERE / "config.yaml", HERE / layout])
     assert config.generate.engine == "vllm"
