@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path, PurePath
 
 import pytest
@@ -53,6 +54,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@cache
 def list_commands() -> list[str]:
     found = [shlex.join(words) for page in list_pages() for words in find_commands(read_page(page))]
     return list(dict.fromkeys(c for c in found if PurePath(shlex.split(c)[0]).name == "glasshouse"))
