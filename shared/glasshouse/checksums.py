@@ -45,27 +45,52 @@ def format_checksums(checksums: dict[str, Any]) -> str:
 def verify_folder(path: Path, required: Sequence[str] = ()) -> tuple[str, ...]:
     """Compare every file that checksums.json lists with its checksum; returns what is damaged."""
     try:
+        expected = _read_checksums(path)
+    except RunDataError as error:
+        return (str(error),)
+    problems = [f"{CHECKSUMS} does not list {name}" for name in required if name not in expected]
+    problems += [_find_problem(path, name, *values) for name, values in expected.items()]
+    return tuple(filter(None, problems))
+
+
+def verify_file(path: Path, name: str) -> str:
+    """Compare one file of a folder with its checksum; returns what is damaged, or an empty text."""
+    try:
+        expected = _read_checksums(path)
+    except RunDataError as error:
+        return str(error)
+    if name not in expected:
+        return f"{CHECKSUMS} does not list {name}"
+    return _find_problem(path, name, *expected[name])
+
+
+def _read_checksums(path: Path) -> dict[str, tuple[int, str]]:
+    """Size and sha256 by file name; raise RunDataError if checksums.json is damaged."""
+    try:
         text = read_regular_file(path / CHECKSUMS).decode()
         checksums = json.loads(text)
         if text != format_checksums(checksums):
-            return (f"{CHECKSUMS} was changed",)
-        expected = {str(name): (int(c["bytes"]), str(c["sha256"])) for name, c in checksums.items()}
+            raise RunDataError(f"{CHECKSUMS} was changed")
+        return {str(name): (int(c["bytes"]), str(c["sha256"])) for name, c in checksums.items()}
     except FileNotFoundError:
-        return (f"{CHECKSUMS} is missing",)
+        raise RunDataError(f"{CHECKSUMS} is missing") from None
+    except RunDataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return (f"{CHECKSUMS} cannot be read",)
-    problems = [f"{CHECKSUMS} does not list {name}" for name in required if name not in expected]
-    for name, (size, digest) in expected.items():
-        file = path / name
-        if Path(name).name != name:
-            problems.append(f"{CHECKSUMS} lists {name!r}, which is not a file of this folder")
-        elif not file.is_file():
-            problems.append(f"{name} is {'not a regular file' if file.exists() else 'missing'}")
-        elif file.stat().st_size != size:
-            problems.append(f"{name} has {file.stat().st_size} bytes instead of {size}")
-        elif compute_checksum(file)["sha256"] != digest:
-            problems.append(f"the sha256 of {name} is wrong")
-    return tuple(problems)
+        raise RunDataError(f"{CHECKSUMS} cannot be read") from None
+
+
+def _find_problem(path: Path, name: str, size: int, digest: str) -> str:
+    file = path / name
+    if Path(name).name != name:
+        return f"{CHECKSUMS} lists {name!r}, which is not a file of this folder"
+    if not file.is_file():
+        return f"{name} is {'not a regular file' if file.exists() else 'missing'}"
+    if file.stat().st_size != size:
+        return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    if compute_checksum(file)["sha256"] != digest:
+        return f"the sha256 of {name} is wrong"
+    return ""
 
 
 def add_check(value: Mapping[str, Any]) -> dict[str, Any]:

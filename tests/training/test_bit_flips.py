@@ -13,6 +13,7 @@ import torch
 import yaml
 from proofs.bit_flips import call, cut_short, flip_bit, list_files
 from proofs.resume import Result, list_differences
+from proofs.run_commands import COMMANDS
 from safetensors.torch import load_file, save_file
 from tests.training.short_runs import SharedRuns, resume
 
@@ -220,6 +221,57 @@ def test_bad_byte_in_a_derived_file_is_named_and_read_around(
     assert main(["report", str(finished), "--out", str(finished / "page.html")]) == 0
     assert file in capsys.readouterr().err
     assert file in (finished / "page.html").read_text()
+
+
+def test_commands_that_draw_or_measure_from_metrics_name_their_damage(finished: Path) -> None:
+    """A line that is left out would change a curve or a median without a word."""
+    replace(finished / "results" / "metrics.jsonl", '"step": 2', '"step": 3')
+    for name in ("figure", "forecast", "track", "view"):
+        outcome = COMMANDS[name](finished)
+        assert outcome.code == 0, (name, outcome.errors)
+        assert "metrics.jsonl is damaged in line 2" in outcome.errors, name
+
+
+def test_lost_lines_and_lost_weights_are_named(finished: Path) -> None:
+    file = finished / "results" / "metrics.jsonl"
+    os.truncate(file, file.read_bytes().rstrip(b"\n").rfind(b"\n") + 1)  # whole lines are left
+    for name in ("figure", "track", "view"):
+        assert "metrics.jsonl has lost" in COMMANDS[name](finished).errors, name
+    weights = sorted(finished.glob("checkpoints/*/model.safetensors"))
+    intact = json.loads(COMMANDS["forecast"](finished).output)
+    os.truncate(weights[-1], 1000)
+    assert json.loads(COMMANDS["forecast"](finished).output) == intact  # of an older checkpoint
+    for file in weights:
+        os.truncate(file, 1000)
+    assert COMMANDS["forecast"](finished).code == 2
+
+
+def test_view_shows_the_configuration_of_the_checkpoint_and_names_the_damage(
+    finished: Path,
+) -> None:
+    intact = COMMANDS["view"](finished).output.splitlines()
+    replace(finished / "config.yaml", "seed: 0", "seed: x")
+    changed = COMMANDS["view"](finished)
+    assert "config.yaml" in changed.errors
+    assert changed.code == 0
+    seeds = [
+        json.loads(lines[1])["config"]["seed"] for lines in (intact, changed.output.splitlines())
+    ]
+    assert seeds == [0, 0]
+
+
+def test_view_names_a_damaged_manifest_and_reads_tokens_with_an_intact_tokenizer(
+    finished: Path,
+) -> None:
+    manifest = finished / "results" / "rollouts" / "manifest.jsonl"
+    replace(manifest, '"step": 2', '"step": 3')
+    intact = COMMANDS["view"](finished)
+    assert "manifest.jsonl is damaged in line" in intact.errors
+    for file in sorted(finished.glob("checkpoints/*/tokenizer.json"))[1:]:
+        flip_bit(file, random.Random(1))
+    assert COMMANDS["view"](finished).output == intact.output
+    flip_bit(min(finished.glob("checkpoints/*/tokenizer.json")), random.Random(1))
+    assert "intact tokenizer" in COMMANDS["view"](finished).errors
 
 
 def test_damaged_summary_is_written_again_by_resume(finished: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["plot_learning_curves", "plot_study", "write_report"]
 
 
-def plot_learning_curves(*runs: str | Path, title: str = "", out: str | Path | None = None) -> Any:
+def plot_learning_curves(
+    *runs: str | Path,
+    title: str = "",
+    out: str | Path | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Any:
     """Accuracy and completion length over steps: a thin line per run, a thick one for their mean,
     held-out accuracy as dots. Returns a matplotlib figure, which a notebook shows; with `out`, it is
-    also written to that file.
+    also written to that file. `warn` receives what is damaged.
 
     Example: `plot_learning_curves("runs/seed-0", "runs/seed-1", out="curves.png")`
     """
     if not runs:
         raise RunError("plot_learning_curves needs the path of a run.")
     target = Path(out) if out else None
-    return learning_curves.plot_learning_curves([Path(run) for run in runs], title, target)
+    return learning_curves.plot_learning_curves([Path(run) for run in runs], title, target, warn)
 
 
 def plot_study(result: StudyResult) -> dict[str, Any]:

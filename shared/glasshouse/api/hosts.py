@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,17 @@ def check_hosts(config: Config, megabytes: int = 32) -> tuple[Any, list[str]]:
     return host_table(results), list(version_differences(results))
 
 
-def forecast_run(run: Path, **settings: Any) -> RunForecast:
-    """Predict seconds per step for 1 to 1,000 generators from the times that a run measured."""
+def forecast_run(
+    run: Path, warn: Callable[[str], None] = warnings.warn, **settings: Any
+) -> RunForecast:
+    """Predict seconds per step for 1 to 1,000 generators from the times that a run measured. `warn`
+    receives what is damaged of the run."""
     from glasshouse.plan.forecast import forecast_run as forecast
+    from glasshouse.store.verify import name_curve_damage
 
-    return forecast(run, **settings)
+    result = forecast(run, **settings)
+    name_curve_damage(run, warn)
+    return result
 
 
 def draw_forecast(result: RunForecast, out: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,20 +24,26 @@ def plan_run(
     price: float | None = None,
     prompt_tokens: int | None = None,
     completion_tokens: int | None = None,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Plan:
     """Estimate the peak memory of each part, seconds per step and cost of a run, and suggest a layout.
 
     `gpu` is the device, as in "1x24GB" or "8xH100"; empty: this machine's processor. `run` is a run directory
-    of the same model whose times are used instead of listed throughput. `price` is per device and hour.
+    of the same model whose times are used instead of listed throughput; `warn` receives what is damaged of it.
+    `price` is per device and hour.
 
     Example: `plan_run(load_config(["config.yaml"]), gpu="1x80GB", price=1.5).cost`
     """
     from glasshouse.plan import planner
+    from glasshouse.store.verify import name_curve_damage
 
-    return planner.plan_run(
+    result = planner.plan_run(
         _fill_options(config), gpu=gpu, run=run, price=price, prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
     )  # fmt: skip
+    if run:
+        name_curve_damage(run, warn)
+    return result
 
 
 def plan_memory(config: Config) -> list[ProcessMemory]:

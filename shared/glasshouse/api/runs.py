@@ -157,14 +157,14 @@ def open_run(path: str | Path) -> Run:
 
 def verify_run(path: str | Path) -> RunCheck:
     """Compare every file of a run with its checksum; changes nothing."""
-    from glasshouse.store import verify  # imports torch
+    from glasshouse.store import verify
 
     return verify.verify_run(Path(path))
 
 
 def load_config_of_run(path: Path) -> tuple[Config, list[RunDamage]]:
     """The configuration of a run, and what is damaged of it; raises if this is not a run directory."""
-    from glasshouse.store.verify import load_verified_config  # imports torch
+    from glasshouse.store.verify import load_verified_config
 
     return load_verified_config(path)
 

@@ -21,11 +21,13 @@ def upload_run(
     from glasshouse.config import import_modules
     from glasshouse.errors import TrackError
     from glasshouse.store import verify
+    from glasshouse.store.checkpoints import read_newest_state
     from glasshouse.store.run_directory import acquire_lock, load_summary
 
     path, failures = Path(path), list[str]()
     config, damage = verify.load_verified_config(path)
-    for item in [*damage, *verify.verify_derived_files(path, {})]:
+    state = read_newest_state(path / "checkpoints")
+    for item in [*damage, *verify.verify_derived_files(path, state)]:
         warn(str(item))
     import_modules(config.imports)  # they may register trackers
     track.validate_trackers(trackers)

@@ -15,6 +15,7 @@ from glasshouse.cli.parser import (
     add_config_files,
     add_json,
     add_run_directory,
+    print_damage,
 )
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _forecast(args: argparse.Namespace) -> None:
     from glasshouse.console import make_console
 
     result = forecast_run(
-        Path(args.run_directory), max_offpolicy_steps=args.max_offpolicy_steps,
+        Path(args.run_directory), warn=print_damage, max_offpolicy_steps=args.max_offpolicy_steps,
         groups_per_step=args.groups_per_step, learners=args.learners, per_host=args.per_host,
         bandwidth=args.bandwidth, chunk_spread=args.chunk_spread,
     )  # fmt: skip

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from glasshouse.cli.parser import add_command, add_json, add_run_directory
+from glasshouse.cli.parser import add_command, add_json, add_run_directory, print_damage
 
 
 def add_commands(commands: Any) -> None:
@@ -99,7 +98,7 @@ def _checkpoints(args: argparse.Namespace) -> int:
     path = Path(args.run_directory)
     _, damage = load_config_of_run(path)  # raises if this is not a run directory
     for item in damage:
-        print(terminal_safe(f"damage: {item}"), file=sys.stderr)
+        print_damage(str(item))
     run = Run(path)
     entries = run.checkpoints()
     roles = run.checkpoint_roles(entries)
@@ -133,16 +132,10 @@ def _report(args: argparse.Namespace) -> None:
     from glasshouse.api.figures import write_report
     from glasshouse.text import terminal_safe
 
-    print(terminal_safe(str(write_report(*args.runs, out=args.out, warn=_print_warning))))
-
-
-def _print_warning(message: str) -> None:
-    from glasshouse.text import terminal_safe
-
-    print(terminal_safe(f"damage: {message}"), file=sys.stderr)
+    print(terminal_safe(str(write_report(*args.runs, out=args.out, warn=print_damage))))
 
 
 def _figure(args: argparse.Namespace) -> None:
     from glasshouse.api.figures import plot_learning_curves
 
-    plot_learning_curves(*args.runs, title=args.title, out=args.out)
+    plot_learning_curves(*args.runs, title=args.title, out=args.out, warn=print_damage)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glasshouse.errors import did_you_mean
+from glasshouse.text import terminal_safe
 
 OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=")
 
@@ -110,3 +112,8 @@ def add_config_files(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a YAML file that replaces defaults; repeatable, later files win",
     )
+
+
+def print_damage(message: str) -> None:
+    """Name what is damaged of a run on stderr; the command continues with the rest."""
+    print(terminal_safe(f"damage: {message}"), file=sys.stderr)

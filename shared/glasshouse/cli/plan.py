@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_command, add_json
+from glasshouse.cli.parser import add_command, add_json, print_damage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +63,7 @@ def _plan(args: argparse.Namespace) -> None:
     result = plan_run(
         load_config([args.config], args.overrides), gpu=args.gpu,
         run=Path(args.measured_run) if args.measured_run else None, price=args.price,
-        prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens,
+        prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens, warn=print_damage,
     )  # fmt: skip
     if args.json:
         print(json.dumps(result.to_json(), indent=2))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from glasshouse.cli.parser import add_command, add_run_directory
+from glasshouse.cli.parser import add_command, add_run_directory, print_damage
 from glasshouse.text import terminal_safe
 
 
@@ -34,9 +33,5 @@ def _track(args: argparse.Namespace) -> None:
     from glasshouse.api.tracking import upload_run
 
     run = args.run_directory
-    for name, url in upload_run(run, args.to, warn=_print_damage).items():
+    for name, url in upload_run(run, args.to, warn=print_damage).items():
         print(terminal_safe(f"{run} is uploaded to {name}: {url}"))
-
-
-def _print_damage(message: str) -> None:
-    print(terminal_safe(f"damage: {message}"), file=sys.stderr)

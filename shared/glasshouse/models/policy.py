@@ -26,6 +26,7 @@ from glasshouse.models.validation import (
     check_finite,
     check_json_files,
 )
+from glasshouse.text import shell_command
 from glasshouse.types import Message
 
 POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"
@@ -237,10 +238,11 @@ def _validate_folder(path: Path) -> None:
     if is_checkpoint or (path / CHECKSUMS).exists():
         problems = verify_folder(path)
         if problems:
+            command = shell_command(["glasshouse", "checkpoints", path.parent.parent])
             raise ModelError(
                 f'The checkpoint "{path}" is damaged: {problems[0]}. Its results would be wrong, so it '
                 "is not used. Restore the file from a copy, or choose another checkpoint "
-                f'("glasshouse checkpoints {path.parent.parent}" lists them).'
+                f"({command} lists them)."
             )
     if (path / "adapter_config.json").is_file():
         raise ModelError(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from glasshouse.checksums import CHECKSUMS, verify_file
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.plan.pipeline import (
@@ -182,6 +183,11 @@ def _count_remote_hosts(hosts: HostsConfig) -> int:
 
 
 def _weight_bytes(run: Path) -> int:
-    """Return the size of the weights in the run's last checkpoint; 0 if there is none."""
-    files = sorted((run / "checkpoints").glob("step-*/*.safetensors"))
-    return files[-1].stat().st_size if files else 0
+    """Return the size of the weights in the run's last intact checkpoint; 0 if it has none at all."""
+    files = sorted((run / "checkpoints").glob("step-*/model*.safetensors"), reverse=True)
+    for file in files:
+        if not (file.parent / CHECKSUMS).exists() or not verify_file(file.parent, file.name):
+            return file.stat().st_size
+    if files:
+        raise RunError(f"No checkpoint of {run} is intact, so the size of its weights is unknown.")
+    return 0

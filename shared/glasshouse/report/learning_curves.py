@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from glasshouse.errors import RunError
 from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.store.atomic_files import check_output_file
 from glasshouse.store.run_directory import load_metrics, load_summary
+from glasshouse.store.verify import name_curve_damage
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT, WARM, COOL = "#1b4d3e", "#9bb8ae", "#c2562d", "#2f6db3"
@@ -22,14 +24,21 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return load_metrics(run)
 
 
-def plot_learning_curves(runs: Sequence[Path], title: str = "", out: Path | None = None) -> Any:
+def plot_learning_curves(
+    runs: Sequence[Path],
+    title: str = "",
+    out: Path | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Any:
     """A thin line per run and a thick one for their mean; held-out accuracy as dots. Returns the
-    matplotlib figure; with `out`, it is also written to that file."""
+    matplotlib figure; with `out`, it is also written to that file. `warn` receives what is damaged."""
     from glasshouse.report.figures import new_figure
 
     if out is not None:
         check_output_file("--out", out, IMAGE_SUFFIXES)
     metrics = [read_metrics(run) for run in runs]
+    for run in runs:
+        name_curve_damage(run, warn)
     shared_steps = min(len(rows) for rows in metrics)
     figure, axes = new_figure((9, 3.2), columns=2)
     for axis, key, label in (

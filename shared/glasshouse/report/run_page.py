@@ -13,11 +13,10 @@ from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from glasshouse.config import to_yaml
 from glasshouse.errors import RunError
 from glasshouse.report.learning_curves import read_metrics
 from glasshouse.store.atomic_files import check_output_file, write_text
-from glasshouse.store.verify import load_verified_config, verify_run
+from glasshouse.store.verify import verify_run
 from glasshouse.text import terminal_safe
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.front_end import read_asset
@@ -50,9 +49,6 @@ def write_run_report(
         damage[location.id] = [asdict(item) for item in found]
         reader = RunReader(location)
         reader.refresh()
-        config, is_damaged = load_verified_config(location.path)
-        if is_damaged:  # the copy in the newest checkpoint
-            reader.set_config(config.model_dump(mode="json"), to_yaml(config))
         readers.append(reader)
     path = out or runs[0] / "results" / REPORT_FILE
     page = render_run_report(readers, damage)

@@ -9,7 +9,8 @@
                    checksums.json                                size and sha256 of every other file
 
 A checkpoint is written to a temporary folder, flushed, read back and compared, and only then
-renamed. Nothing is ever unpickled: tensors are safetensors, the rest is JSON.
+renamed. Nothing is ever unpickled: tensors are safetensors, the rest is JSON. Verifying a checkpoint
+needs no torch; reading or writing tensors imports it.
 """
 
 from __future__ import annotations
@@ -22,22 +23,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from glasshouse.checksums import (
     CHECKSUMS,
     compute_checksum,
     format_checksums,
     read_regular_file,
+    verify_file,
     verify_folder,
 )
 from glasshouse.errors import RunError
 from glasshouse.store.atomic_files import fsync_directory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
 NEXT_ROLLOUTS = "next_rollouts.jsonl"
@@ -94,6 +94,8 @@ class RemovedCheckpoint:
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     """Write and verify a new checkpoint in `folder`, then replace an existing one of this step."""
+    from safetensors.torch import save_file
+
     final = folder / f"step-{snapshot.step:06d}"
     temporary = folder / f"{final.name}{WRITING}"
     _delete_folder(temporary)
@@ -141,6 +143,9 @@ def _unwrap_os_error() -> Iterator[None]:
 
 def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Raise unless the checkpoint reads back with the same state and the same tensors."""
+    import torch
+    from safetensors.torch import load_file
+
     problems = verify_checkpoint(path)
     if not problems:
         state, weights = read_state(path), load_file(path / MODEL)
@@ -218,6 +223,9 @@ def read_checkpoint(
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     """Read the state, the model's tensors and the learner's tensors, whole; without the latter if the ranks of a
     sharded learner read them."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         learner = _read_learner(path) if with_learner else {}
         return read_state(path), load_file(path / MODEL), learner
@@ -227,10 +235,10 @@ def read_checkpoint(
 
 def _read_learner(path: Path) -> dict[str, Tensor]:
     if (path / LEARNER).exists():
+        from safetensors.torch import load_file
+
         return load_file(path / LEARNER)
-    from glasshouse.store.tensor_shards import (
-        read_shards,
-    )  # imports torch's distributed checkpoints
+    from glasshouse.store.tensor_shards import read_shards
 
     return read_shards(path)
 
@@ -241,6 +249,18 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"{STATE} is not a JSON object")
     return state
+
+
+def read_newest_state(folder: Path) -> dict[str, Any]:
+    """Read the newest state.json that matches its checksum; empty if there is none. The other files of
+    the checkpoint are not read, so this is quick."""
+    for path in reversed(_checkpoint_folders(folder)):
+        if not verify_file(path, STATE):
+            try:
+                return read_state(path)
+            except (OSError, ValueError, RecursionError):
+                continue
+    return {}
 
 
 def read_next_rollouts(path: Path) -> bytes:

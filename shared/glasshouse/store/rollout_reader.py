@@ -25,6 +25,7 @@ from glasshouse.store.manifest import (
 )
 from glasshouse.store.rollout_rows import decode_rows
 from glasshouse.store.run_directory import load_metrics
+from glasshouse.text import count_noun
 
 Row = dict[str, Any]
 
@@ -227,5 +228,8 @@ def find_missing_steps(run: Path, reader: RolloutReader) -> list[Damage]:
     steps = {row["step"] for row in load_metrics(run)}
     entries = [line.entry for line in read_manifest(reader.folder)]
     missing = sorted(steps - {e.step for e in entries if e and e.kind == "train"})
-    reason = f"{len(missing)} steps are in metrics.jsonl but not in the rollout log"
+    verb = "is" if len(missing) == 1 else "are"
+    reason = (
+        f"{count_noun(len(missing), 'step')} {verb} in metrics.jsonl but not in the rollout log"
+    )
     return [Damage("train", missing[0], reason)] if missing else []

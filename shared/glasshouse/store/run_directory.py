@@ -309,7 +309,7 @@ def is_locked(path: Path) -> bool:
 
 def _saved_log_position(path: Path) -> dict[str, Any] | None:
     """Where the rollout log ended when the newest valid checkpoint was saved; None without one."""
-    from glasshouse.store import checkpoints  # imports torch, which reading a run does not need
+    from glasshouse.store import checkpoints
 
     newest, _ = checkpoints.newest_checkpoint(path / "checkpoints")
     if newest is None:

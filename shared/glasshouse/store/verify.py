@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from glasshouse.checksums import find_seen_problem_damage, read_regular_file, re
 from glasshouse.config import Config, diff_configs, flatten, load_config
 from glasshouse.errors import ConfigError, RunDataError, RunError
 from glasshouse.store import checkpoints, monitor_results
-from glasshouse.store.manifest import MANIFEST, read_manifest
+from glasshouse.store.manifest import MANIFEST, ManifestEntry, read_manifest
 from glasshouse.store.rollout_reader import RolloutReader, find_missing_steps
 from glasshouse.store.run_directory import (
     CONFIG,
@@ -36,6 +37,7 @@ from glasshouse.store.run_directory import (
     read_checked_lines,
     read_summary,
 )
+from glasshouse.text import shell_command
 
 DATA_MANIFEST, HELD_OUT, SEEN_PROBLEMS = "manifest.json", "evaluation.jsonl", "seen_problems.sqlite"
 
@@ -91,7 +93,7 @@ def verify_run(run: Path) -> RunCheck:
     derived = verify_derived_files(run, state)
     valid = sum(not entry.problems for entry in entries)
     metrics = read_checked_lines(run / "results" / "metrics.jsonl")
-    frames = [line.entry for line in read_manifest(reader.folder) if line.entry] if reader else []
+    frames = _list_frames(run) if reader else []
     contents = {
         "configuration": "damaged" if config_damage else "intact",
         "checkpoints": f"{valid} of {len(entries)} valid",
@@ -100,6 +102,14 @@ def verify_run(run: Path) -> RunCheck:
         "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact",
     }
     return RunCheck(run, [*config_damage, *checkpoint_damage, *log_damage, *derived], contents)
+
+
+def _list_frames(run: Path) -> list[ManifestEntry]:
+    try:
+        lines = read_manifest(run / "results" / "rollouts")
+    except RunDataError:
+        return []
+    return [line.entry for line in lines if line.entry]
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -143,8 +153,8 @@ def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
         reason = f"differs from the configuration of the run, kept in {state_file}: {listed}{more}"
     remedy = (
         f'Write the old values back, or replace the file with the value of "config" in {state_file} '
-        f"(JSON is valid YAML). To change a key, pass it: glasshouse resume {run} KEY=VALUE. Commands "
-        "that only read the run use the checkpoint's copy."
+        f"(JSON is valid YAML). To change a key, pass it: {shell_command(['glasshouse', 'resume', run])} "
+        "KEY=VALUE. Commands that only read the run use the checkpoint's copy."
     )
     return copy, [RunDamage(CONFIG, reason, remedy)]
 
@@ -213,12 +223,33 @@ def verify_rollout_log(
         "These rollouts are lost; the others can be read, and the run can be resumed. Restore the file "
         "from a copy to get them back."
     )
-    reader.verify_frames()
-    damage = [
-        RunDamage(folder, f"is damaged: {item}", remedy)
-        for item in [*reader.damage, *find_missing_steps(run, reader)]
-    ]
+    try:
+        reader.verify_frames()
+        items = [*reader.damage, *find_missing_steps(run, reader)]
+    except RunDataError as error:  # the manifest is not a file that can be read
+        return [RunDamage(f"{folder}/{MANIFEST}", f"is damaged: {error}", remedy)]
+    damage = [RunDamage(folder, f"is damaged: {item}", remedy) for item in items]
     return damage + _compare_with_position(run / folder, _log_position(state))
+
+
+def verify_manifest(run: Path, state: dict[str, Any]) -> list[RunDamage]:
+    """Verify the list of rollouts without reading them, for a reader that verifies each frame itself."""
+    name = f"results/rollouts/{MANIFEST}"
+    remedy = "These rollouts are not shown; glasshouse rollouts reads what is left of them."
+    if not has_rollout_log(run):
+        return verify_rollout_log(run, state)
+    reader = RolloutReader(run)
+    try:
+        lines = read_manifest(reader.folder)
+        missing = find_missing_steps(run, reader)
+    except RunDataError as error:
+        return [RunDamage(name, f"cannot be read: {error}", remedy)]
+    bad = [n for n, line in enumerate(lines, 1) if line.entry is None and not line.is_incomplete]
+    damage = [RunDamage("results/rollouts", f"is damaged: {item}", remedy) for item in missing]
+    if bad:
+        listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
+        damage.append(RunDamage(name, f"is damaged in line {listed}", remedy))
+    return damage + _compare_with_position(reader.folder, _log_position(state))
 
 
 def _log_position(state: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +284,14 @@ def _compare_with_position(folder: Path, position: dict[str, Any]) -> list[RunDa
 
 def verify_derived_files(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     """Verify the files that hold results only: none of them is needed to resume a run."""
+    damage = verify_curves(run, state)
+    damage += _verify_monitor_results(run / "results")
+    damage += _verify_data(run / "data")
+    return damage
+
+
+def verify_curves(run: Path, state: dict[str, Any]) -> list[RunDamage]:
+    """Verify metrics, events and summary: what curves and times are read from."""
     results = run / "results"
     damage = []
     for name, content in (("metrics.jsonl", "steps"), ("events.jsonl", "events")):
@@ -260,9 +299,17 @@ def verify_derived_files(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     damage += _verify_metrics_size(results / "metrics.jsonl", state)
     damage += _verify_evaluations(run)
     damage += _verify_summary(run)
-    damage += _verify_monitor_results(results)
-    damage += _verify_data(run / "data")
     return damage
+
+
+def name_curve_damage(run: Path, warn: Callable[[str], None]) -> None:
+    """Pass a sentence to `warn` for each damage of what curves and times are read from. Quick: of the
+    checkpoints, only the newest state is read.
+
+    Example: `name_curve_damage(Path("runs/try"), print)`
+    """
+    for damage in verify_curves(run, checkpoints.read_newest_state(run / "checkpoints")):
+        warn(f"{run}: {damage}")
 
 
 def _verify_lines(file: Path, content: str) -> list[RunDamage]:
@@ -296,10 +343,7 @@ def _verify_evaluations(run: Path) -> list[RunDamage]:
         for _, row in read_checked_lines(run / "results" / "events.jsonl")
         if row and row["event"] == "evaluation"
     }
-    lines = read_manifest(run / "results" / "rollouts")
-    steps = sorted(
-        {line.entry.step for line in lines if line.entry and line.entry.kind == "validation"}
-    )
+    steps = sorted({frame.step for frame in _list_frames(run) if frame.kind == "validation"})
     if steps and not (run / "results" / "summary.json").exists():
         steps = steps[:-1]
     missing = [step for step in steps if step not in logged]
@@ -312,7 +356,8 @@ def _verify_evaluations(run: Path) -> list[RunDamage]:
 
 
 def _verify_summary(run: Path) -> list[RunDamage]:
-    remedy = f"Reports show the run as unfinished; glasshouse resume {run} writes it again."
+    command = shell_command(["glasshouse", "resume", run])
+    remedy = f"Reports show the run as unfinished; {command} writes it again."
     try:
         summary = read_summary(run / "results" / "summary.json")
     except RunDataError as error:

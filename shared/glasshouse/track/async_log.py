@@ -19,6 +19,7 @@ from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.errors import TrackError
+from glasshouse.text import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, Tracker, make_tracked_run
 from glasshouse.track.registry import make_tracker
 from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
@@ -116,11 +117,12 @@ class Trackers:
     def _drop_failed(self) -> None:
         for thread in [thread for thread in self.threads if thread.error]:
             self.threads.remove(thread)
+            command = shell_command(["glasshouse", "track", self.path, "--to", thread.name])
             self.log_event(
                 "tracker_failed",
                 tracker=thread.name,
                 text=f"The tracker {thread.name} failed: {thread.error}. The run continues without "
-                f"it. Upload the rest later with: glasshouse track {self.path} --to {thread.name}",
+                f"it. Upload the rest later with: {command}",
             )
 
 

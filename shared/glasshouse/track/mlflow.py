@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.config import flatten
+from glasshouse.text import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 
@@ -39,7 +40,11 @@ class MLflow:
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # else it logs each table it creates
         file = run.path.resolve().parent / "mlflow.db"
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{file}"
-        self.url = f"mlflow ui --backend-store-uri {uri}" if uri.endswith(str(file)) else uri
+        self.url = (
+            shell_command(["mlflow", "ui", "--backend-store-uri", uri])
+            if uri.endswith(str(file))
+            else uri
+        )
         with open(file.with_name(".mlflow.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together must not both create tables
             self.client: Any = MlflowClient(tracking_uri=uri)

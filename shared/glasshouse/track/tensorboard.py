@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.config import to_yaml
+from glasshouse.text import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import StepMetrics
 
@@ -24,7 +25,7 @@ class TensorBoard:
         folder = run.folder / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)
         self.writer: Any = SummaryWriter(str(folder))
-        self.url = f"tensorboard --logdir {run.path}"
+        self.url = shell_command(["tensorboard", "--logdir", run.path])
         self.writer.add_text("config", f"```yaml\n{to_yaml(run.config)}```", 0)
         return {}
 

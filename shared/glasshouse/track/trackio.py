@@ -13,6 +13,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from glasshouse.errors import TrackError
+from glasshouse.text import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 
@@ -37,7 +38,7 @@ class Trackio:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        self.url = f"trackio show --project {self.project}"
+        self.url = shell_command(["trackio", "show", "--project", self.project])
         self.sent = self._read_last_steps()
         return dict(self.sent)
 

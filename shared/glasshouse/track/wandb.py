@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from glasshouse.text import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, StepMetrics
 
@@ -47,7 +48,7 @@ class Wandb:
         for kind in METRIC_KINDS:
             self.run.define_metric(f"{kind}/*", step_metric=f"{kind}/step")
         if is_offline:  # the summary may still be that of the deleted files
-            self.url = f"wandb sync {run.folder}/wandb/offline-run-*"
+            self.url = f"{shell_command(['wandb', 'sync', run.folder / 'wandb'])}/offline-run-*"
             return {}
         self.url = self.run.url or "wandb"
         steps = {kind: self.run.summary.get(f"{kind}/step") for kind in METRIC_KINDS}

@@ -72,7 +72,7 @@ class GrowingFile:
             row = parse_checked(text)
         except RunDataError:
             row = {}
-        if self.key in row:
+        if has_key(row, self.key):
             self.rows.append(row)
         else:
             self.damaged.append(self._lines)
@@ -82,6 +82,12 @@ class GrowingFile:
             self.generation += 1
         self.rows, self.damaged = [], []
         self._size, self._lines, self._digest = 0, 0, hashlib.sha256(b"").digest()
+
+
+def has_key(row: Row, key: str) -> bool:
+    """Is a row what its file should hold: an event's name, or the number of a step?"""
+    value = row.get(key)
+    return isinstance(value, str) if key == "event" else isinstance(value, int)
 
 
 def read_sample(path: Path, key: str, count: int) -> tuple[list[Row], int, bool]:
@@ -102,6 +108,6 @@ def read_sample(path: Path, key: str, count: int) -> tuple[list[Row], int, bool]
             row = parse_checked(lines[number])
         except RunDataError:
             continue
-        if key in row:
+        if has_key(row, key):
             rows.append(row)
     return rows, len(lines), len(rows) < len(wanted)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glasshouse.answers import split_completion
+from glasshouse.checksums import verify_file
 from glasshouse.errors import RunError
 from glasshouse.monitors import Monitor
 from glasshouse.view.rollout_index import Frame, RolloutIndex
@@ -213,14 +214,16 @@ def load_tokens(run: Path, row: Mapping[str, Any]) -> Row:
 
 
 def _load_tokenizer(run: Path) -> Any:
+    """The tokenizer of the newest checkpoint whose tokenizer.json matches its checksum."""
     from tokenizers import Tokenizer
 
-    files = sorted((run / "checkpoints").glob("step-*/tokenizer.json"), reverse=True)
-    for file in files:
+    for folder in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+        if verify_file(folder, "tokenizer.json"):
+            continue
         try:
-            return Tokenizer.from_file(str(file))
-        except Exception:  # tokenizers raises plain exceptions; another checkpoint may be intact
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception:  # tokenizers raises plain exceptions; another checkpoint may be readable
             continue
     raise RunError(
-        "No checkpoint of this run has a tokenizer, so its tokens cannot be shown as text."
+        "No checkpoint of this run has an intact tokenizer, so its tokens cannot be shown as text."
     )

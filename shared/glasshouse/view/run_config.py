@@ -1,7 +1,8 @@
 """Read a run's config.yaml for display: a tree of plain values, and what is wrong with the file.
 
-A list of runs reads many of them, so this uses libyaml's parser instead of the strict one of
-`glasshouse.config`, which takes 25 s per megabyte; sizes and aliases are limited in the same way.
+A list of runs reads many of them, so a file with its checksum is parsed by libyaml instead of the strict
+parser of `glasshouse.config`, which takes 25 s per megabyte. A file that was changed since the run wrote
+it is read as by every other command: strictly, and against the copy in the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -13,44 +14,35 @@ from typing import Any
 import yaml
 
 from glasshouse.checksums import read_regular_file
+from glasshouse.config import to_yaml
 from glasshouse.config.yaml_parser import MAX_CONFIG_BYTES, MAX_DEPTH
+from glasshouse.errors import GlasshouseError
 from glasshouse.store.run_directory import CONFIG, CONFIG_CHECK, has_config_checksum
+from glasshouse.store.verify import load_verified_config
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_run_config(run: Path) -> tuple[dict[str, Any], str]:
-    """Return the configuration and a problem; `{}` if it cannot be read.
+def read_run_config(run: Path) -> tuple[dict[str, Any], str, str]:
+    """Return the configuration, its text without the checksum, and a problem; `{}` if it cannot be read.
 
-    Example: `read_run_config(Path("runs/try"))` gives `({"seed": 0, …}, "")`
+    Example: `read_run_config(Path("runs/try"))` gives `({"seed": 0, …}, "seed: 0\\n…", "")`
     """
     file = run / CONFIG
     try:
-        data = read_regular_file(file)
-        if len(data) > MAX_CONFIG_BYTES:
-            return {}, f"is larger than {MAX_CONFIG_BYTES:,} bytes"
-        text = data.decode()
-        _refuse_aliases(text)
-        tree = yaml.load(text, Loader=Loader)
-        if not isinstance(tree, dict):
-            return {}, "does not hold keys and values"
-        problem = "" if has_config_checksum(file) else "does not match its checksum"
-        return tree, problem
-    except FileNotFoundError:
-        return {}, "is missing"
-    except OSError as error:
-        return {}, f"cannot be read: {error}"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return {}, f"is not valid: {str(error).splitlines()[0][:200]}"
-
-
-def read_config_text(run: Path) -> str:
-    """The text of config.yaml without its checksum; empty if it cannot be read."""
+        if file.stat().st_size <= MAX_CONFIG_BYTES and has_config_checksum(file):
+            text = read_regular_file(file).decode().rpartition(CONFIG_CHECK)[0]
+            _refuse_aliases(text)
+            tree = yaml.load(text, Loader=Loader)
+            if isinstance(tree, dict):
+                return tree, text, ""
+    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+        pass  # the strict parser says what is wrong
     try:
-        text = read_regular_file(run / CONFIG)[:MAX_CONFIG_BYTES].decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return text.rpartition(CONFIG_CHECK)[0] or text
+        config, damage = load_verified_config(run)
+    except GlasshouseError as error:
+        return {}, "", f"cannot be used: {error}"
+    return config.model_dump(mode="json"), to_yaml(config), damage[0].problem if damage else ""
 
 
 def flatten_config(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import read_regular_file
+from glasshouse.store.checkpoints import read_newest_state
 from glasshouse.text import count_noun, format_duration
 from glasshouse.view.checked_lines import Row
-
-MAX_STATE_BYTES = 20_000_000
 
 
 def describe_sessions(events: Sequence[Row], summary: Mapping[str, Any] | None) -> dict[str, str]:
@@ -35,14 +32,11 @@ def _format_time(timestamp: str) -> str:
     return f"{timestamp[:10]} {timestamp[11:16]} UTC"
 
 
-def read_versions(run: Path, checkpoint_steps: Sequence[int]) -> dict[str, str]:
-    """The software and the starting weights that the newest readable checkpoint names."""
-    for step in reversed(checkpoint_steps):
-        try:
-            file = run / "checkpoints" / f"step-{step:06d}" / "state.json"
-            state = json.loads(read_regular_file(file)[:MAX_STATE_BYTES])
-            versions = {str(name): str(value) for name, value in state["versions"].items()}
-            return versions | {"starting weights": str(state.get("start", "unknown"))}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue
-    return {}
+def read_versions(run: Path) -> dict[str, str]:
+    """The software and the starting weights that the newest valid state of a checkpoint names."""
+    state = read_newest_state(run / "checkpoints")
+    versions = state.get("versions")
+    if not isinstance(versions, dict):
+        return {}
+    named = {str(name): str(value) for name, value in versions.items()}
+    return named | {"starting weights": str(state.get("start", "unknown"))}

@@ -1,30 +1,33 @@
 """Reads one run for the page: configuration, metrics, events, monitor results, status and damage.
 
 `refresh` reads only what has changed. What is damaged is left out and named in `damage`; the rest
-is shown. Weights are never read, so nothing here needs torch; `glasshouse check` verifies them.
+is shown. Weights and the frames of the rollout log are not read here; `glasshouse check` verifies them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from glasshouse.checksums import parse_checked, read_regular_file
-from glasshouse.errors import RunDataError
+from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.monitors import Monitor
+from glasshouse.store.checkpoints import read_newest_state
+from glasshouse.store.manifest import MANIFEST
 from glasshouse.store.monitor_results import RESULTS_FILE, read_monitor_results
 from glasshouse.store.run_directory import read_summary
+from glasshouse.store.verify import verify_curves, verify_manifest
 from glasshouse.text import shell_command
 from glasshouse.view.checked_lines import GrowingFile, Row, read_sample
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.run_config import (
     config_value,
     flatten_config,
-    read_config_text,
     read_run_config,
 )
 from glasshouse.view.run_facts import describe_sessions, read_versions
@@ -42,6 +45,8 @@ from glasshouse.view.run_status import PHASE_EVENTS, find_status, is_being_writt
 from glasshouse.view.text_monitors import make_text_monitors
 from glasshouse.view.verdict import summarize_run
 
+VERIFY_SECONDS = 10.0
+"""How often the files of a run that is training are verified as a whole."""
 SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
 STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
@@ -92,12 +97,16 @@ class RunReader:
     summary_problem: str = ""
     monitor: dict[str, Any] | None = None
     monitor_problem: str = ""
+    verified: list[dict[str, str]] = field(default_factory=list)
+    """Damage of the metrics, events, summary and manifest, compared with each other."""
     checkpoints: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     """Software and starting weights, of the newest checkpoint."""
     metrics: GrowingFile = field(init=False)
     events: GrowingFile = field(init=False)
     _files: dict[str, StampedFile] = field(init=False)
+    _verify_after: float | None = 0.0
+    """When to verify the files again; None: once they have changed."""
 
     def __post_init__(self) -> None:
         results = self.path / "results"
@@ -108,6 +117,7 @@ class RunReader:
             "summary": StampedFile(results / "summary.json"),
             "monitor": StampedFile(results / RESULTS_FILE),
             "checkpoints": StampedFile(self.path / "checkpoints"),
+            "manifest": StampedFile(results / "rollouts" / MANIFEST),
         }
 
     @property
@@ -124,16 +134,34 @@ class RunReader:
         is_active = is_being_written(self.path)
         changed |= is_active != self.is_active
         self.is_active = is_active
+        changed |= self._verify(changed)
         self.version += changed
         return changed
 
-    def _load_config(self) -> None:
-        config, self.config_problem = read_run_config(self.path)
-        self.set_config(config, read_config_text(self.path))
+    def _verify(self, changed: bool) -> bool:
+        """Verify the files if they have changed, of a run that is training not more often than every
+        `VERIFY_SECONDS`; returns whether the damage changed."""
+        now = time.monotonic()
+        if changed and self._verify_after is None:
+            self._verify_after = now
+        if self._verify_after is None or (self.is_active and now < self._verify_after):
+            return False
+        self._verify_after = now + VERIFY_SECONDS if self.is_active else None
+        previous = self.verified
+        try:
+            state = read_newest_state(self.path / "checkpoints")
+            found = [*verify_curves(self.path, state), *verify_manifest(self.path, state)]
+            self.verified = [asdict(item) for item in found]
+        except GlasshouseError as error:
+            self.verified = [{"file": "results", "problem": str(error), "remedy": ""}]
+        return self.verified != previous
 
-    def set_config(self, config: dict[str, Any], text: str) -> None:
-        self.config, self.config_text = config, text
-        self.monitors, self.notes = make_text_monitors(config)
+    def _load_config(self) -> None:
+        self.config, self.config_text, self.config_problem = read_run_config(self.path)
+        self.monitors, self.notes = make_text_monitors(self.config)
+
+    def _load_manifest(self) -> None:
+        """Its content is read by the index; here it is only verified."""
 
     def _load_summary(self) -> None:
         self.summary, self.summary_problem = None, ""
@@ -151,7 +179,7 @@ class RunReader:
 
     def _load_checkpoints(self) -> None:
         self.checkpoints = list_checkpoint_steps(self.path)
-        self.versions = read_versions(self.path, self.checkpoints)
+        self.versions = read_versions(self.path)
 
     # --- what the page shows ---------------------------------------------------------------
 
@@ -165,7 +193,7 @@ class RunReader:
 
     def describe(self, since: int = -1) -> dict[str, Any]:
         """Everything about the run; metrics only of steps after `since`."""
-        steps = int(config_value(self.config, "steps", 0) or 0)
+        steps = whole_number(config_value(self.config, "steps"))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
         evaluations = load_evaluation_rows(self.events.rows)
         return {
@@ -199,21 +227,14 @@ class RunReader:
         check = f"{shell_command(['glasshouse', 'check', self.path])} says what is lost."
         items = [
             ("config.yaml", self.config_problem),
-            (
-                "results/summary.json",
-                self.summary_problem and f"is damaged: {self.summary_problem}",
-            ),
             ("results/monitor.json", self.monitor_problem and "is damaged"),
-            *(
-                (f"results/{file.path.name}", describe_lines(file))
-                for file in (self.metrics, self.events)
-            ),
         ]
-        return [
+        own = [
             {"file": file, "problem": problem, "remedy": check}
             for file, problem in items
             if problem
         ]
+        return [*own, *self.verified]
 
     def _marks(self) -> Iterator[dict[str, Any]]:
         for event in self.events.rows:
@@ -247,7 +268,7 @@ class RunReader:
 def read_overview(location: RunLocation) -> dict[str, Any]:
     """One line of the list of runs. Reads a sample of the metrics, so that many runs are quick."""
     path = location.path
-    config, problem = read_run_config(path)
+    config, _, problem = read_run_config(path)
     metrics = path / "results" / "metrics.jsonl"
     rows, count, is_damaged = read_sample(metrics, "step", SPARK_POINTS)
     events = read_selected_events(path / "results" / "events.jsonl", (*PHASE_EVENTS, "evaluation"))
@@ -259,7 +280,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         monitor = read_monitor_results(path / "results")
     except RunDataError as error:
         damage.append(str(error))
-    steps = int(config_value(config, "steps", 0) or 0)
+    steps = whole_number(config_value(config, "steps"))
     status = find_status(events, summary, is_being_written(path))
     evaluations = load_evaluation_rows(events)
     measures = collect_measures(evaluations, monitor)
@@ -282,6 +303,11 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "monitorability": {"id": headline, **measures[headline]} if headline else None,
         "damage": damage,
     }
+
+
+def whole_number(value: Any) -> int:
+    """0 for what is not a number of steps: a file may hold anything."""
+    return value if isinstance(value, int) else 0
 
 
 # --- parts -----------------------------------------------------------------------------------
@@ -336,15 +362,6 @@ def describe_event(event: Row) -> str:
         if name not in hidden and value is not None
     ]
     return ", ".join(parts)
-
-
-def describe_lines(file: GrowingFile) -> str:
-    if file.problem:
-        return f"cannot be read: {file.problem}"
-    if not file.damaged:
-        return ""
-    listed = ", ".join(map(str, file.damaged[:5])) + (", …" if len(file.damaged) > 5 else "")
-    return f"is damaged in line {listed}"
 
 
 def read_selected_events(path: Path, names: Sequence[str]) -> list[Row]:
