@@ -1,7 +1,7 @@
 """Damages run directories at random and checks that no command gives a wrong result in silence.
 
     python -m proofs.bit_flips --flips 1000 --truncations 300
-    python -m proofs.bit_flips --part 2/8                  the second of eight parts of the same cases
+    python -m proofs.bit_flips --part 2/8 --slow-every 10  the second of eight parts of the same cases
 
 Each case copies a finished or an unfinished run, flips one bit or cuts one file short, and runs every
 command that reads a run (proofs/run_commands.py), in this process. The outcome of each command must be
@@ -41,11 +41,11 @@ from proofs.run_commands import (
 )
 
 OVERRIDES = ("steps=4", "checkpoints.every=2", "evaluate.every=2", "checkpoints.save_best=false")
-SLOW_EVERY = 20
-"""Slow commands run after every 20th case."""
 IGNORED = {".lock", "report.html", "id"}
 """Files that no command reads results from."""
-NAMED = re.compile(r"damage|checksum|cannot be|is not valid|error:|not a run|starts over|differs")
+NAMED = re.compile(
+    r"damage|checksum|cannot be|is not valid|error:|not a run|starts over|differs|has lost|incomplete"
+)
 
 
 def find_fault(name: str, outcome: Outcome, expected: Outcome) -> str:
@@ -56,7 +56,7 @@ def find_fault(name: str, outcome: Outcome, expected: Outcome) -> str:
         return "traceback"
     if (outcome.code, outcome.output) == (expected.code, expected.output):
         return ""
-    if NAMED.search(outcome.errors) or (name == "check" and "damage" in outcome.output):
+    if NAMED.search(outcome.output if name == "check" else outcome.errors):
         return ""
     if name == "checkpoints" and outcome.code == 1:
         return ""
@@ -95,10 +95,16 @@ def make_runs(scratch: Path) -> dict[str, Path]:
 
 
 def check_damage(
-    scratch: Path, flips: int, cases: Collection[int], *, seed: int, names: Collection[str]
+    scratch: Path,
+    flips: int,
+    cases: Collection[int],
+    *,
+    seed: int,
+    names: Collection[str],
+    slow_every: int,
 ) -> list[str]:
     """Damage a copy of a run for each case and run the commands; returns the faults. Cases from
-    `flips` on are truncations."""
+    `flips` on are truncations. Slow commands run after every `slow_every`-th case."""
     runs = make_runs(scratch)
     faults, counts = list[str](), Counter[str]()
     work = scratch / "work" / "run"  # always at this path, so that outputs can be compared
@@ -116,7 +122,7 @@ def check_damage(
         file = rng.choice(list_files(work))
         damage = (flip_bit if number < flips else cut_short)(file, rng)
         case = f"{kind} {file.relative_to(work)} {damage}"
-        selected = [n for n in names if n not in SLOW_COMMANDS or number % SLOW_EVERY == 0]
+        selected = [n for n in names if n not in SLOW_COMMANDS or number % slow_every == 0]
         for name, outcome in run_commands(work, selected).items():
             fault = find_fault(name, outcome, expected[kind][name])
             if fault:
@@ -148,13 +154,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=parse_part, default=(1, 1), metavar="K/N")
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument(
+        "--slow-every", type=int, default=1, metavar="N", help=", ".join(SLOW_COMMANDS)
+    )
     args = parser.parse_args(arguments)
     number, total = args.part
     cases = range(number - 1, args.flips + args.truncations, total)
     flips = sum(case < args.flips for case in cases)
     print(f"part {number} of {total}: {flips} bit flips and {len(cases) - flips} truncations")
     with tempfile.TemporaryDirectory() as scratch:
-        faults = check_damage(Path(scratch), args.flips, cases, seed=args.seed, names=args.only)
+        faults = check_damage(
+            Path(scratch), args.flips, cases, seed=args.seed, names=args.only,
+            slow_every=args.slow_every,
+        )  # fmt: skip
     return 1 if faults else 0
 
 

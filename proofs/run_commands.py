@@ -32,8 +32,8 @@ from proofs.resume import SMALL, load_result
 CPU_LIMIT = 60
 WALL_LIMIT = 900
 """Long, so that other processes on the machine do not make a command look as if it hung."""
-SLOW_COMMANDS = ("plan",)
-"""Commands that take seconds; the proof runs them after some of the cases only."""
+SLOW_COMMANDS = ("figure", "plan", "measure", "monitor")
+"""Commands that take most of the time of the proof."""
 TRACEBACK, HANG = -1, -2
 """Exit codes of a command that raised, and of one that exceeded a limit."""
 

@@ -14,6 +14,8 @@ import pytest
 
 from glasshouse.cli import main
 from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
+from glasshouse.view.discovery import RunLocation
+from glasshouse.view.run_reader import RunReader
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
@@ -56,6 +58,7 @@ def test_every_printed_command_runs(
         printed += capsys.readouterr().out
     assert main(["monitor", NAME, "--ends", "--problems", "4"]) == 0
     printed += capsys.readouterr().out
+    printed += "\n".join(commands_of_the_page())
     commands = [list(c) for c in dict.fromkeys(map(tuple, find_commands(printed)))]
     assert {command[0] for command in commands} >= {"eval", "rollouts", "resume", "report"}
     for command in commands:
@@ -63,6 +66,27 @@ def test_every_printed_command_runs(
         code = main(command)
         error = capsys.readouterr().err
         assert code == 0 or "No rollouts" in error, (command, error)
+
+
+def commands_of_the_page() -> list[str]:
+    """The commands that `glasshouse view` and the report show, with the path that the test uses."""
+    reader = RunReader(RunLocation("a run", Path(NAME)))
+    reader.refresh()
+    return list(reader.describe()["commands"].values())
+
+
+def test_a_damaged_run_is_named_with_commands_that_can_be_pasted(
+    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(trained[0], tmp_path / "it's a run")
+    (run / "results" / "summary.json").unlink()
+    assert main(["check", str(run)]) == 1
+    printed = capsys.readouterr().out
+    assert shlex.join(["glasshouse", "resume", str(run)]) in printed
+    model = run / "checkpoints" / "step-000002" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert main(["eval", str(model.parent)]) == 2
+    assert shlex.join(["glasshouse", "checkpoints", str(run)]) in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_evaluated_like_its_run(

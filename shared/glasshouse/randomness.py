@@ -21,7 +21,9 @@ def key(*parts: Part) -> int:
     Example: `key("noise", 0, 12, "12*345", 3)`
     """
     text = "\x1f".join(f"{type(p).__name__}:{p}" for p in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )
 
 
 def stream(*parts: Part) -> random.Random:

@@ -1,8 +1,11 @@
 """`glasshouse measure`: rollouts of other trainers, in their own files."""
 
+import gzip
 import json
 import math
+import os
 import random
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ import zstandard
 import glasshouse
 from glasshouse.cli import main
 from glasshouse.errors import MonitorError, RolloutFileError
-from glasshouse.external_rollouts import collecting, measuring
+from glasshouse.external_rollouts import collecting, measuring, reading
 from glasshouse.external_rollouts.collecting import Cell, ScoredRollout
 from glasshouse.external_rollouts.fields import FieldMapping
 from glasshouse.external_rollouts.formats import detect_format
@@ -325,6 +328,55 @@ def test_bad_files(tmp_path):
         check_error(tmp_path, tmp_path / name, name)
     (tmp_path / "f.bin").write_bytes(b"")
     check_error(tmp_path, tmp_path / "f.bin", "f.bin", ".parquet")
+
+
+def test_a_file_that_is_cut_off_is_refused_and_not_measured_in_part(tmp_path):
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in make_rows(3000))
+    for name, data in (
+        ("a.jsonl.zst", zstandard.compress(lines)),
+        ("b.jsonl.gz", gzip.compress(lines)),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert len(list(iter_rows(tmp_path / name))) == 3000
+        (tmp_path / name).write_bytes(data[:-9])
+        check_error(tmp_path, tmp_path / name, "damaged")
+    frames = zstandard.compress(lines[: len(lines) // 2]) + zstandard.compress(
+        lines[len(lines) // 2 :]
+    )
+    (tmp_path / "a.jsonl.zst").write_bytes(frames)
+    assert len(list(iter_rows(tmp_path / "a.jsonl.zst"))) == 3000
+
+
+def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "big.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/a.json", b'"' + b"a" * 100_000 + b'"')
+    check_error(tmp_path, tmp_path / "big.eval", "longer than 1,000 bytes")
+    data = bytearray((tmp_path / "big.eval").read_bytes())
+    entry = data.find(b"PK\x01\x02")
+    for name, changes in (
+        ("method.eval", {8: 77, entry + 10: 77}),
+        ("locked.eval", {6: 1, entry + 8: 1}),
+    ):
+        changed = bytearray(data)
+        for position, value in changes.items():
+            changed[position] = value
+        (tmp_path / name).write_bytes(changed)
+        check_error(tmp_path, tmp_path / name, name)
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    check_error(tmp_path, tmp_path / "fifo.jsonl", "not", "regular file")
+
+
+def test_hostile_names_are_drawn_and_written(tmp_path, capsys):
+    names = ["$\\frac{", "\x1b[2J\u202e", "\ud800"]
+    rows = [{**row, "checkpoint": name} for name in names for row in make_rows(8)]
+    rows = [{**row, "group": n, "id": n} for n, row in enumerate(rows)]
+    file, out = write(tmp_path, rows), tmp_path / "out"
+    assert main(["measure", str(file), "--monitor", "rule:$\\x=x", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert json.loads((out / "measures.json").read_text())["rollouts"] == 24
+    assert main(["measure", str(file), "--out", str(file)]) == 2
 
 
 def test_one_row_and_one_label(tmp_path, capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,33 @@ def test_times_of_a_run_of_another_model_are_refused(
     monkeypatch.setattr(step_time, "load_run_config", lambda run: load_config([], ["model=a/b"]))
     with pytest.raises(ConfigError, match="a/b"):
         plan_run(load_config([], SMALL), run=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [], {"model_type": "llama", "hidden_size": -5}, {"model_type": "llama", "num_attention_heads": 0},
+        {"model_type": "llama", "num_hidden_layers": 10**9}, {"model_type": "llama", "hidden_size": "x"},
+    ],
+)  # fmt: skip
+def test_hostile_model_configurations_are_refused(
+    content: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert main(["plan", CONFIG, f"model={tmp_path}", *SMALL, "--gpu", "1x24GB"]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_names_are_printed_as_text(bare_folder: Path, tmp_path: Path, capsys) -> None:
+    folder = shutil.copytree(bare_folder, tmp_path / "m[b]\x1b[2J\u202e")
+    config = tmp_path / "[b]"
+    os.mkfifo(config)
+    assert main(["plan", str(config)]) == 2
+    assert "not a regular file" in capsys.readouterr().err
+    assert (
+        main(["plan", CONFIG, f"model={folder}", *SMALL, "--gpu", "1x24GB", "--prompt-tokens", "5"])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\\x1b[2J\\u202e" in printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,10 @@ def test_recipe_file(tmp_path: Path) -> None:
         (["--recipe", "mock", "learn.kl_coef=1"], "learn.kl_coef"),
         (["--recipe", "mock", "learn.lora_rank=2", "learn.lora_targets=[q_prj]"], '"q_proj"'),
         (["--recipe", "mock", "device=cuda:9"], "cuda:9"),
-        (["--recipe", "mock", "--batch-size", "0"], "batch-size"),
+        (["--recipe", "mock", "--batch-size", "0"], "--batch-size"),
+        (["--recipe", "mock", "--batch-size", "1000000000000"], "--batch-size"),
+        (["--recipe", "fifo.yaml"], "regular file"),
+        (["--recipe", "empty.yaml"], "mixture"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_model(
@@ -167,6 +171,8 @@ def test_bad_input_is_one_sentence_and_leaves_no_model(
     Path("mode.yaml").write_text(RECIPE.replace("modes: {direct", "modes: {dirct"))
     Path("share.yaml").write_text(RECIPE.replace("guess: 0.5", "guess: 0"))
     Path("task.yaml").write_text(RECIPE.replace("arithmetic", "arithmetik"))
+    Path("empty.yaml").write_text("")
+    os.mkfifo("fifo.yaml")
     assert main(["sft", mock, "--out", "out", "--quiet", *arguments]) == 2
     message = capsys.readouterr().err
     assert named in message
@@ -185,3 +191,44 @@ def test_other_settings_do_not_continue_a_training_and_a_finished_one_is_not_ove
     with pytest.raises(glasshouse.GlasshouseError, match="exists"):
         train(out)
     assert finished.exists()
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing_and_damaged_settings_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--recipe", "mock", "--out", str(tmp_path / "out"), "--quiet", "steps=1"]
+    assert main(["sft", str(tmp_path / "none"), *arguments]) == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out.training").mkdir()
+    (tmp_path / "out.training" / "settings.json").write_text("[]")
+    assert main(["sft", MOCK, *arguments]) == 2
+    assert "settings.json is damaged" in capsys.readouterr().err
+
+
+def test_printed_commands_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "it's \x1b[2J\u202e [b]")
+    command = ["sft", MOCK, "--recipe", "mock", "--out", out, "--batch-size", "2", "steps=1"]
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["glasshouse", *command])
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", interrupt)
+        assert main(command) == 130
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    shown = printed.err.split("continue with: ")[1].strip()
+    assert split_in_bash(shown) == ["glasshouse", *command]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.strip().rpartition("use it with ")[2]
+    assert split_in_bash(shown) == [f"model={out}"]
+
+
+def split_in_bash(command: str) -> list[str]:
+    """What bash passes to a program."""
+    script = f"printf '%s\\0' {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]

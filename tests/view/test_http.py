@@ -166,6 +166,8 @@ def test_user_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "file").write_text("")
     assert main(["view", str(tmp_path / "file")]) == 2
     assert main(["view", str(tmp_path), "--port", "70000"]) == 2
+    for host in ("999.1.1.1", "a\x1b\u202e", "x" * 300):
+        assert main(["view", str(tmp_path), "--host", host, "--port", "0"]) == 2
 
 
 def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(

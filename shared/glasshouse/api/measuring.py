@@ -16,6 +16,7 @@ from glasshouse.monitors import Monitor, RuleMonitor, Scope, StepVerifier, load_
 from glasshouse.monitors.factory import MONITOR_KINDS as registered
 from glasshouse.monitors.factory import make_registered_monitor
 from glasshouse.plugins import describe_missing, find_missing, list_plugins
+from glasshouse.store.atomic_files import check_output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,7 @@ __all__ = [
     "FORMATS",
     "MeasureReport",
     "MeasuredCell",
+    "check_output_folder",
     "measure",
     "parse_monitor",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from glasshouse.config import Config, merge_layers, resolve_layers
 from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.text import terminal_safe
 
 __all__ = ["SftResult", "sft"]
 
@@ -21,6 +22,8 @@ DEFAULTS = {
     "learn.lr_schedule": "cosine",
 }
 LORA_LEARNING_RATE = 2e-4
+MAX_BATCH_SIZE, MAX_STEPS = 100_000, 10_000_000
+"""As for data.groups_per_step and steps of a run."""
 USED_KEYS = {
     "steps", "seed", "device", "dtype", "threads", "chat",
     *(
@@ -73,9 +76,14 @@ def sft(
     from glasshouse.supervised.trainer import train_on_demonstrations
 
     config = resolve_settings(model, overrides)
-    for option, value in (("batch_size", batch_size), ("save_every", save_every)):
-        if value < 1:
-            raise ConfigError(f"{option.replace('_', '-')} is {value}; it must be at least 1.")
+    for option, value, most in (
+        ("--batch-size", batch_size, MAX_BATCH_SIZE),
+        ("--save-every", save_every, MAX_STEPS),
+    ):
+        if not 1 <= value <= most:
+            raise ConfigError(f"{option} is {value}; it must be between 1 and {most:,}.")
+    if "\0" in str(out):
+        raise ConfigError(f"--out {out} contains a NUL character.")
     loaded = load_recipe(recipe, steps=config.steps, batch_size=batch_size, seed=config.seed)
     started, losses = time.monotonic(), [math.nan]
     with _Progress(config, batch_size, Path(out), enabled=progress) as display:
@@ -134,7 +142,7 @@ class _Progress:
 
     def __enter__(self) -> _Progress:
         if self.enabled:
-            self.console.print(self.title, soft_wrap=True, markup=False)
+            self.console.print(terminal_safe(self.title), soft_wrap=True, markup=False)
         self.progress.start()
         self.task = self.progress.add_task("train", total=self.steps, loss="")
         return self

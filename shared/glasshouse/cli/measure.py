@@ -205,12 +205,14 @@ def _monitor(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> None:
     from glasshouse.api import terminal
-    from glasshouse.api.measuring import measure, parse_monitor
+    from glasshouse.api.measuring import check_output_folder, measure, parse_monitor
     from glasshouse.config import import_modules
     from glasshouse.console import make_console
     from glasshouse.text import terminal_safe, terminal_safe_json
 
     import_modules(args.imports)
+    if args.out:
+        check_output_folder("--out", Path(args.out))  # before minutes of measuring
     monitors: list[Any] = [parse_monitor(text) for text in args.monitor]
     if args.judge:
         cache = Path(args.out or ".glasshouse") / "judge"

@@ -59,6 +59,7 @@ def _plan(args: argparse.Namespace) -> None:
     from glasshouse.api.planning import plan_run
     from glasshouse.config import load_config
     from glasshouse.console import make_console
+    from glasshouse.text import terminal_safe
 
     result = plan_run(
         load_config([args.config], args.overrides), gpu=args.gpu,
@@ -71,22 +72,25 @@ def _plan(args: argparse.Namespace) -> None:
     console = make_console()
     console.print(_memory_table(result))
     for sentence in _sentences(result):
-        console.print(sentence, markup=False)
+        console.print(terminal_safe(sentence), markup=False)
     if result.layout.fits:
         print(f"\n# suggested layout; paste into the config file\n{result.layout.lines()}", end="")
 
 
 def _memory_table(result: Plan) -> Table:
     from rich.table import Table
+    from rich.text import Text
+
+    from glasshouse.text import terminal_safe
 
     device = result.device
-    table = Table(
-        title=f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
+    title = (
+        f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
         f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable\n"
         f"prompts of {result.prompt_tokens} tokens, completions of {result.completion_tokens:.0f}; "
-        "peak memory of the configuration as it is, in GB",
-        title_justify="left",
+        "peak memory of the configuration as it is, in GB"
     )
+    table = Table(title=Text(terminal_safe(title)), title_justify="left")
     table.add_column("part")
     columns = [(process, phase) for process in result.processes for phase in process.phases]
     for process, phase in columns:

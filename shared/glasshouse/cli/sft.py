@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from typing import Any
 
 from glasshouse.cli.parser import add_command, add_imports
-from glasshouse.text import terminal_safe
+from glasshouse.text import shell_command, terminal_safe
 
 
 def add_commands(commands: Any) -> None:
@@ -59,13 +58,10 @@ def _sft(args: argparse.Namespace) -> int:
             batch_size=args.batch_size, save_every=args.save_every, progress=not args.quiet,
         )  # fmt: skip
     except KeyboardInterrupt:
-        command = shlex.join(["glasshouse", *sys.argv[1:]])
-        print(terminal_safe(f"interrupted; continue with: {command}"), file=sys.stderr)
+        command = shell_command(["glasshouse", *sys.argv[1:]])
+        print(f"interrupted; continue with: {command}", file=sys.stderr)
         return 130
     if not args.quiet:
-        print(
-            terminal_safe(
-                f"written to {result.path}; use it with model={shlex.quote(str(result.path))}"
-            )
-        )
+        use = shell_command([f"model={result.path}"])
+        print(f"written to {terminal_safe(str(result.path))}; use it with {use}")
     return 0

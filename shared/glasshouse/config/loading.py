@@ -95,6 +95,9 @@ def merge_layers(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[st
 def read_yaml_file(file: Path) -> dict[str, Any]:
     """Reads a YAML file whose top level is a mapping."""
     try:
+        if not file.is_file() and file.exists():  # opening a FIFO would wait forever
+            what = "a folder" if file.is_dir() else "not a regular file"
+            raise ConfigError(f"The config file {file} is {what}. Name a YAML file.")
         with open(file, "rb") as stream:
             data = stream.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:

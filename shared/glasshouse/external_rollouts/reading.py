@@ -14,8 +14,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ Report = Callable[[float], None]
 """Called with the share of the source that is read."""
 BATCH_ROWS = 1024
 MAX_LINE_BYTES = 64_000_000
+ZSTD_READ_BYTES = 4096
+"""Compressed bytes that are decompressed at once; they may hold 30,000 times as many."""
 JSONL = (".jsonl", ".ndjson", ".jsonl.zst", ".jsonl.gz", ".ndjson.zst", ".ndjson.gz")
 ZIP_ZSTD = 93
 """Inspect compresses with zstd, which Python's zipfile cannot read before version 3.14."""
@@ -51,6 +55,8 @@ def list_files(path: Path) -> list[Path]:
     """The files of a source; the run directory itself for a Glasshouse run."""
     if not path.exists():
         raise RolloutFileError(f"{path} does not exist.")
+    if not path.is_file() and not path.is_dir():
+        raise RolloutFileError(f"{path} is neither a regular file nor a folder.")
     if path.is_file():
         if _kind(path) == "":
             raise RolloutFileError(
@@ -102,18 +108,16 @@ def _iter_jsonl(file: Path, report: Report) -> Iterator[Row]:
     with open(file, "rb") as raw:
         stream: Any = raw
         if file.name.lower().endswith(".zst"):
-            stream = io.BufferedReader(
-                zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            )
+            stream = io.BufferedReader(ZstdFrames(raw))
         elif file.name.lower().endswith(".gz"):
             stream = gzip.GzipFile(fileobj=raw)
         number = 0
         while True:
             try:
                 line = stream.readline(MAX_LINE_BYTES + 1)
-            except (zstandard.ZstdError, EOFError, gzip.BadGzipFile) as error:
+            except (zstandard.ZstdError, zlib.error, EOFError, gzip.BadGzipFile) as error:
                 raise RolloutFileError(
-                    f"{file}, after row {number}: the compressed data is damaged ({error})."
+                    f"{file}, after row {number}: the compressed data is damaged ({_plain(error)})."
                 ) from None
             if not line:
                 return
@@ -125,6 +129,40 @@ def _iter_jsonl(file: Path, report: Report) -> Iterator[Row]:
                 report(min(1.0, raw.tell() / size))
 
 
+class ZstdFrames(io.RawIOBase):
+    """The content of consecutive zstd frames. Unlike zstandard's reader, it raises if the last frame is
+    cut off: otherwise a part of the rollouts would be measured as if it were all of them."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw, self.pending, self.rest = raw, memoryview(b""), b""
+        self.frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.pending:
+            data = self.rest or self.raw.read(ZSTD_READ_BYTES)
+            if not data:
+                if self.frame is not None:
+                    raise EOFError("the file ends inside a frame")
+                return 0
+            self.frame = self.frame or zstandard.ZstdDecompressor().decompressobj()
+            self.pending = memoryview(self.frame.decompress(data))
+            self.rest = b""
+            if self.frame.eof:
+                self.rest, self.frame = self.frame.unused_data, None
+        count = min(len(buffer), len(self.pending))
+        buffer[:count] = self.pending[:count]
+        self.pending = self.pending[count:]
+        return count
+
+
+def _plain(error: Exception) -> str:
+    """The message of a library without its full stop: a sentence of ours goes on after it."""
+    return str(error).rstrip(". ")
+
+
 def _parse_line(line: bytes, file: Path, number: int) -> Row:
     if len(line) > MAX_LINE_BYTES:
         raise RolloutFileError(
@@ -133,7 +171,9 @@ def _parse_line(line: bytes, file: Path, number: int) -> Row:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RolloutFileError(f"{file}, row {number}: this is not JSON: {error}.") from None
+        raise RolloutFileError(
+            f"{file}, row {number}: this is not JSON: {_plain(error)}."
+        ) from None
     if not isinstance(row, dict):
         raise RolloutFileError(
             f"{file}, row {number}: this is a {type(row).__name__}; each line must be an object."
@@ -151,8 +191,8 @@ def _iter_parquet(file: Path, report: Report) -> Iterator[Row]:
             yield from batch.to_pylist()
             done += batch.num_rows
             report(done / total)
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise RolloutFileError(f"{file} cannot be read as Parquet: {error}.") from None
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise RolloutFileError(f"{file} cannot be read as Parquet: {_plain(error)}.") from None
 
 
 def _iter_arrow(file: Path, report: Report) -> Iterator[Row]:
@@ -165,9 +205,9 @@ def _iter_arrow(file: Path, report: Report) -> Iterator[Row]:
                 for start in range(0, batch.num_rows, BATCH_ROWS):
                     yield from batch.slice(start, BATCH_ROWS).to_pylist()
                 report(min(1.0, source.tell() / size))
-    except (arrow.ArrowInvalid, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise RolloutFileError(
-            f"{file} cannot be read as a Hugging Face dataset: {error}."
+            f"{file} cannot be read as a Hugging Face dataset: {_plain(error)}."
         ) from None
 
 
@@ -180,12 +220,23 @@ def _iter_inspect(file: Path, report: Report) -> Iterator[Row]:
                 data = (
                     _read_zstd_member(raw, info)
                     if info.compress_type == ZIP_ZSTD
-                    else archive.read(info)
+                    else _read_member(archive, info)
                 )
                 yield _parse_line(data, file, number)
                 report(number / len(samples))
-    except (zipfile.BadZipFile, zstandard.ZstdError, struct.error) as error:
-        raise RolloutFileError(f"{file} is not an Inspect log, or is damaged: {error}.") from None
+    except (
+        zipfile.BadZipFile, zstandard.ZstdError, zlib.error, lzma.LZMAError, struct.error, EOFError,
+        NotImplementedError, RuntimeError,
+    ) as error:  # fmt: skip  # the last two: unknown compression, encryption
+        raise RolloutFileError(
+            f"{file} is not an Inspect log, or is damaged: {_plain(error)}."
+        ) from None
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """A file of the archive, of which no more is unpacked than a line may hold."""
+    with archive.open(info) as member:
+        return member.read(MAX_LINE_BYTES + 1)
 
 
 def _read_zstd_member(raw: Any, info: zipfile.ZipInfo) -> bytes:
@@ -198,8 +249,12 @@ def _read_zstd_member(raw: Any, info: zipfile.ZipInfo) -> bytes:
 
 
 def _iter_run(run: Path) -> Iterator[Row]:
+    from glasshouse.store.checkpoints import read_newest_state
     from glasshouse.store.rollout_reader import read_rollouts
+    from glasshouse.store.verify import verify_manifest
 
+    for damage in verify_manifest(run, read_newest_state(run / "checkpoints")):
+        raise RolloutFileError(f"{run}: {damage}")
     yield from read_rollouts(run)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -36,7 +37,10 @@ BASES_FOLDER = POCKET_FOLDER.parent / "bases"
 STATE_FILE, LEARNER_FILES = "state.json", "learner*.safetensors"
 """What a checkpoint holds besides the model; a checkpoint always has checksums."""
 
-LOADING_ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
+LOADING_ERRORS = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, ImportError, RuntimeError,
+    SafetensorError, StrictDataclassError,
+)  # fmt: skip
 """What transformers raises for a folder or a hub name that it cannot load."""
 
 transformers_logging.set_verbosity_error()

@@ -20,6 +20,16 @@ MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TEMPLATE_BYTES = 1_000_000
 MAX_TEMPLATE_SECONDS = 5
 MAX_TEMPLATE_MEMORY = 1 << 30
+MAX_ARCHITECTURE = {
+    "num_hidden_layers": 1_000,
+    "hidden_size": 10_000_000,
+    "intermediate_size": 10_000_000,
+    "head_dim": 10_000_000,
+    "num_attention_heads": 100_000,
+    "num_experts": 100_000,
+    "num_local_experts": 100_000,
+    "vocab_size": 100_000_000,
+}
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "glasshouse.json")
 SAMPLE_CHAT = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1?"}]
 
@@ -41,6 +51,17 @@ def check_json_files(folder: Path) -> None:
             raise ModelError(
                 f'"{file}" holds a {type(content).__name__} instead of an object with keys. Copy the '
                 "model again."
+            )
+
+
+def check_architecture(config: Any, source: str) -> None:
+    """Raises if a model's configuration asks for more than any model has: building it would take hours."""
+    text = config.get_text_config()
+    for name, most in MAX_ARCHITECTURE.items():
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > most:
+            raise ModelError(
+                f'"{source}" has {name} {value:,} in its config.json; at most {most:,}.'
             )
 
 

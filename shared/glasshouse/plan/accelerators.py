@@ -112,8 +112,8 @@ def _normalize(name: str) -> str:
 def _unknown(text: str) -> ConfigError:
     name = text.rpartition("x")[2].strip()
     return ConfigError(
-        f'--gpu: "{text}" is unknown.{did_you_mean(name, LISTED)} Write a number of GPUs and their memory or '
-        f"name, as in 1x24GB or 8xH100. Names: {', '.join(LISTED)}."
+        f'--gpu: "{text}" is unknown. Write a number of GPUs and their memory or name, as in 1x24GB or '
+        f"8xH100.{did_you_mean(name, LISTED)}"
     )
 
 

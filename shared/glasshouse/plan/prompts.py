@@ -17,6 +17,7 @@ from glasshouse.models.policy import (
     loading_error,
     locate_model,
 )
+from glasshouse.models.validation import check_architecture, check_json_files
 
 SAMPLED = 8
 
@@ -25,10 +26,14 @@ def read_model_config(name: str) -> Any:
     """transformers' configuration of a model. For a plan a folder with only a config.json is enough."""
     path = Path(name).expanduser()
     folder = path if is_bare_config(name) else locate_model(name)
+    if folder is not None:
+        check_json_files(folder)
     try:
-        return AutoConfig.from_pretrained(str(folder or name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(str(folder or name), trust_remote_code=False)
     except LOADING_ERRORS as error:
         raise loading_error(name, folder, error) from None
+    check_architecture(config, name)
+    return config
 
 
 def is_bare_config(name: str) -> bool:

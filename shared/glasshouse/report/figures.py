@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from glasshouse.errors import RunError
 from glasshouse.extras import install_command
+from glasshouse.text import terminal_safe
 
 INK = "#010203"
 COLOURS = tuple(f"#0102{number:02x}" for number in range(4, 14))
@@ -68,6 +69,12 @@ def style_axes(axis: Any, title: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(INK)
     axis.spines[["left", "bottom"]].set_alpha(0.4)
+
+
+def escape_mathtext(text: str) -> str:
+    """Text that matplotlib does not parse as a formula, with control characters escaped."""
+    lines = (terminal_safe(line) for line in text.split("\n"))
+    return "\n".join(lines).replace("$", r"\$")
 
 
 def to_svg(figure: Any, description: str) -> Markup:

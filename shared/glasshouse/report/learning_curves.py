@@ -32,7 +32,7 @@ def plot_learning_curves(
 ) -> Any:
     """A thin line per run and a thick one for their mean; held-out accuracy as dots. Returns the
     matplotlib figure; with `out`, it is also written to that file. `warn` receives what is damaged."""
-    from glasshouse.report.figures import new_figure
+    from glasshouse.report.figures import escape_mathtext, new_figure
 
     if out is not None:
         check_output_file("--out", out, IMAGE_SUFFIXES)
@@ -63,7 +63,9 @@ def plot_learning_curves(
     axes[0].set_ylim(0, 1.02)
     kind = "sampled" if measure == HEADLINE_ACCURACY else "greedy"
     axes[0].set_title(f"training samples (lines), held out, {kind} (dots)", fontsize=9, loc="left")
-    axes[1].set_title(title or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left")
+    axes[1].set_title(
+        escape_mathtext(title) or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left"
+    )
     if out is not None:
         figure.savefig(out, dpi=130)
     return figure

@@ -15,7 +15,7 @@ from glasshouse.external_rollouts.measure import MeasuredCell, MeasureReport
 from glasshouse.external_rollouts.scoring import FIT_TENTHS
 from glasshouse.measures.registry import lookup
 from glasshouse.report.html import render_page
-from glasshouse.store.atomic_files import write_json, write_text
+from glasshouse.store.atomic_files import check_output_folder, write_json, write_text
 from glasshouse.text import count_noun, terminal_safe
 
 MAX_CURVES = 6
@@ -23,6 +23,7 @@ MAX_CURVES = 6
 
 def write_measure_report(report: MeasureReport, folder: Path) -> Path:
     """Write measures.json and report.html; returns the page."""
+    check_output_folder("--out", folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "measures.json", report.as_dict())
     page = folder / "report.html"
@@ -175,13 +176,14 @@ def _draw_curves(report: MeasureReport) -> list[Markup]:
             continue
         if len(drawn) == MAX_CURVES:
             break
-        label = lookup(name).label_with_unit
-        figure, axis = figures.new_axes(label)
+        label = terminal_safe(lookup(name).label_with_unit)
+        figure, axis = figures.new_axes(figures.escape_mathtext(label))
         for points in lines.values():
             axis.plot(
                 *zip(*points, strict=True), color=figures.COLOURS[0], marker="o", markersize=3
             )
-        axis.set_xticks(range(len(report.checkpoints)), report.checkpoints)
+        ticks = [figures.escape_mathtext(checkpoint) for checkpoint in report.checkpoints]
+        axis.set_xticks(range(len(report.checkpoints)), ticks)
         axis.set_xlabel("checkpoint")
         drawn.append(figures.to_svg(figure, f"{label} by checkpoint, a line per seed"))
     return drawn

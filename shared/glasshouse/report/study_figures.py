@@ -23,7 +23,6 @@ from glasshouse.study.analysis import Analysis, ArmCurve
 from glasshouse.study.questions import Comparison, Contrast
 from glasshouse.study.sentences import name_measure
 from glasshouse.study.verdict import Verdict
-from glasshouse.text import terminal_safe
 
 LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
@@ -143,7 +142,7 @@ def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], left: float
         [value for value, _, _ in ordered], (top - bottom) * LABEL_GAP, bottom, top
     )
     for (value, name, colour), y in zip(ordered, heights, strict=True):
-        text = escape_mathtext(name)
+        text = figures.escape_mathtext(name)
         axis.annotate(text, (x, y), color=colour, fontsize=8, va="center", annotation_clip=False)
         leader = [(left, value), (x - 0.2 * (x - left), value), (x - 0.05 * (x - left), y)]
         axis.plot(*zip(*leader, strict=True), color=colour, linewidth=0.5, alpha=0.5, clip_on=False)
@@ -200,7 +199,7 @@ def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
             )
     axis.set_yticks(
         [-row for row in range(len(answers))],
-        [escape_mathtext(_effect_label(answer.comparison)) for answer in answers],
+        [figures.escape_mathtext(_effect_label(answer.comparison)) for answer in answers],
     )
     axis.set_ylim(-len(answers) + 0.4, 0.5)
     axis.set_xlabel("effect", fontsize=8)
@@ -236,15 +235,9 @@ def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple
     lines = [shorten(line, MAX_TITLE, placeholder=" …") for line in (title, description) if line]
     figure, axis = figures.new_axes("")
     figure.set_size_inches(*size)
-    text = escape_mathtext("\n".join(lines))
+    text = figures.escape_mathtext("\n".join(lines))
     axis.set_title(text, fontsize=8.5, loc="left", color=figures.INK)
     return figure, axis
-
-
-def escape_mathtext(text: str) -> str:
-    """Text that matplotlib does not parse as a formula, with control characters escaped."""
-    lines = (terminal_safe(line) for line in text.split("\n"))
-    return "\n".join(lines).replace("$", r"\$")
 
 
 def _has_bounds(measure: str) -> bool:

@@ -13,7 +13,8 @@ from glasshouse.errors import RunError
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
+    """Replace a file atomically; a lone surrogate, which UTF-8 cannot hold, is written as its escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -47,6 +48,13 @@ def check_output_file(option: str, path: Path, suffixes: Sequence[str] = ()) -> 
         raise RunError(f"{option} {path} is a folder. Name a file in it.")
     if not path.parent.is_dir():
         raise RunError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+
+
+def check_output_folder(option: str, path: Path) -> None:
+    """Raise if the path that the user gave for a folder, or one above it, is a file."""
+    for folder in (path, *path.parents):
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{option} {path} cannot be a folder: {folder} is a file.")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -247,6 +247,15 @@ def read_checked_lines(file: Path) -> list[CheckedLine]:
     return lines
 
 
+def ends_inside_line(path: Path) -> bool:
+    """Is the last line of metrics.jsonl being written, or was it cut off by a crash?"""
+    try:
+        data = read_regular_file(path / "results" / "metrics.jsonl")
+    except OSError:
+        return False
+    return bool(data) and not data.endswith(b"\n")
+
+
 def list_numbered_runs(config: Config) -> list[Path]:
     """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
     prefix = _run_name_prefix(config)

@@ -33,6 +33,7 @@ from glasshouse.store.manifest import MANIFEST, ManifestEntry, read_manifest
 from glasshouse.store.rollout_reader import RolloutReader, find_missing_steps
 from glasshouse.store.run_directory import (
     CONFIG,
+    ends_inside_line,
     has_config_checksum,
     read_checked_lines,
     read_summary,
@@ -99,7 +100,8 @@ def verify_run(run: Path) -> RunCheck:
         "checkpoints": f"{valid} of {len(entries)} valid",
         "rollout log": f"{sum(frame.rows for frame in frames):,} rollouts in {len(frames)} frames"
         + (f"; {'; '.join(reader.unfinished)}" if reader and reader.unfinished else ""),
-        "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact",
+        "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact"
+        + ("; the last line is incomplete" if ends_inside_line(run) else ""),
     }
     return RunCheck(run, [*config_damage, *checkpoint_damage, *log_damage, *derived], contents)
 
@@ -124,7 +126,7 @@ def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
         if has_config_checksum(file):
             return load_config([file]), []
         config = load_config([file])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         reason = "is missing"
     except OSError as error:
         reason = f"cannot be read: {error}"
@@ -235,7 +237,7 @@ def verify_rollout_log(
 def verify_manifest(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     """Verify the list of rollouts without reading them, for a reader that verifies each frame itself."""
     name = f"results/rollouts/{MANIFEST}"
-    remedy = "These rollouts are not shown; glasshouse rollouts reads what is left of them."
+    remedy = "These rollouts are left out here; glasshouse rollouts reads what is left of them."
     if not has_rollout_log(run):
         return verify_rollout_log(run, state)
     reader = RolloutReader(run)

@@ -88,6 +88,8 @@ def read_mixture(file: Path) -> tuple[MixtureComponent, ...]:
         if errors[0]["type"] == "extra_forbidden":
             known = MixtureEntry.model_fields if parents else RecipeFile.model_fields
             message = f"unknown key.{did_you_mean(name, known)}"
+        elif errors[0]["type"] == "missing":
+            message = "it is missing. docs/models.md has an example."
         raise ConfigError(f"{file}: {'.'.join([*parents, name])}: {message}") from None
     components = []
     for number, entry in enumerate(content.mixture):

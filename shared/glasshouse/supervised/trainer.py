@@ -24,15 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glasshouse.checksums import read_regular_file
 from glasshouse.config import Config
-from glasshouse.errors import ConfigError, ModelError
+from glasshouse.errors import ConfigError, GlasshouseError, ModelError
 from glasshouse.learn.learner import learning_rate_factor
 from glasshouse.models import Policy, load_configured_policy, save_policy
 from glasshouse.models.packaged import seal_folder
 from glasshouse.models.policy import check_tensor, read_card
 from glasshouse.pocket.build import compute_gradients, make_batch
 from glasshouse.pocket.recipe import Recipe
-from glasshouse.store.atomic_files import write_json
+from glasshouse.store.atomic_files import write_json, write_text
 from glasshouse.store.checkpoints import (
     Snapshot,
     newest_checkpoint,
@@ -62,10 +63,17 @@ def train_on_demonstrations(
     if out.exists():
         raise ModelError(f"--out {out} exists; choose another name or delete it.")
     work = out.with_name(f"{out.name}.training")
+    settings = describe_sft_settings(config, recipe)
     with _lock(work):
-        _check_settings(work, describe_sft_settings(config, recipe))
+        _check_settings(work, settings)
         torch.set_num_threads(config.threads)
-        policy = load_configured_policy(config, training=True)
+        try:
+            policy = load_configured_policy(config, training=True)
+        except GlasshouseError:
+            if not (work / SETTINGS).exists():  # leave nothing behind for another --out
+                shutil.rmtree(work)
+            raise
+        write_json(work / SETTINGS, settings)
         policy = replace(policy, card=describe_training(read_card(config.model), recipe, config))
         optimizer = make_optimizer(policy, config)
         step = saved = _restore(work, policy, optimizer)
@@ -146,14 +154,15 @@ def describe_sft_settings(config: Config, recipe: Recipe) -> dict[str, Any]:
 
 
 def _check_settings(work: Path, settings: dict[str, Any]) -> None:
-    """Writes the settings of a new training; raises if the folder holds one with others."""
+    """Raises if the folder holds a training with other settings."""
     file = work / SETTINGS
     if not file.exists():
-        write_json(file, settings)
         return
     try:
-        saved = json.loads(file.read_text())
-    except ValueError:
+        saved = json.loads(read_regular_file(file))
+        if not isinstance(saved, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError):
         raise ModelError(f"{file} is damaged. Delete {work} to start again.") from None
     for key in settings:
         if saved.get(key) != settings[key]:
@@ -233,7 +242,7 @@ def _write_model(work: Path, policy: Policy, out: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     save_policy(policy, folder)
-    (folder / "README.md").write_text(render_training(policy.card))
+    write_text(folder / "README.md", render_training(policy.card))
     seal_folder(folder)
     os.rename(folder, out)
 

@@ -90,6 +90,12 @@ def bind_socket(host: str, port: int) -> socket.socket:
             listener.bind((host, candidate))
             listener.listen(128)  # a browser that opens the printed address at once must wait
             return listener
+        except (TypeError, UnicodeError):
+            listener.close()
+            raise RunError(f"--host {host} is not an address or a name of this machine.") from None
+        except socket.gaierror as error:
+            listener.close()
+            raise RunError(f"--host {host} cannot be used: {error.strerror}.") from None
         except OSError as error:
             listener.close()
             if candidate == candidates[-1]:
