@@ -260,16 +260,18 @@ def _lock(work: Path) -> Iterator[None]:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """Both signals raise KeyboardInterrupt, also in a process that was started with SIGINT ignored, as a
+    shell starts those in the background."""
     try:
-        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
     except ValueError:  # not the main thread: the caller handles signals
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
