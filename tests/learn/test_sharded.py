@@ -30,6 +30,7 @@ from glasshouse.store.checkpoints import Snapshot
 from glasshouse.store.tensor_shards import list_shards, read_shards
 from glasshouse.training.build import validate_config
 
+pytestmark = pytest.mark.xdist_group("sharded")  # one worker starts the ranks
 METRIC_BOUND = 2e-5
 WEIGHT_BOUND = 5e-5
 """After two steps of a learning rate of 1e-3. AdamW moves a weight by about the learning rate, however small its
