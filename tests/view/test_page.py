@@ -15,6 +15,7 @@ import torch
 from tests.view.conftest import Watched, serve
 from tests.view.example_runs import HOSTILE, log_step, make_step, open_run, write_run
 
+from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums
 from glasshouse.models import load_policy
 from glasshouse.store import RolloutFilter, RolloutReader
 from glasshouse.view import token_entropy
@@ -260,7 +261,9 @@ def test_tokens_are_tinted_by_log_probability_advantage_and_entropy(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "runs" / "run", steps=1, groups=1, samples=2)
-    shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
+    checkpoint = shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
+    checksums = {file.name: compute_checksum(file) for file in sorted(checkpoint.iterdir())}
+    (checkpoint / CHECKSUMS).write_text(format_checksums(checksums))
     row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
     model = load_policy(str(MOCK_MODEL)).model
     prompt, tokens = row["prompt_tokens"], row["tokens"]

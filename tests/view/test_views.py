@@ -338,7 +338,8 @@ def test_states_without_data_say_what_to_do(browser: Any, watched: Watched, tmp_
     warning = page.locator(".notice.warn")
     warning.wait_for()
     assert "results/metrics.jsonl" in warning.inner_text()
-    assert "glasshouse check" in warning.inner_text()
+    assert "left out" in warning.inner_text()
+    assert "everything else works" in warning.inner_text()
     page.get_by_role("heading", name="Reward").wait_for()  # the other steps are drawn
     page.goto(f"{watched.address}#/run/organism/rollouts?text=no+such+text")
     page.get_by_text("No rollout matches these filters.").wait_for()

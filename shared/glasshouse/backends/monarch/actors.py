@@ -202,7 +202,11 @@ class LearnerActor(Actor):
         """Continue from a state whose weights are in the shared file."""
         self.weights.read(state.version, trainable_tensors(self.learner.policy))
         self.learner.restore(state)
-        self._write_weights()  # adapters are in the state, not in the shared file
+
+    @endpoint
+    def publish(self) -> None:
+        """Write the weights to the shared file. No other rank may be reading them."""
+        self._write_weights()
 
     @endpoint
     def save_shards(self, folder: str) -> serialization.RemoteUserError | None:

@@ -124,6 +124,8 @@ class MonarchBackend:
         else:
             self.weights.write(state.version, trainable_tensors(self.policy))
             self.learners.call("restore", state)
+            if self.config.learn.lora_rank:  # adapters are in the state, not in the shared file
+                self.learners.call("publish")
         self._publish(state.version, 0.0)
         for supervisor in self.supervisors:  # a generator may hold other weights of that version
             supervisor.reload, supervisor.verified_version = True, None
