@@ -3,6 +3,8 @@
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import pytest
@@ -11,6 +13,9 @@ from matplotlib import pyplot
 import glasshouse
 from glasshouse.errors import ConfigError, MonitorError, RunError, TaskError
 from glasshouse.monitors import RuleMonitor
+from glasshouse.study.analysis import analyse_study
+from glasshouse.study.spec import load_study
+from glasshouse.study.table import Table
 
 SHORT = {
     "model": "models/mock", "steps": 2, "data.groups_per_step": 2, "generate.group_size": 2,
@@ -101,6 +106,17 @@ def test_plot_learning_curves(result, tmp_path):
     assert len(figure.axes) == 2
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
     assert figure._repr_png_()[1:4] == b"PNG"  # a notebook shows it
+
+
+def test_plot_study_draws_the_effects_and_a_curve_of_each_measure():
+    root = Path(__file__).resolve().parents[2]
+    study = load_study(root / "studies" / "confirmation.yaml")
+    table = Table.load(root / "docs" / "studies" / "confirmation" / "table.jsonl.zst")
+    figures = glasshouse.plot_study(SimpleNamespace(analysis=analyse_study(study, table)))
+    assert "effects" in figures
+    published = {file.stem for file in (root / "docs" / "studies" / "confirmation").glob("*.png")}
+    assert {name.removesuffix(".png") for name in figures} == published
+    assert all(figure.axes for figure in figures.values())
 
 
 def test_figures_leave_the_plots_of_the_caller_alone(result):

@@ -338,6 +338,7 @@ def test_states_without_data_say_what_to_do(browser: Any, watched: Watched, tmp_
     warning = page.locator(".notice.warn")
     warning.wait_for()
     assert "results/metrics.jsonl" in warning.inner_text()
+    assert "glasshouse check" in warning.inner_text()
     assert "left out" in warning.inner_text()
     assert "everything else works" in warning.inner_text()
     page.get_by_role("heading", name="Reward").wait_for()  # the other steps are drawn

@@ -234,7 +234,7 @@ class RunReader:
             for file, problem in items
             if problem
         ]
-        return [*own, *self.verified]
+        return [*own, *({**d, "remedy": f"{d['remedy']} {check}".strip()} for d in self.verified)]
 
     def _marks(self) -> Iterator[dict[str, Any]]:
         for event in self.events.rows:
