@@ -13,6 +13,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
+from proofs.resume import run_child
 
 from glasshouse.cli import main
 from glasshouse.cli.app import GROUPS, make_parser
@@ -243,7 +244,7 @@ def test_a_new_experiment_passes_its_own_tests() -> None:
         for file in experiment.iterdir():
             assert "example.rl" not in file.read_text()
         assert "results/" not in (experiment / "README.md").read_text()
-        process = run_process("-m", "pytest", str(experiment / "test_train.py"))
-        assert process.returncode == 0, process.stdout + process.stderr
+        tests = ["-q", "-p", "no:cacheprovider", str(experiment / "test_train.py")]
+        assert run_child(lambda: os._exit(pytest.main(tests))) == 0
     finally:
         shutil.rmtree(experiment, ignore_errors=True)

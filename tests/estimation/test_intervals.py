@@ -130,7 +130,7 @@ def test_cluster_bootstrap_covers_where_rows_of_a_problem_are_alike() -> None:
     for sim in range(sims):
         x, y, z, problem = simulate_rollouts(rng, **options)  # type: ignore[arg-type]
         statistic = e.table_statistic(contingency.disclosure, x, y, z)
-        clustered.append(e.bootstrap(statistic, [problem], key=("cover", sim), resamples=400))
+        clustered.append(e.bootstrap(statistic, [problem], key=("cover", sim), resamples=200))
         if sim < 100:
             rows = [np.arange(len(x))]
             naive.append(e.bootstrap(statistic, rows, key=("naive", sim), resamples=200))
@@ -151,10 +151,10 @@ def test_intervals_of_gmean2_and_auroc_cover_the_known_truth() -> None:
         positive = (x == 1) & (y == 1)
         scores = rng.normal(positive, 1)
         read = e.table_statistic(gmean2_of_table, x, y, z)
-        products.append(e.bootstrap(read, [problem], key=("g", sim), resamples=400))
+        products.append(e.bootstrap(read, [problem], key=("g", sim), resamples=200))
         areas.append(
             e.bootstrap(
-                e.auroc_statistic(positive, scores), [problem], key=("a", sim), resamples=400
+                e.auroc_statistic(positive, scores), [problem], key=("a", sim), resamples=200
             )
         )
         points.append((gmean.gmean2(x, y, z).gmean2.value, auroc(positive, scores).value))
@@ -178,7 +178,7 @@ def test_pooled_intervals_cover_with_eight_seeds() -> None:
         )
         levels = [seed, problem, np.arange(len(rows))]
         covered.append(
-            e.bootstrap(e.mean_statistic(rows), levels, key=("pool", sim), resamples=400)
+            e.bootstrap(e.mean_statistic(rows), levels, key=("pool", sim), resamples=200)
         )
         draws = NestedResampler([seed]).resamples(200, "plain", sim)
         means = np.concatenate([e.mean_statistic(rows)(weights) for weights in draws])

@@ -19,7 +19,7 @@ SHAPE = {
     "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300,
 }  # fmt: skip
 KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config, "gemma3": Gemma3TextConfig}
-BASE = ("data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=16",
+BASE = ("data.groups_per_step=1", "generate.group_size=2", "generate.max_tokens=16",
         "learn.microbatch_tokens=32", "evaluate.problems=0")  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from glasshouse.plan.step_time import StepTime, estimate_step_time, kv_bytes_per
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "training" / "example.rl" / "config.yaml")
-SMALL = ["data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=8",
+SMALL = ["data.groups_per_step=1", "generate.group_size=2", "generate.max_tokens=8",
          "learn.microbatch_tokens=16", "evaluate.problems=0"]  # fmt: skip
 
 

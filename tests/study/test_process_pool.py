@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from pathlib import Path
 
@@ -49,9 +50,15 @@ def run_and_kill(pool: ProcessPool, request: RunRequest) -> None:
     raise AssertionError(events)
 
 
-def test_a_worker_is_reused_after_an_error_and_saves_its_run_when_the_pool_closes(
-    tmp_path: Path,
-) -> None:
+def run_and_interrupt(pool: ProcessPool, request: RunRequest) -> None:
+    """Ctrl-C after step 3."""
+    for event in pool.run([request]):
+        if isinstance(event, StepDone) and event.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_worker_is_reused_after_an_error_and_saves_its_run_on_ctrl_c(tmp_path: Path) -> None:
+    """test_runner.py kills the process of the pool: the worker saves its run then, too."""
     with ProcessPool(1) as pool:
         with pytest.raises(RunError, match=r'^The run bad: .*"nowhere"'):
             list(pool.run([make_request(tmp_path / "bad", "model=nowhere")]))
@@ -60,9 +67,8 @@ def test_a_worker_is_reused_after_an_error_and_saves_its_run_when_the_pool_close
         [finished] = [event for event in events if isinstance(event, RunFinished)]
         assert finished.summary["steps_done"] == 1
 
-        for event in pool.run([make_request(tmp_path / "long")]):
-            if isinstance(event, StepDone) and event.step == 3:
-                break
+        with pytest.raises(KeyboardInterrupt):
+            run_and_interrupt(pool, make_request(tmp_path / "long"))
         assert pool.workers == [worker]
     summary = json.loads((tmp_path / "long" / "results" / "summary.json").read_text())
     assert summary["interrupted_at"] >= 3

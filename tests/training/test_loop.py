@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs.processes import wait_until
+from proofs.resume import start_child, wait_for
 
 from glasshouse.answers import split_completion
+from glasshouse.cli import main
 from glasshouse.config import load_config
 from glasshouse.data import Split, assign_split
 from glasshouse.errors import ConfigError, RewardError, RunError
@@ -195,23 +196,12 @@ def test_a_run_without_reward_variance_warns_with_the_cause(tmp_path: Path) -> N
 
 def test_a_signal_saves_the_last_step_and_ends_the_run(tmp_path: Path) -> None:
     """SIGTERM in a real process; test_signals.py has SIGINT."""
-    command = [sys.executable, "-m", "glasshouse", "train", *SMALL]
-    process = subprocess.Popen(
-        [*command, "steps=100000", "evaluate.problems=0", f"out={tmp_path / 'a'}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = [*SMALL, "steps=100000", "evaluate.problems=0", f"out={tmp_path / 'a'}"]
+    process = start_child(lambda: os._exit(main(["train", *arguments])))
     log = tmp_path / "a" / "results" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
+    wait_until(lambda: log.exists() and log.read_text().count("\n") >= 2)
+    os.kill(process, signal.SIGTERM)
+    assert wait_for(process) == 130
     summary = json.loads((tmp_path / "a" / "results" / "summary.json").read_text())
     assert summary["interrupted_at"] == len(read_metrics(tmp_path / "a"))
     assert Path(summary["checkpoint"], "model.safetensors").is_file()
