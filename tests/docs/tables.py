@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {
     "monitorability.grpo": "training/monitorability.grpo/results",
     "study_products": "training/positive_control.grpo/results_products",
+    "smollm2.grpo": "training/smollm2.grpo/results",
+    "smollm2.grpo gemma3": "training/smollm2.grpo/results_gemma3",
 }
 """Studies of experiments; the others are in docs/studies."""
 

@@ -35,7 +35,7 @@ PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | 
     file: file.parent / file.stem.replace("study", "results") for file in EXPERIMENTS
 }
 """The folder of the published results of each study."""
-NOT_RUN = [file for file in EXPERIMENTS if file.parent.name == "smollm2.grpo"]
+NOT_RUN = [file for file in EXPERIMENTS if file.stem == "study_gemma3"]
 """Frozen studies without results: a complete run of them takes a quiet machine."""
 RUN = [file for file in PUBLISHED if file not in NOT_RUN]
 SMALL = [
@@ -115,7 +115,7 @@ def test_a_shipped_study_has_enough_seeds_to_show_something(file: Path) -> None:
 def test_a_study_without_results_is_frozen_and_its_page_says_so(file: Path) -> None:
     assert load_study(file).frozen
     assert not PUBLISHED[file].exists(), "published: take it off the list NOT_RUN"
-    assert "Neither study has been run to the end" in (file.parent / "README.md").read_text()
+    assert "has not been run to the end" in (file.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("file", RUN, ids=study_name)
