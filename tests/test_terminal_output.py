@@ -147,6 +147,7 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
         ("model=pockett", '"pocket"'),
         ("model=no/such/folder", "no/such/folder"),
         ("trackers=[wandbb]", "wandb"),
+        ("generate.engine=vlm", "vllm"),
         ("evaluate.file=none.jsonl", "none.jsonl"),
     ],
 )
@@ -173,14 +174,17 @@ def test_one_rule_for_output_files(
     suffix = {"report": ".html", "figure": ".png", "rollouts": ".csv"}[name]
     folder = tmp_path / f"folder{suffix}"
     folder.mkdir()
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
     files = set(tmp_path.rglob("*"))
-    for out in (folder, tmp_path / "none" / f"x{suffix}"):
+    for out in (folder, pipe, tmp_path / "none" / f"x{suffix}"):
         assert main([name, str(run), option, str(out)]) == 2
         assert str(out) in capsys.readouterr().err
     if name != "report":
         assert main([name, str(run), option, str(tmp_path / "x.txt")]) == 2
         assert "must end in" in capsys.readouterr().err
     assert set(tmp_path.rglob("*")) == files
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
@@ -324,6 +328,9 @@ def test_counts_in_scientific_notation_and_errors_in_plain_words(
         ("steps=1.5e0", "integer"),
         ("learn=3", "learn.algorithm"),
         ("checkpoints.keep=[last]", "previous"),
+        ("task.options.count=[3, 1]", "minimum"),
+        ("reward.penalties={length: {weight: x}}", "it must be"),
+        ("evaluate.monitors={m: {scope: x}}", "it must be"),
     ):
         assert main(["train", "--dry-run", override]) == 2
         message = capsys.readouterr().err

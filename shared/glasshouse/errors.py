@@ -7,7 +7,10 @@ class also inherits from the built-in exception that it refines.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class GlasshouseError(Exception):
@@ -52,6 +55,27 @@ class HostError(GlasshouseError, OSError):
 
 class TrackError(GlasshouseError, RuntimeError):
     """A tracker could not start or rejected data."""
+
+
+def plain_reason(message: str) -> str:
+    """What pydantic says about an invalid value, in plain words.
+
+    Example: `plain_reason("Input should be a valid integer")` gives "it must be a valid integer"
+    """
+    return message.removeprefix("Value error, ").replace("Input should be", "it must be", 1)
+
+
+@contextmanager
+def unwrap_os_error() -> Iterator[None]:
+    """Raise OSError for a full disk or another I/O error, which safetensors and tokenizers wrap in
+    their own errors."""
+    try:
+        yield
+    except Exception as error:
+        if code := re.search(r"os error (\d+)", str(error)):
+            number = int(code[1])
+            raise OSError(number, os.strerror(number)) from None
+        raise
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

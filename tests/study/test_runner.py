@@ -285,3 +285,6 @@ def test_a_directory_with_other_files_is_refused(
 ) -> None:
     assert run_command(file, tmp_path) == 2
     assert str(tmp_path) in capsys.readouterr().err
+    for arguments in ([], ["--dry-run"]):
+        assert run_command(file, file / "out", *arguments) == 2
+        assert f"{file} is a file" in capsys.readouterr().err

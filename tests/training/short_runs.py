@@ -84,5 +84,6 @@ def train_shared_runs(base: Path) -> SharedRuns:
 def resume(out: Path, *overrides: str) -> list[str]:
     """Resume a run to its end; returns the messages that it showed."""
     display = MessageRecorder()
-    train(out, display, (*SHORT, *overrides))
+    summary = train(out, display, (*SHORT, *overrides))
+    assert "after" in summary, f"a signal ended the resumed run: {summary}"
     return display.messages

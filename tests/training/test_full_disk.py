@@ -108,3 +108,27 @@ def test_full_disk_is_exit_code_2_with_a_message(
     monkeypatch.setattr("glasshouse.training.display.Display", lambda: display)
     assert main(["train", "--quiet", *SMALL, *SHORT, f"out={run}"]) == 2
     assert "disk is full" in capsys.readouterr().err
+
+
+def test_supervised_training_whose_model_does_not_fit_is_one_sentence(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """safetensors wraps the error of the operating system in its own."""
+    mock = str(Path(SMALL[0].partition("=")[2]))
+    command = [
+        "sft",
+        mock,
+        "--recipe",
+        "mock",
+        "--out",
+        str(small_disk / "out"),
+        "--batch-size",
+        "2",
+    ]
+    fill_disk(small_disk, 15 * PAGE)
+    assert main([*command, "steps=1"]) == 2
+    assert "The disk is full" in capsys.readouterr().err
+    assert not (small_disk / "out").exists()
+    (small_disk / "filler").unlink()
+    assert main([*command, "steps=1"]) == 0
+    load_policy(str(small_disk / "out"))

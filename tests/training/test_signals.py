@@ -54,6 +54,25 @@ def test_one_signal_interrupts_once_so_that_saving_can_wait_for_completions() ->
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_an_alarm_of_the_caller_stays_the_callers(tmp_path: Path, expected: Result) -> None:
+    """As in pytest-timeout or a job script: it must not stop a run, and must not be lost."""
+    alarms: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
+    timer = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        train(tmp_path / "run", SignalAtStep3(signal.SIGALRM), SHORT)
+        assert alarms == [1]
+        assert not list_differences(tmp_path / "run", expected)
+        with interruption.Interruption():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 10 * interruption.GRACE
+        os.kill(os.getpid(), signal.SIGALRM)
+        assert alarms == [1, 1]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def test_signal_during_generation_stops_it(
     tmp_path: Path, expected: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

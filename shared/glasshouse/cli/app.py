@@ -53,8 +53,12 @@ Exit codes: 0 success, 1 a check failed, 2 user error, 130 interrupted (see glas
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = make_parser().parse_args(argv)
-    return run_command(lambda: args.run(args))
+
+    def parse_and_run() -> int | None:
+        args = make_parser().parse_args(argv)
+        return args.run(args)
+
+    return run_command(parse_and_run)
 
 
 def make_parser() -> CommandParser:
@@ -111,7 +115,7 @@ def explain_os_error(error: OSError) -> str:
         )
         return (
             f"{problem} and the command stopped. Files written before are intact: free some space, then "
-            "repeat the command to resume from the last checkpoint."
+            "repeat the command. Training continues from its last checkpoint."
         )
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     hints = {

@@ -148,7 +148,7 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
     if args.export:
         if count := export_rows(rows, Path(args.export)):
             print(terminal_safe(f"{count_noun(count, 'rollout')} written to {args.export}."))
-    elif args.sql:
+    elif args.sql is not None:
         names, records = run_sql(rows, args.sql)
         if rows.count:
             _print_query_result(console, names, records, as_json=args.json)

@@ -21,7 +21,7 @@ from glasshouse.config.yaml_parser import (
     has_surrogates,
     parse_yaml,
 )
-from glasshouse.errors import ConfigError
+from glasshouse.errors import ConfigError, plain_reason
 
 Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
 """The source for error messages, and either a nested mapping (a file) or overrides (`key=value`)."""
@@ -209,8 +209,7 @@ def _explain_invalid(error: dict[str, Any], key: str) -> str:
     if error["type"] in ("model_type", "dict_type"):
         example = next((k for k, *_ in describe_keys() if k.startswith(f"{key}.")), f"{key}.name")
         return f"this is a section; set its keys, as in {example}=…, or write a mapping"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return message.replace("Input should be", "it must be", 1)
+    return plain_reason(str(error["msg"]))
 
 
 def _suggest_key(key: str, siblings: list[str], all_keys: list[str]) -> str:

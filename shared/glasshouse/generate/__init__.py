@@ -20,7 +20,14 @@ from glasshouse.models import Policy
 from glasshouse.plugins import describe_missing, find_missing, list_plugins, load_plugin
 from glasshouse.types import Completion, Request
 
-__all__ = ["Generator", "SamplingParams", "TorchGenerator", "engine", "make_generator"]
+__all__ = [
+    "Generator",
+    "SamplingParams",
+    "TorchGenerator",
+    "check_engine",
+    "engine",
+    "make_generator",
+]
 
 
 class Generator(Protocol):
@@ -62,19 +69,22 @@ def engine(name: str) -> Callable[[EngineClass], EngineClass]:
     return register
 
 
+def check_engine(name: str) -> None:
+    """Registers the engine of an installed package; raises if there is no engine of this name."""
+    if name == "vllm" or name in ENGINES:
+        return
+    made = load_plugin("engines", name)
+    if made is None:
+        known = [*ENGINES, "vllm", *list_plugins("engines")]
+        raise ConfigError(f'generate.engine: unknown engine "{name}".{did_you_mean(name, known)}')
+    engine(name)(made)
+
+
 def make_generator(policy: Policy, config: GenerateConfig) -> Generator:
     """The engine of `generate.engine`, of this package, the user's modules or an installed package."""
-    name = config.engine
-    if name == "vllm":
+    check_engine(config.engine)
+    if config.engine == "vllm":
         from glasshouse.generate.vllm import VllmGenerator
 
         return VllmGenerator(policy, config)
-    if name not in ENGINES:
-        made = load_plugin("engines", name)
-        if made is None:
-            known = [*ENGINES, "vllm", *list_plugins("engines")]
-            raise ConfigError(
-                f'generate.engine: unknown engine "{name}".{did_you_mean(name, known)}'
-            )
-        engine(name)(made)
-    return ENGINES[name](policy, config.kv_cache_mb)
+    return ENGINES[config.engine](policy, config.kv_cache_mb)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from glasshouse.checksums import CHECKSUMS, verify_folder
-from glasshouse.errors import ModelError
+from glasshouse.errors import ModelError, unwrap_os_error
 from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
 from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
 from glasshouse.models.validation import (
@@ -276,11 +276,12 @@ def save_policy(policy: Policy, folder: Path) -> None:
         model = copy.deepcopy(model).merge_and_unload()
     # One file, whatever its size. transformers renames the tensors of some architectures (mixtures of
     # experts, GPT-NeoX) on saving; with their own names a checkpoint can be compared and resumed.
-    model.save_pretrained(
-        folder, max_shard_size="1TB", save_original_format=False,
-        state_dict=None if policy.device.type == "cpu" else copy_to_cpu(model),
-    )  # fmt: skip
-    policy.tokenizer.save_pretrained(folder)
+    with unwrap_os_error():
+        model.save_pretrained(
+            folder, max_shard_size="1TB", save_original_format=False,
+            state_dict=None if policy.device.type == "cpu" else copy_to_cpu(model),
+        )  # fmt: skip
+        policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD_FILE).write_text(json.dumps(policy.card, indent=2) + "\n")
 

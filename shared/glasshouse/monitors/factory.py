@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from glasshouse.errors import ConfigError, MonitorError, did_you_mean
+from glasshouse.errors import ConfigError, MonitorError, did_you_mean, plain_reason
 from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.fitted import HEADER_FILE
@@ -92,7 +92,7 @@ def make_monitor(name: str, settings: Mapping[str, Any]) -> Monitor:
         if first["type"] == "extra_forbidden":
             known = did_you_mean(key, MonitorOptions.model_fields)
             raise ConfigError(f'The monitor "{name}" has no setting "{key}".{known}') from None
-        raise ConfigError(f'The monitor "{name}", {key}: {first["msg"]}.') from None
+        raise ConfigError(f'The monitor "{name}", {key}: {plain_reason(first["msg"])}.') from None
     if options.kind == "steps":
         return StepVerifier(name, options.scope, task=options.task)
     return RuleMonitor(name, options.scope, keywords=options.keywords, patterns=options.patterns)

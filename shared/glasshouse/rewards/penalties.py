@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glasshouse import randomness
 from glasshouse.answers import split_completion
-from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean
+from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean, plain_reason
 from glasshouse.monitors import Monitor, RuleMonitor, check_disjoint, score_all
 from glasshouse.monitors.step_verifier import STEP_CHECKERS
 from glasshouse.monitors.views import Scope, make_view
@@ -333,4 +333,4 @@ def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalt
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"reward.penalties.{name}.{key}: {first['msg']}.") from None
+        raise ConfigError(f"reward.penalties.{name}.{key}: {plain_reason(first['msg'])}.") from None

@@ -27,7 +27,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # a full disk, or Ctrl-C
         with suppress(OSError):
             temporary.unlink()
         raise
@@ -36,7 +36,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def check_output_file(option: str, path: Path, suffixes: Sequence[str] = ()) -> None:
     """Raise unless a file can be written at the path that the user gave: its folder must exist, the
-    path must not be a folder, and the name must end in one of `suffixes`.
+    path must not be a folder or a device, and the name must end in one of `suffixes`.
 
     Example: `check_output_file("--out", Path("curves.png"), (".png", ".svg"))`
     """
@@ -46,6 +46,8 @@ def check_output_file(option: str, path: Path, suffixes: Sequence[str] = ()) -> 
         raise RunError(f"{option} {path} must end in {listed}.")
     if path.is_dir():
         raise RunError(f"{option} {path} is a folder. Name a file in it.")
+    if path.exists() and not path.is_file():  # /dev/null or a pipe would be replaced by a file
+        raise RunError(f"{option} {path} is not a regular file. Name another file.")
     if not path.parent.is_dir():
         raise RunError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 

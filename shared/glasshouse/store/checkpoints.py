@@ -19,8 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from glasshouse.checksums import (
     verify_file,
     verify_folder,
 )
-from glasshouse.errors import RunError
+from glasshouse.errors import RunError, unwrap_os_error
 from glasshouse.store.atomic_files import fsync_directory
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     _delete_folder(temporary)
     try:
         temporary.mkdir(parents=True)
-        with _unwrap_os_error():
+        with unwrap_os_error():
             snapshot.save_model(temporary)
             if snapshot.save_shards:
                 snapshot.save_shards(temporary)
@@ -126,19 +125,6 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     fsync_directory(folder)
     remove_partial(folder)
     return inspect_checkpoint(final, verify=False)
-
-
-@contextmanager
-def _unwrap_os_error() -> Iterator[None]:
-    """Raise OSError for a full disk or another I/O error, which safetensors and tokenizers wrap in
-    their own errors."""
-    try:
-        yield
-    except Exception as error:
-        if code := re.search(r"os error (\d+)", str(error)):
-            number = int(code[1])
-            raise OSError(number, os.strerror(number)) from None
-        raise
 
 
 def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, RunError, did_you_mean
-from glasshouse.store.atomic_files import write_text
+from glasshouse.store.atomic_files import check_output_folder, write_text
 from glasshouse.store.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
 from glasshouse.study.process_pool import (
     ProcessPool,
@@ -70,7 +70,8 @@ class StudyProgress:
 
 
 def plan_runs(study: Study, out: Path) -> list[StudyRun]:
-    """All runs, in the order in which they are trained."""
+    """All runs, in the order in which they are trained; raises if `out` cannot be a folder."""
+    check_output_folder("--out", out)
     runs = []
     for arm, seed in study.arm_seed_pairs():
         path = out / "runs" / arm / f"seed-{seed}"
@@ -154,7 +155,7 @@ def _check_new_arms(runs: Sequence[StudyRun], pool: ProcessPool) -> None:
 def _load_known_arms(study: Study, out: Path) -> set[str]:
     """The arms that were started before; raises if the directory holds another study."""
     if not (out / STUDY_FILE).exists():
-        if out.exists() and (not out.is_dir() or any(p.name[0] != "." for p in out.iterdir())):
+        if out.exists() and any(p.name[0] != "." for p in out.iterdir()):
             raise RunError(
                 f"{out} already contains files that are not a study's. Choose another --out, or "
                 "remove it."

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from glasshouse import config as configs
 from glasshouse.config import Config, Section
-from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.study.frozen import Frozen
 
 START = "start"
@@ -366,7 +366,7 @@ def _explain(error: dict[str, Any], where: str) -> str:
         place = ".".join(str(part) for part in error["loc"][:-1]) or "the top level"
         key = "null" if error["input"] is None else error["input"]
         return f"{where}, {place}: YAML does not read the key `{key}` as text. Did you mean `null_arm`?"
-    message = error["msg"].removeprefix("Value error, ").rstrip(".?")
+    message = plain_reason(error["msg"]).rstrip(".?")
     end = "?" if error["msg"].endswith("?") else "."
     if error["type"] == "missing":
         return f'{where}: "{path}" is missing.'

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glasshouse.config import read_yaml_file
-from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.pocket.recipe import MixtureComponent, Phase, Recipe
 from glasshouse.pocket.recipes import RECIPES
 from glasshouse.types import Style
@@ -84,7 +84,7 @@ def read_mixture(file: Path) -> tuple[MixtureComponent, ...]:
         # a misspelt key is also a missing one: name what was written
         errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         *parents, name = map(str, errors[0]["loc"])
-        message = errors[0]["msg"]
+        message = f"{plain_reason(errors[0]['msg'])}."
         if errors[0]["type"] == "extra_forbidden":
             known = MixtureEntry.model_fields if parents else RecipeFile.model_fields
             message = f"unknown key.{did_you_mean(name, known)}"

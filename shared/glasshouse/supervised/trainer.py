@@ -33,7 +33,7 @@ from glasshouse.models.packaged import seal_folder
 from glasshouse.models.policy import check_tensor, read_card
 from glasshouse.pocket.build import compute_gradients, make_batch
 from glasshouse.pocket.recipe import Recipe
-from glasshouse.store.atomic_files import write_json, write_text
+from glasshouse.store.atomic_files import check_output_folder, write_json, write_text
 from glasshouse.store.checkpoints import (
     Snapshot,
     newest_checkpoint,
@@ -60,6 +60,7 @@ def train_on_demonstrations(
 ) -> Path:
     """Trains `config.model` and returns the folder of the result. Continues a training of the same settings
     that was interrupted; raises KeyboardInterrupt after it has saved the last complete step."""
+    check_output_folder("--out", out.parent)
     if out.exists():
         raise ModelError(f"--out {out} exists; choose another name or delete it.")
     work = out.with_name(f"{out.name}.training")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, did_you_mean
+from glasshouse.errors import TaskError, did_you_mean, plain_reason
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
@@ -228,7 +228,7 @@ def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -
         first = error.errors()[0]
         option = ".".join(str(part) for part in first["loc"]) or "options"
         raise TaskError(
-            f'{task_class.name}: option "{option}": {first["msg"]} (got {first["input"]!r}).'
+            f'{task_class.name}: option "{option}": {plain_reason(first["msg"])} (got {first["input"]!r}).'
         ) from None
 
 

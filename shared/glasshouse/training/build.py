@@ -20,7 +20,7 @@ from glasshouse.evaluation.setup import (
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.generate import SamplingParams
+from glasshouse.generate import SamplingParams, check_engine
 from glasshouse.learn import Algorithm, get_algorithm
 from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.policy import read_card
@@ -104,6 +104,7 @@ def check_config(config: Config) -> None:
 
 def validate_config(config: Config) -> None:
     """Check what the types of the schema cannot express."""
+    check_engine(config.generate.engine)
     validate_reward_terms(config.reward.terms, config.reward.combine)
     algorithm = get_algorithm(config.learn.algorithm)
     if config.reward.shuffle and config.reward.random:

@@ -39,25 +39,23 @@ class Interruption:
         self.notify, self.is_requested, self.is_interruptible = notify, False, False
         self.has_raised = False
         self.previous_handlers: dict[int, object] = {}
+        self.previous_timer = (0.0, 0.0)
 
     def __enter__(self) -> Interruption:
-        handlers = {
-            signal.SIGINT: self._handle_signal,
-            signal.SIGTERM: self._handle_signal,
-            signal.SIGALRM: self._handle_timeout,
-        }
-        for number, handler in handlers.items():
+        for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                self.previous_handlers[number] = signal.signal(number, handler)
+                self.previous_handlers[number] = signal.signal(number, self._handle_signal)
             except ValueError:  # not the main thread: the caller handles signals
                 break
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.previous_handlers:
+        if self.is_requested:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if self.previous_timer[0]:
+            signal.setitimer(signal.ITIMER_REAL, *self.previous_timer)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -80,10 +78,15 @@ class Interruption:
         if self.is_requested:
             raise ForcedStop
         self.is_requested = True
-        signal.setitimer(signal.ITIMER_REAL, GRACE)
+        self._start_grace_period()
         self.notify()
         if self.is_interruptible:
             self.check()
+
+    def _start_grace_period(self) -> None:
+        """Only now: until a signal arrives, an alarm belongs to the caller, as in pytest-timeout."""
+        self.previous_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._handle_timeout)
+        self.previous_timer = signal.setitimer(signal.ITIMER_REAL, GRACE)
 
     def _handle_timeout(self, number: int, frame: FrameType | None) -> None:
         raise ForcedStop

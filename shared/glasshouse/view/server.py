@@ -13,6 +13,7 @@ from pathlib import Path
 
 from glasshouse.errors import RunError
 from glasshouse.extras import install_command
+from glasshouse.store.atomic_files import check_output_folder
 from glasshouse.view.discovery import check_roots
 from glasshouse.view.library import Library
 
@@ -45,6 +46,8 @@ def serve(
     from glasshouse.view.rollout_index import default_cache
 
     check_roots(paths)
+    if cache:
+        check_output_folder("--cache", cache)
     if not is_loopback(host) and not token:
         token = secrets.token_urlsafe(24)
     library = Library(paths, cache or default_cache())
