@@ -221,6 +221,16 @@ def resume(folder: Path) -> dict[str, Any]:
     return {"ranks": "2 → 1 → 3 → 2", "largest weight difference": difference, "losses": losses}
 
 
+def find_ranks(pids: list[int]) -> list[int]:
+    """The processes of the learner: the ranks write to one log, each generator to its own."""
+    by_log: dict[bytes, list[int]] = {}
+    for pid in pids:
+        *_, log = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        by_log.setdefault(log, []).append(pid)
+    [ranks] = [group for group in by_log.values() if len(group) == 2]
+    return ranks
+
+
 class Disturbance(threading.Thread):
     """Sends a signal to a rank as soon as a condition holds."""
 
@@ -235,14 +245,14 @@ class Disturbance(threading.Thread):
     def run(self) -> None:
         wait_until(self.condition, timeout=1800, poll=0.002)
         self.pids = child_pids(self.run_process.pid)
-        os.kill(self.pids[-1], self.kind)
+        os.kill(find_ranks(self.pids)[-1], self.kind)
         self.time = time.monotonic()
 
 
 def disturb(out: Path, kind: int, moment: str, *overrides: str) -> float:
     """Runs on two ranks, disturbs one of them at a moment; returns the seconds until the run has ended."""
     run = subprocess.Popen(
-        command(out, 2, 1000, *overrides), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(out, 2, 200, *overrides), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     saved = out / "checkpoints"
     conditions: dict[str, Callable[[], object]] = {
