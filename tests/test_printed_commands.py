@@ -75,6 +75,34 @@ def commands_of_the_page() -> list[str]:
     return list(reader.describe()["commands"].values())
 
 
+def test_the_command_that_shows_the_prompt_runs(
+    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = re.search(r"\((glasshouse tasks .+) shows the prompt\)", trained[1])
+    assert found
+    assert main(shlex.split(found[1])[1:]) == 0
+    assert "drops the system message" in capsys.readouterr().out
+
+
+def test_the_layout_of_plan_can_be_pasted_and_what_measure_names_exists(
+    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither prints a command; plan prints lines of a config file, measure the path of its page."""
+    config, layout = tmp_path / "config.yaml", tmp_path / "layout.yaml"
+    config.write_text(f"model: {MOCK}\n")
+    assert main(["plan", str(config), *SMALL[1:], "--run", str(trained[0])]) == 0
+    printed = capsys.readouterr().out
+    assert not find_commands(printed)
+    layout.write_text(printed.partition("paste into the config file\n")[2])
+    assert "learn:" in layout.read_text()
+    assert main(["train", "--dry-run", "--config", str(config), "--config", str(layout)]) == 0
+    capsys.readouterr()
+    assert main(["measure", str(trained[0]), "--out", str(tmp_path / "it's [b]")]) == 0
+    printed = capsys.readouterr().out
+    assert not find_commands(printed)
+    assert Path(printed.splitlines()[-1].removeprefix("report  ")).is_file()
+
+
 def test_a_damaged_run_is_named_with_commands_that_can_be_pasted(
     trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

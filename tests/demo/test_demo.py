@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -112,6 +113,8 @@ def test_second_call_reports_without_training(
         printed.splitlines()[-4:] == again.getvalue().splitlines()[-4:]
     )  # paths and next commands
     assert f"glasshouse view {out} --open" in printed.splitlines()[-2]
+    study_command = shlex.split(printed.splitlines()[-1], comments=True)
+    assert main([*study_command[1:], "--dry-run"]) == 0
 
 
 def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:

@@ -152,6 +152,7 @@ def test_a_published_table_is_analysed_without_training(
     publish_study(analysis, table, results, published, "glasshouse study s.yaml")
     page = (published / "README.md").read_text()
     assert "| 1 | q | +0.51 (+0.50 to +0.52) | 0.031 |" in page
+    assert "with 6 seeds it is at least 0.031" in page
     assert "](curve-m.png)" in page
     compressed = published / "table.jsonl.zst"
     assert Table.load(compressed).text() == table.text()

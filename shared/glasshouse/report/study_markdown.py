@@ -9,7 +9,7 @@ from glasshouse.report.study_table import QUESTION_COLUMNS, question_cells
 from glasshouse.statistics import mean_interval
 from glasshouse.study.analysis import Analysis, ArmCurve, describe_test
 from glasshouse.study.freeze import describe_registration, list_amendments
-from glasshouse.study.sentences import format_value
+from glasshouse.study.sentences import format_p, format_value
 
 
 def render_study_markdown(analysis: Analysis, figures: Mapping[str, str], command: str) -> str:
@@ -29,8 +29,8 @@ def render_study_markdown(analysis: Analysis, figures: Mapping[str, str], comman
         "## Results",
         analysis.headline,
         "\n".join(_question_rows(analysis)),
-        f"p: {describe_test(analysis)}, Holm-corrected over the study's questions; a change from the start must "
-        "also differ from the null arm. How to read this table: docs/studies.md.",
+        f"p: {describe_test(analysis)}, Holm-corrected over the study's questions; {_smallest_p(analysis)}a change "
+        "from the start must also differ from the null arm. How to read this table: docs/studies.md.",
         *(f"![{description}]({name})" for name, description in figures.items()),
         "## Each question",
         *(
@@ -42,6 +42,17 @@ def render_study_markdown(analysis: Analysis, figures: Mapping[str, str], comman
         "\n".join(_before_after_rows(analysis)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _smallest_p(analysis: Analysis) -> str:
+    """Why several questions may have the same p: a test that only counts signs has a smallest value."""
+    if analysis.over_bases:
+        return ""
+    seeds = len(analysis.bases)
+    return (
+        f"with {seeds} seeds it is at least {format_p(2.0 ** (1 - seeds))} before the correction, which is its value "
+        "if all pairs differ in the same direction; "
+    )
 
 
 def _registration(analysis: Analysis) -> str:
