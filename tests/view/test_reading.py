@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import time
 from datetime import UTC, datetime
@@ -11,15 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
+from tests.view.conftest import ADDRESS
 from tests.view.example_runs import log_step, make_step, open_run, write_run
 
 from glasshouse.store import RolloutFilter, RolloutReader
+from glasshouse.view.app import make_app
 from glasshouse.view.discovery import RunLocation, find_runs
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_index import KINDS, RolloutIndex, list_frames
 from glasshouse.view.rollout_query import RolloutQuery, list_rollouts, parse_query, select
 from glasshouse.view.run_reader import RunReader, read_overview
 from glasshouse.view.run_status import LOCKS_SECONDS
+from glasshouse.view.security import allowed_host_names
 from glasshouse.view.suspicion import find_suspicions
 from glasshouse.view.text_monitors import make_text_monitors
 from glasshouse.view.timeline import build_timeline
@@ -109,6 +115,38 @@ def test_the_cache_is_used_again_and_rebuilt_if_damaged(run: Path, tmp_path: Pat
     third = build_index(run, folder)
     assert np.array_equal(third.records, expected)
     third.close()
+
+
+def test_an_index_that_met_a_full_disk_is_continued_with_the_same_names(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = list_frames(run, None)
+    index = RolloutIndex(tmp_path / "cache", [])
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutIndex, "_write", raise_disk_full)
+        with pytest.raises(OSError, match="No space"):
+            list(index.update(frames))
+    assert list(index.update(frames)) == frames
+    names, records = index.splits, index.records.copy()
+    assert "train" in names
+    index.close()
+    again = RolloutIndex(tmp_path / "cache", [])
+    assert again.splits == names
+    assert np.array_equal(again.records, records)
+    again.close()
+
+
+def test_the_page_says_that_the_disk_of_the_index_is_full(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RolloutIndex, "_write", raise_disk_full)
+    app = make_app(Library([run], tmp_path / "cache"), hosts=allowed_host_names("127.0.0.1"))
+    answer = TestClient(app, base_url=ADDRESS).get("/api/rollouts", params={"run": "plain"})
+    assert "--cache" in answer.json()["error"]
+
+
+def raise_disk_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,11 +113,15 @@ def _json_endpoint(library: Library, answer: Answer) -> Callable[[Request], Any]
         except GlasshouseError as error:
             return JSONResponse({"error": str(error)}, status_code=404)
         except OSError as error:
-            return JSONResponse(
-                {"error": f"A file cannot be read: {error.strerror}."}, status_code=404
-            )
+            return JSONResponse({"error": _explain_os_error(error)}, status_code=404)
 
     return endpoint
+
+
+def _explain_os_error(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the index is all that is written
+        return "The disk with the index of rollouts is full. Free some space, or choose another with --cache."
+    return f"A file cannot be read: {error.strerror}."
 
 
 def _info(library: Library, _: Request) -> Any:

@@ -139,10 +139,9 @@ class RolloutIndex:
 
     def __init__(self, folder: Path, monitors: Sequence[Monitor]) -> None:
         self.monitors = list(monitors)[:MAX_MONITORS]
-        self.monitor_names = [monitor.name for monitor in self.monitors]
-        self.splits: list[str] = [""]
         self.frames: list[dict[str, Any]] = []
         """Indexed frames: identity, first and last record, damage."""
+        self._set_names()
         self._wanted: set[str] = set()
         self.update_lock = threading.Lock()
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -192,7 +191,11 @@ class RolloutIndex:
                 self._truncate(kept)
             for frame in frames:
                 if frame.identity not in self._by_identity and is_wanted(frame):
-                    self._append(frame)
+                    try:
+                        self._append(frame)
+                    except BaseException:  # a full disk: the files do not hold this frame's names
+                        self._set_names()
+                        raise
                     yield frame
 
     def _append(self, frame: Frame) -> None:
@@ -345,15 +348,21 @@ class RolloutIndex:
             return
         self.frames = frames
         self._by_identity = {frame["identity"]: frame for frame in frames}
-        self.splits += [split for frame in frames for split in frame["splits"]]
-        self.monitor_names += [name for frame in frames for name in frame["monitors"]]
+        self._set_names()
         self._capacity = self.records = records[:count]
         self._rewrite_frames()
+
+    def _set_names(self) -> None:
+        """The names that records refer to by number are those of the indexed frames, as in their file."""
+        own = [monitor.name for monitor in self.monitors]
+        self.splits = ["", *(split for frame in self.frames for split in frame["splits"])]
+        self.monitor_names = [*own, *(n for frame in self.frames for n in frame["monitors"])]
 
     def _truncate(self, frames: int) -> None:
         """Keep the first frames only: the log was truncated when the run was resumed."""
         self.frames = self.frames[:frames]
         self._by_identity = {frame["identity"]: frame for frame in self.frames}
+        self._set_names()
         count = self.frames[-1]["end"] if self.frames else 0
         self._capacity = self.records[:count].copy()
         self.records = self._capacity
