@@ -11,6 +11,9 @@ one of
 - different, and the damage is named on the screen (or, for `rollouts` and `check`, exit code 1);
 - an error message with exit code 2, without a traceback.
 
+A kill can cut the last line of `metrics.jsonl` and `events.jsonl` short, so a cut there is no damage: the outcome
+must be that of the same run without this line.
+
 A command that takes more than `CPU_LIMIT` seconds of CPU time, or `WALL_LIMIT` seconds in all, counts as a
 hang. `make bit-flip-proof` runs it; tests/training/test_bit_flips.py runs a small part.
 """
@@ -43,6 +46,8 @@ from proofs.run_commands import (
 OVERRIDES = ("steps=4", "checkpoints.every=2", "evaluate.every=2", "checkpoints.save_best=false")
 IGNORED = {".lock", "report.html", "id"}
 """Files that no command reads results from."""
+LOGS = ("metrics.jsonl", "events.jsonl")
+"""Files to which an unfinished run was about to add a line."""
 NAMED = re.compile(
     r"damage|checksum|cannot be|is not valid|error:|not a run|starts over|differs|has lost|incomplete"
 )
@@ -85,6 +90,17 @@ def cut_short(file: Path, rng: random.Random) -> str:
     return f"cut to {size} bytes"
 
 
+def remove_last_line(file: Path) -> None:
+    *lines, _ = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines))
+
+
+def is_cut_in_last_line(file: Path, intact: Path) -> bool:
+    """Whether the file has lost a part of its last line, or all of it, and nothing else."""
+    data, whole = file.read_bytes(), intact.read_bytes()
+    return whole.startswith(data) and whole.count(b"\n") - data.count(b"\n") == 1
+
+
 def make_runs(scratch: Path) -> dict[str, Path]:
     """Train a finished run with monitor results, and an unfinished one, killed after step 3."""
     finished, unfinished = scratch / "finished", scratch / "unfinished"
@@ -108,13 +124,16 @@ def check_damage(
     runs = make_runs(scratch)
     faults, counts = list[str](), Counter[str]()
     work = scratch / "work" / "run"  # always at this path, so that outputs can be compared
-    expected = {}
-    for kind, source in runs.items():
-        shutil.copytree(source, work)
-        expected[kind] = run_commands(work, names)
+    expected: dict[tuple[str, str], dict[str, Outcome]] = {}
+    """By run, and the log that lacks its last line."""
+    for kind, log in [*((kind, "") for kind in runs), *(("unfinished", log) for log in LOGS)]:
+        shutil.copytree(runs[kind], work)
+        if log:
+            remove_last_line(work / "results" / log)
+        outcomes = expected[kind, log] = run_commands(work, names)
         shutil.rmtree(work)
-        bad = {name: o.code for name, o in expected[kind].items() if o.code != 0}
-        assert not bad, (kind, bad, [expected[kind][name].errors for name in bad])
+        bad = {name: o.code for name, o in outcomes.items() if o.code != 0}
+        assert not bad, (kind, log, bad, [outcomes[name].errors for name in bad])
     for done, number in enumerate(cases, 1):
         rng = random.Random(f"{seed}/{number}")
         kind = rng.choice(sorted(runs))
@@ -122,13 +141,19 @@ def check_damage(
         file = rng.choice(list_files(work))
         damage = (flip_bit if number < flips else cut_short)(file, rng)
         case = f"{kind} {file.relative_to(work)} {damage}"
+        cut_log = (
+            kind == "unfinished"
+            and file.name in LOGS
+            and is_cut_in_last_line(file, runs[kind] / file.relative_to(work))
+        )
+        intact = expected[kind, file.name if cut_log else ""]
         selected = [n for n in names if n not in SLOW_COMMANDS or number % slow_every == 0]
         for name, outcome in run_commands(work, selected).items():
-            fault = find_fault(name, outcome, expected[kind][name])
+            fault = find_fault(name, outcome, intact[name])
             if fault:
                 faults.append(f"{fault}: {name} after {case}: {outcome.errors[-600:]}")
                 print(faults[-1], flush=True)
-            is_same = outcome.output == expected[kind][name].output
+            is_same = outcome.output == intact[name].output
             counts["faults" if fault else "same" if is_same else "named"] += 1
         shutil.rmtree(work)
         if done % 20 == 0 or done == len(cases):
