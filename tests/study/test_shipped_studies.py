@@ -35,9 +35,6 @@ PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | 
     file: file.parent / file.stem.replace("study", "results") for file in EXPERIMENTS
 }
 """The folder of the published results of each study."""
-NOT_RUN = [file for file in EXPERIMENTS if file.stem == "study_gemma3"]
-"""Frozen studies without results: a complete run of them takes a quiet machine."""
-RUN = [file for file in PUBLISHED if file not in NOT_RUN]
 SMALL = [
     "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
     "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1", "monitor.threshold_problems=4",
@@ -111,14 +108,7 @@ def test_a_shipped_study_has_enough_seeds_to_show_something(file: Path) -> None:
         assert study.null_arm
 
 
-@pytest.mark.parametrize("file", NOT_RUN, ids=study_name)
-def test_a_study_without_results_is_frozen_and_its_page_says_so(file: Path) -> None:
-    assert load_study(file).frozen
-    assert not PUBLISHED[file].exists(), "published: take it off the list NOT_RUN"
-    assert "has not been run to the end" in (file.parent / "README.md").read_text()
-
-
-@pytest.mark.parametrize("file", RUN, ids=study_name)
+@pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
 def test_a_published_analysis_is_that_of_its_table(file: Path, tmp_path: Path) -> None:
     study, folder = load_study(file), PUBLISHED[file]
     table = Table.load(folder / "table.jsonl.zst")
