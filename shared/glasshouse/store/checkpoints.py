@@ -129,29 +129,31 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
 
 def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Raise unless the checkpoint reads back with the same state and the same tensors."""
-    import torch
-    from safetensors.torch import load_file
-
-    problems = verify_checkpoint(path)
+    problems = list(verify_checkpoint(path))
     if not problems:
-        state, weights = read_state(path), load_file(path / MODEL)
-        learner = {} if snapshot.save_shards else load_file(path / LEARNER)
-        if state != json.loads(json.dumps(snapshot.state)):
-            problems = (f"{STATE} differs",)
-        for file, expected, tensors in (
-            (MODEL, snapshot.weights, weights),
-            (LEARNER, snapshot.learner, learner),
-        ):
-            problems += tuple(
-                f"{name} in {file} is missing or differs"
-                for name, tensor in expected.items()
-                if name not in tensors or not torch.equal(tensors[name], tensor)
-            )
+        if read_state(path) != json.loads(json.dumps(snapshot.state)):
+            problems.append(f"{STATE} differs")
+        problems += _list_different_tensors(path / MODEL, snapshot.weights)
+        if not snapshot.save_shards:
+            problems += _list_different_tensors(path / LEARNER, snapshot.learner)
     if problems:
         raise RunError(
             f"The checkpoint of step {snapshot.step} does not read back as it was written: "
             f"{problems[0]}. Check the disk."
         )
+
+
+def _list_different_tensors(file: Path, expected: Mapping[str, Tensor]) -> list[str]:
+    """Compare the tensors of a file one by one. It is opened for each, since all of it would stay in memory."""
+    import torch
+    from safetensors import safe_open
+
+    problems = []
+    for name, tensor in expected.items():
+        with safe_open(file, framework="pt") as tensors:
+            if name not in tensors.keys() or not torch.equal(tensors.get_tensor(name), tensor):  # noqa: SIM118
+                problems.append(f"{name} in {file.name} is missing or differs")
+    return problems
 
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
