@@ -7,8 +7,9 @@
 Each model trains two steps and saves a checkpoint, in a separate process. Measured is the largest resident set
 (VmHWM) minus that of the same process after it has trained the mock model, so that Python, PyTorch and what they
 load on first use are not counted. By default glibc returns freed memory to the system at once
-(MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_), so that the peak is that of live memory; --allocator default
-measures with what users have. Exit code 1 if an estimate is off by more than --limit (10 %).
+(MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_; large models do not keep theirs), so that the peak is that of live
+memory; --allocator default measures with what users have. Exit code 1 if an estimate is off by more than --limit
+(10 %).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def main() -> int:
     parser.add_argument("--measure", metavar="JSON", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(json.loads(arguments.measure))))
+        settings = json.loads(arguments.measure)
+        print(json.dumps(measure(settings, live=arguments.allocator == "live")))
         return 0
     print(
         f"{'model':<24} {'phase':<11} {'estimated MB':>12} {'measured MB':>12} {'difference':>10}"
@@ -58,6 +60,7 @@ def main() -> int:
         phase, estimated = estimate(settings)
         environment = os.environ | (LIVE if arguments.allocator == "live" else {})
         command = [sys.executable, "-m", "proofs.plan_memory", "--measure", json.dumps(settings)]
+        command += ["--allocator", arguments.allocator]
         process = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
         )
@@ -84,11 +87,14 @@ def estimate(settings: list[str]) -> tuple[str, int]:
     return process.peak_phase, process.peak
 
 
-def measure(settings: list[str]) -> int:
+def measure(settings: list[str], *, live: bool) -> int:
     """Bytes of the peak of a run, above those of a run of the mock model in the same process."""
     from glasshouse.config import load_config
+    from glasshouse.models import configured
     from glasshouse.training import Trainer
 
+    if live:
+        configured.keep_freed_memory = lambda: None
     with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
         warm_up = [*COMMON, "model=models/mock", "data.groups_per_step=2", f"out={folder}/mock"]
         Trainer(load_config([], warm_up)).train()
