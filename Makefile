@@ -110,7 +110,7 @@ bit-flip-proof: $(VENV)/.ready ## 1,000 flipped bits and 300 cut files, every co
 	@$(BIN)/python -m proofs.bit_flips $(ARGS)
 
 .PHONY: hosts-proof
-hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects (5 min, root)
+hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects, a divided learner (10 min, root)
 	@$(BIN)/python -m proofs.hosts $(ARGS)
 
 .PHONY: discovery-proof

@@ -24,7 +24,7 @@ PROOFS = {
     "forecast": ("forecast-proof", 5),
     "plan": ("plan-proof", 1),
     "trackers": ("track-proof", 5),
-    "hosts": ("hosts-proof", 5),
+    "hosts": ("hosts-proof", 10),
     "view": ("view-proof", 10),
     "data": ("data-million", 10),
     "measure": ("measure-million", 5),

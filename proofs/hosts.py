@@ -1,6 +1,6 @@
 """Several hosts: machines in network namespaces, with workers and mutual TLS.
 
-    python -m proofs.hosts [connect security cut kill orphans signals train]      (`make hosts-proof`)
+    python -m proofs.hosts [connect security cut kill orphans signals train sharding]      (`make hosts-proof`)
 
 Each proof is a function that takes a `Cluster` and returns its measurements; it raises if its claim
 does not hold. Needs root.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proofs.hosts_cluster import CONTROLLER, OUTSIDER, WORKERS, Cluster, RemoteCall
+from proofs.hosts_sharding import sharding
 from proofs.hosts_training import DETECTION_LIMIT, Measurements, train
 from proofs.network import NamespaceNetwork
 from proofs.processes import wait_until
@@ -208,6 +209,7 @@ PROOFS: dict[str, Callable[[NamespaceCluster], Measurements]] = {
     "orphans": orphans,
     "signals": signals,
     "train": train,
+    "sharding": sharding,
 }
 
 

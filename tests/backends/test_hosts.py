@@ -26,6 +26,8 @@ from glasshouse.backends.hosts.address import Address, listening_ports
 from glasshouse.backends.hosts.certificates import create_certificates
 from glasshouse.backends.hosts.security import PLAIN_TCP_WARNING, tls_environment
 from glasshouse.backends.hosts.worker import StopRequested, _stop_signals
+from glasshouse.backends.monarch.process_group import serve_store
+from glasshouse.backends.own_address import find_interface
 from glasshouse.cli import main
 from glasshouse.errors import ConfigError, HostError, RunError
 
@@ -87,6 +89,19 @@ def test_listening_ports_are_found_among_closed_ones() -> None:
         assert listening_ports("127.0.0.1", range(port - 3, port + 1)) >= {port}
     assert port not in listening_ports("127.0.0.1", [port])
     assert listening_ports("no-such-host.invalid", [1]) == set()
+
+
+def test_an_interface_is_found_by_its_address() -> None:
+    assert find_interface("127.0.0.3") == "lo"
+    assert find_interface("192.0.2.1") == ""  # reserved for documentation
+
+
+def test_a_store_of_ranks_listens_only_at_the_address_of_this_machine() -> None:
+    store = serve_store("127.87.1.9")
+    assert listening_ports("127.87.1.9", [store.port])
+    assert not listening_ports("127.0.0.1", [store.port])
+    with pytest.raises(HostError, match=r"hosts\.controller_address"):
+        serve_store("192.0.2.1")
 
 
 # --- certificates ------------------------------------------------------------------------------
@@ -214,6 +229,7 @@ class FakeProvider:
     """Hosts "a" and "b"; those in `unreachable` cannot be attached. A mesh is a text."""
 
     names: tuple[str, ...] = ("a", "b")
+    controller_ip = ""
 
     def __init__(self) -> None:
         self.unreachable: set[str] = set()
@@ -266,3 +282,14 @@ def test_a_run_that_lost_all_hosts_ends_after_the_reconnect_timeout() -> None:
     provider.unreachable = {"a", "b"}
     with pytest.raises(RunError, match=r"hosts\.reconnect_timeout"):
         assign(0)
+
+
+def test_losing_a_host_with_ranks_of_the_learner_ends_the_run() -> None:
+    from glasshouse.backends.hosts.multi_host import HostAssignment
+
+    assign = HostAssignment(
+        HostPool(FakeProvider()), 60, lambda kind, **details: None, has_ranks=True
+    )
+    assert [assign(n).name for n in range(3)] == ["a", "b", "a"]
+    with pytest.raises(RunError, match=r"Host b.*hosts\.learners"):
+        assign(1)

@@ -311,7 +311,7 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
     wait_until(lambda: all(supervisor.ready for supervisor in backend.supervisors))
     pids = backend.pids
     # as a terminal does: this process and its children, but no process of another host
-    signalled = [*backend.supervisors[0].pids, *backend.learners.processes.pids, os.getpid()]
+    signalled = [*backend.supervisors[0].pids, *backend.learners.pids, os.getpid()]
     with monkeypatch.context() as patch:
         submit = backend.submit
 

@@ -163,6 +163,12 @@ def test_a_checkpoint_with_shards_is_verified_and_damage_is_found(
         (["learn.sharding=fsdp"], "backend=monarch"),
         (["learn.cpu_offload=true"], "learn.sharding=fsdp"),
         (["learn.process_group=nccl"], "learn.sharding=fsdp"),
+        (["backend=monarch", "hosts.kind=processes", "hosts.learners=1"], "learn.sharding=fsdp"),
+        (["backend=monarch", "learn.sharding=fsdp", "hosts.learners=1"], "monarch.learners=N"),
+        (
+            ["backend=monarch", "learn.sharding=fsdp", "hosts.kind=slurm", "hosts.learners=1"],
+            "docs/hosts.md",
+        ),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(overrides: list[str], words: str) -> None:

@@ -331,11 +331,22 @@ class HostsConfig(Section):
     """Port of the workers that slurm and kubernetes start."""
     attach_timeout: int = Field(30, ge=1)
     """Seconds to wait for a worker's reply when connecting."""
+    learners: int = Field(0, ge=0, le=MAX_PROCESSES)
+    """With learn.sharding: learner processes (ranks) on each host, in addition to the monarch.learners on this
+    machine. All hosts must see the run directory at the same path. Ranks exchange tensors without encryption; see
+    docs/sharding.md."""
     reconnect_timeout: float = Field(600, ge=0)
     """Seconds to wait if all hosts are lost. If only some are lost, the run continues on the others and waits
     for the lost ones without limit."""
     slurm: SlurmConfig = SlurmConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
+
+    @property
+    def number(self) -> int:
+        """How many hosts the section names."""
+        if self.kind == "local":
+            return 1
+        return len(self.addresses) if self.kind == "addresses" else self.count
 
 
 class MonarchConfig(Section):
@@ -413,6 +424,11 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
+
+    @property
+    def learner_processes(self) -> int:
+        """Learner processes on this machine and on the hosts."""
+        return self.monarch.learners + self.hosts.learners * self.hosts.number
 
     def logs_step(self, step: int) -> bool:
         """Are this step's metrics printed and sent to trackers (`log_every`)?"""

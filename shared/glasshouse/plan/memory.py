@@ -151,7 +151,7 @@ def estimate_memory(
         return [ProcessMemory(role="learner and generator", count=1, phases=phases)]
     monarch = config.monarch
     return [
-        ProcessMemory(role="learner", count=monarch.learners, phases=learner),
+        ProcessMemory(role="learner", count=config.learner_processes, phases=learner),
         ProcessMemory(role="generator", count=monarch.generators, phases={GENERATE: generator}),
     ]
 
@@ -190,7 +190,7 @@ def _divide_among_ranks(model: TracedModel, config: Config, peak: dict[str, int]
     """The memory of one rank of a sharded learner: its part of what the learner keeps, and whole tensors and
     gradients of what is gathered at a time: those outside the blocks, and two blocks. Activations are those of a
     learner that is not divided."""
-    parts = {**peak, **{part: peak[part] // config.monarch.learners for part in PERSISTENT}}
+    parts = {**peak, **{part: peak[part] // config.learner_processes for part in PERSISTENT}}
     shortest = model.build(1)
     block = _count_parameters(shortest.model.layers[0])
     gathered = _count_parameters(shortest) + block
@@ -294,7 +294,7 @@ def _checkpoint_memory(
     if (
         config.learn.sharding == "fsdp"
     ):  # a rank writes its optimizer state; the controller writes the weights
-        trained //= config.monarch.learners
+        trained //= config.learner_processes
         weights = 0
     copies = weights + 2 * trained + (weights if config.learn.lora_rank else 0)
     return {

@@ -89,7 +89,7 @@ def estimate_step_time(
     """From the throughput of a device; `tokens` is the mean length of a completion."""
     generators, learners = 1, 1
     if config.backend == "monarch":
-        generators, learners = config.monarch.generators, config.monarch.learners
+        generators, learners = config.monarch.generators, config.learner_processes
     generate = _generation_seconds(model, config, device, prompt_tokens, tokens) / generators
     groups, rows = (
         config.data.groups_per_step,

@@ -32,6 +32,8 @@ class HostProvider(Protocol):
     """Where hosts come from."""
 
     names: tuple[str, ...]
+    controller_ip: str
+    """The address at which the hosts reach this machine; empty if it is not known."""
 
     def attach(self, name: str) -> HostMesh:
         """Return the host as a mesh; raise `HostError` if it cannot be reached."""

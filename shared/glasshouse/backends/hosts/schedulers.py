@@ -69,6 +69,8 @@ def make_kubernetes_job(config: HostsConfig) -> JobTrait:
 class SchedulerProvider:
     """The hosts of one job; they start and end together."""
 
+    controller_ip = ""
+
     def __init__(self, job: JobTrait, config: HostsConfig) -> None:
         self.job = job
         self.names = host_names(config.count)

@@ -16,6 +16,11 @@ PLAIN_TCP_WARNING = (
     "Anyone who reaches a port of this run can run code on its hosts."
 )
 
+COLLECTIVES_WARNING = (
+    "hosts.learners: the learner's ranks exchange weights and gradients over connections that are "
+    "neither encrypted nor authenticated. Anyone who reaches their ports can run code on the hosts."
+)
+
 
 def tls_environment(folder: Path) -> dict[str, str]:
     """Return Monarch's variables for a host's certificate folder; raise if it is unusable."""

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glasshouse.backends.hosts.address import SCHEMES, Address, free_port, own_ip
+from glasshouse.backends.hosts.address import SCHEMES, Address
 from glasshouse.backends.hosts.discovery import request_worker_port, validate_certificate_dir
 from glasshouse.backends.hosts.host_pool import STOP_TIMEOUT
 from glasshouse.backends.hosts.security import read_certificate_name, require_certificate_dir
+from glasshouse.backends.own_address import free_port, own_ip
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, HostError
 
@@ -34,7 +35,9 @@ class WorkerProvider:
         if self.folder is not None:
             validate_certificate_dir(self.folder)
         first = next(iter(self.addresses.values()))
-        enable_transport(config.controller_address or choose_controller_address(first, self.folder))
+        own = config.controller_address or choose_controller_address(first, self.folder)
+        self.controller_ip = Address.parse(own).ip
+        enable_transport(own)
 
     def attach(self, name: str) -> HostMesh:
         from monarch.actor import attach_to_workers

@@ -7,9 +7,10 @@ An error of the user is returned as a value (`RemoteUserError`), because the pro
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from monarch.actor import Actor, current_rank, endpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
 from glasshouse.backends.monarch import parallel_learner, serialization
+from glasshouse.backends.monarch.process_group import Rendezvous, join_process_group
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
     checksum_tensors,
@@ -25,12 +27,15 @@ from glasshouse.backends.monarch.shared_weights import (
 )
 from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config, import_modules
-from glasshouse.errors import GlasshouseError, RunError
+from glasshouse.errors import GlasshouseError, HostError, RunError
 from glasshouse.generate import ENGINES, Generator, SamplingParams, make_generator
 from glasshouse.learn import Learner, LearnerState, sharded
 from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.configured import choose_device, read_size
 from glasshouse.types import Request
+
+TOKEN_FILE = "token"
+"""The file by which a rank recognizes a folder of the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +47,11 @@ class ActorSetup:
     """The file of shared weights on the actor's host."""
     version: int
     index: int = 0
-    """The number of the process among those of its role; decides its GPU."""
-    rendezvous_file: str = ""
-    """The file through which several learners find each other."""
+    """The number of the process among those of its role and host; decides its GPU."""
+    first_rank: int = 0
+    """The rank of the first learner of its host."""
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    """Where several learners find each other."""
 
     def load_policy(self, role: str) -> tuple[Policy, SharedWeights]:
         """Load the same model as the controller, on the device of this role, and map the shared weights."""
@@ -126,16 +133,16 @@ class LearnerActor(Actor):
 
     @endpoint
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
-        self.rank, world_size = current_rank().rank, setup.config.monarch.learners
+        setup = replace(setup, index=current_rank().rank)
+        self.rank, world_size = setup.first_rank + setup.index, setup.config.learner_processes
         try:
-            setup = replace(setup, index=self.rank)
             if setup.config.learn.sharding == "fsdp":
                 self._open_sharded(setup, world_size)
                 return None
             policy, self.weights = setup.load_policy("learner")
             self.weights.read(setup.version, trainable_tensors(policy))
             if world_size > 1:
-                parallel_learner.join_process_group(setup.rendezvous_file, self.rank, world_size)
+                join_process_group(setup.rendezvous, self.rank, world_size)
                 self.learner = parallel_learner.ParallelLearner.from_config(policy, setup.config)
             else:
                 self.learner = Learner.from_config(policy, setup.config)
@@ -147,16 +154,17 @@ class LearnerActor(Actor):
     def _open_sharded(self, setup: ActorSetup, world_size: int) -> None:
         """The ranks start from the model's own weights; `restore` loads others from a checkpoint."""
         config = setup.config
-        device = choose_device(config, read_size(config.model), "learner", self.rank)
+        device = choose_device(config, read_size(config.model), "learner", setup.index)
         group = sharded.choose_process_group(
             config.learn.process_group, device, cpu_offload=config.learn.cpu_offload
         )
         configure_torch(config.threads)
         policy = load_configured_policy(config, training=True, role="controller")
-        self.weights = SharedWeights.open(setup.weights_path, count_trainable(policy))
+        if self.rank == 0:  # it gathers and publishes the weights; other hosts do not have the file
+            self.weights = SharedWeights.open(setup.weights_path, count_trainable(policy))
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        parallel_learner.join_process_group(setup.rendezvous_file, self.rank, world_size, group)
+        join_process_group(setup.rendezvous, self.rank, world_size, group)
         sharded.check_ranks_agree(sharded.describe_rank(config, policy))
         self.learner = sharded.ShardedLearner.on_device(policy, config, device)
 
@@ -207,6 +215,24 @@ class LearnerActor(Actor):
     def publish(self) -> None:
         """Write the weights to the shared file. No other rank may be reading them."""
         self._write_weights()
+
+    @endpoint
+    def check_folder(self, folder: str, token: str) -> serialization.RemoteUserError | None:
+        """Check that this rank sees a folder of the controller and can write to it."""
+        try:
+            if (Path(folder) / TOKEN_FILE).read_text() == token:
+                (Path(folder) / f"rank-{self.rank}").write_text(token)
+                return None
+            reason = "another file has its name"
+        except OSError as error:
+            reason = str(error)
+        return serialization.RemoteUserError.from_error(
+            HostError(
+                f"Rank {self.rank} of the learner, on {platform.node()}, cannot use the checkpoint folder "
+                f"{Path(folder).parent} ({reason}). With hosts.learners each rank writes a part of each "
+                "checkpoint: set out=… to a directory that all hosts share, at the same path."
+            )
+        )
 
     @endpoint
     def save_shards(self, folder: str) -> serialization.RemoteUserError | None:

@@ -1,7 +1,7 @@
 """`backend: monarch`: generators and learner as Monarch actors, each in its own process.
 
 controller (training loop)   data, rewards, rollout log; owns the file of shared weights
-  ├── learner                one mesh of `monarch.learners` processes; writes each version once
+  ├── learner                `monarch.learners` processes; rank 0 writes each version once
   ├── generator 0            one mesh per generator, so that a crash affects no other
   └── generator 1 …          map the weights and take the next chunk from the queue
 """
@@ -9,6 +9,8 @@ controller (training loop)   data, rewards, rollout log; owns the file of shared
 from __future__ import annotations
 
 import atexit
+import secrets
+import tempfile
 import threading
 import time
 from collections import deque
@@ -18,7 +20,7 @@ from typing import Any
 
 from glasshouse.backends.base import Chunk, EventSink
 from glasshouse.backends.monarch import runtime, serialization
-from glasshouse.backends.monarch.actors import ActorSetup, GeneratorActor
+from glasshouse.backends.monarch.actors import TOKEN_FILE, ActorSetup, GeneratorActor
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.backends.monarch.learners import LearnerProcesses
 from glasshouse.backends.monarch.process_spans import ProcessSpans
@@ -40,6 +42,7 @@ from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import LearnerState, TrainingSample
 from glasshouse.models import Policy
+from glasshouse.store.checkpoints import WRITING
 
 
 class MonarchBackend:
@@ -54,8 +57,11 @@ class MonarchBackend:
         config: Config,
         event: EventSink = lambda kind, **details: None,
         assign_host: Callable[[int], Host] | None = None,
+        learner_hosts: Sequence[Host] = (),
+        controller_ip: str = "",
     ) -> None:
-        """`assign_host`: the host of generator n; called again each time it is respawned."""
+        """`assign_host`: the host of generator n; called again each time it is respawned. `learner_hosts`: the
+        other hosts that have ranks of the learner; they reach this machine at `controller_ip`."""
         controller = runtime.local_host()
         self.policy, self.config, self.event = policy, config, event
         self.assign_host = assign_host or (lambda number: controller)
@@ -71,8 +77,9 @@ class MonarchBackend:
         self.timings: dict[str, float] = {}
         self.spans = ProcessSpans()
         self.learners = LearnerProcesses(
-            controller, config, self.weights.path, 0, lambda: self.queue.closed
-        )
+            [controller, *learner_hosts], config, self.weights.path, 0, lambda: self.queue.closed,
+            controller_ip,
+        )  # fmt: skip
         context = SupervisorContext(
             queue=self.queue, policy=policy, config=config.monarch, spawn=self._spawn,
             open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event, spans=self.spans,
@@ -130,6 +137,16 @@ class MonarchBackend:
         for supervisor in self.supervisors:  # a generator may hold other weights of that version
             supervisor.reload, supervisor.verified_version = True, None
 
+    def check_checkpoint_folder(self, path: Path) -> None:
+        if not self.config.hosts.learners:
+            return
+        path.mkdir(exist_ok=True)
+        # a suffix that the next start removes if this process is killed
+        with tempfile.TemporaryDirectory(dir=path.resolve(), suffix=WRITING) as folder:
+            token = secrets.token_hex(16)
+            (Path(folder) / TOKEN_FILE).write_text(token)
+            self.learners.call("check_folder", folder, token)
+
     def close(self) -> None:
         if self.queue.closed:
             return
@@ -147,7 +164,7 @@ class MonarchBackend:
     def pids(self) -> list[int]:
         """Process ids of the generators and learners, the learners last."""
         generators = [pid for supervisor in self.supervisors for pid in supervisor.pids]
-        return generators + self.learners.processes.pids
+        return generators + self.learners.pids
 
     def _publish(self, version: int, seconds: float) -> None:
         """Copy the new weights to the controller's policy and to every other host."""

@@ -10,7 +10,6 @@ therefore has the same bits for any number of processes. Every rank then takes t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,20 +19,6 @@ from torch import Tensor
 from glasshouse.errors import RunError
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.learn.learner import BlockGradients
-
-GROUP_TIMEOUT = timedelta(hours=1)
-"""How long a rank waits for the others; the controller notices a dead one much earlier."""
-
-
-def join_process_group(
-    rendezvous_file: str, rank: int, world_size: int, backend: str = "gloo"
-) -> None:
-    """Join the other learners; the file is not needed after this returns."""
-    store = dist.FileStore(rendezvous_file, world_size)
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT
-    )
-    dist.barrier()
 
 
 class ParallelLearner(Learner):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from glasshouse.extras import install_command
 
 TAIL_CHARACTERS = 2000
 """How much of a dead process's output is shown."""
+
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,18 @@ def local_host() -> Host:
     actor = import_monarch()
     actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
     # Monarch prints the path of its log file when it starts.
-    with _stderr_to_null(), monarch_sockets_in_own_directory():
-        return Host(actor.this_host())
+    with stderr_to_null(), monarch_sockets_in_own_directory():
+        host = Host(actor.this_host())
+    atexit.register(_shut_down_monarch)  # runs before Monarch's own, which was registered earlier
+    return host
+
+
+def _shut_down_monarch() -> None:
+    """What Monarch does at exit, without its traceback if a lost host does not answer."""
+    from monarch.actor import shutdown_context
+
+    with contextlib.suppress(Exception):
+        shutdown_context(host_timeout=0.3).get(timeout=1.0)
 
 
 @dataclass(slots=True)
@@ -128,20 +141,22 @@ class ActorProcesses:
 
         Raises `ProcessDied` as soon as a process has ended or, with a timeout, takes too long.
         """
-        deadline = time.monotonic() + timeout if timeout else float("inf")
-        while True:
-            try:
-                return [value for _, value in future.get(timeout=0.1).items()]
-            except TimeoutError:
-                if self.has_exited:
-                    raise ProcessDied("its process ended") from None
-                if self.stopped():
-                    raise ProcessDied("the run ended") from None
-                if time.monotonic() > deadline:
-                    raise ProcessTimeout(f"it did not answer within {timeout:g} s") from None
-            except Exception as error:  # Monarch raises different types for the same cause
-                self.reported_dead = True
-                raise ProcessDied(_last_line(error)) from None
+        ((_, answers),) = wait_for_each([self], [future], timeout)
+        return answers
+
+    def poll(self, future: Any) -> list[Any] | None:
+        """Return the answers, or None if they are not there after a moment; raise `ProcessDied`."""
+        try:
+            return [value for _, value in future.get(timeout=POLL_SECONDS).items()]
+        except TimeoutError:
+            if self.has_exited:
+                raise ProcessDied("its process ended") from None
+            if self.stopped():
+                raise ProcessDied("the run ended") from None
+            return None
+        except Exception as error:  # Monarch raises different types for the same cause
+            self.reported_dead = True
+            raise ProcessDied(_last_line(error)) from None
 
     @property
     def has_exited(self) -> bool:
@@ -168,6 +183,29 @@ class ActorProcesses:
         self.log.close()
 
 
+def wait_for_each(
+    meshes: Sequence[ActorProcesses], futures: Sequence[Any], timeout: float = 0.0
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of each mesh with the answers of its processes, as they arrive.
+
+    Raises as `ActorProcesses.wait` does, for any of the meshes; the text names it if there are several.
+    """
+    deadline = time.monotonic() + timeout if timeout else float("inf")
+    pending = dict(enumerate(futures))
+    while pending:
+        for number, future in list(pending.items()):
+            mesh = meshes[number]
+            try:
+                answers = mesh.poll(future)
+            except ProcessDied as error:
+                raise error if len(meshes) == 1 else ProcessDied(f"{mesh.name}: {error}") from None
+            if answers is not None:
+                del pending[number]
+                yield number, answers
+            elif time.monotonic() > deadline:
+                raise ProcessTimeout(f"it did not answer within {timeout:g} s")
+
+
 def process_environment(threads: int) -> dict[str, str]:
     """Return the variables of a new process: its thread count, and the path of this package."""
     package = str(Path(glasshouse.__file__).parents[1])
@@ -182,7 +220,8 @@ def _last_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _stderr_to_null() -> Iterator[None]:
+def stderr_to_null() -> Iterator[None]:
+    """Drop what native code writes to stderr."""
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     try:
