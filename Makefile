@@ -106,7 +106,7 @@ resume-proof: $(VENV)/.ready ## kill at every step and 200 times at random: resu
 	@$(BIN)/python -m proofs.resume kills $(ARGS)
 
 .PHONY: bit-flip-proof
-bit-flip-proof: $(VENV)/.ready ## 1,000 flipped bits and 300 cut files, every command after each: no silent wrong result, traceback or hang (45 min)
+bit-flip-proof: $(VENV)/.ready ## 1,000 flipped bits and 300 cut files, every command after each: no silent wrong result, traceback or hang (60 min)
 	@$(BIN)/python -m proofs.bit_flips $(ARGS)
 
 .PHONY: hosts-proof

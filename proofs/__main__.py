@@ -34,7 +34,7 @@ PROOFS = {
     "example": ("example-seeds", 10),
     "image": ("image-proof", 10),
     "resume": ("resume-proof", 15),
-    "damage": ("bit-flip-proof", 45),
+    "damage": ("bit-flip-proof", 60),
     "control": ("control", 15),
     "learning": ("learn-all", 30),
 }
