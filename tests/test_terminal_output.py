@@ -211,7 +211,8 @@ def test_reading_statements_are_selects() -> None:
     from glasshouse.store import export
 
     for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
-        export.run_sql([], query)
+        names, _ = export.run_sql([], query)
+        assert names
 
 
 @pytest.mark.parametrize(

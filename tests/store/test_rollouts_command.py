@@ -120,6 +120,11 @@ def test_sql_and_export(
     assert f"{len(rows):,} rollouts written" in capsys.readouterr().out
 
 
+def test_an_empty_query_is_an_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_rollouts(run, "--sql", "") == 2
+    assert "SELECT" in capsys.readouterr().err
+
+
 def test_damage_is_exit_code_1_and_the_rest_is_shown(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

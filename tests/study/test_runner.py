@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from proofs.processes import wait_for_exit
@@ -22,6 +22,7 @@ from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli import main
 from glasshouse.store import read_rollouts
+from glasshouse.study.process_pool import RunRequest
 from glasshouse.study.runner import run_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
@@ -206,6 +207,20 @@ def test_after_kills_the_resumed_study_gives_the_same_bytes(
     run_without_report(file, out)
     assert (results / "rows.jsonl").stat().st_mtime_ns == finished_at
     assert table_bytes(out) == table_bytes(complete)
+
+
+class InterruptedPool(InProcessPool):
+    """As if the user pressed Ctrl-C during the first run."""
+
+    def run(self, requests: Iterable[RunRequest]) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_the_command_with_130(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InterruptedPool)
+    assert run_command(file, tmp_path / "out") == 130
 
 
 def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(

@@ -40,6 +40,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.models import llama
 from glasshouse.models.chunked_head import chunked_logprobs
 from glasshouse.models.logprobs import scatter_to_mask
+from glasshouse.models.shared_prefix import pad_completions
 
 Tokens = tuple[int, ...]
 Attend = Callable[..., Tensor]
@@ -168,12 +169,7 @@ class ShardedPrefixes:
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         """(R, T) log-probabilities and entropies of the completions of (prompt, completion) pairs, 0 on padding."""
-        rows = torch.tensor([self.prompt_index[prompt] for prompt, _ in pairs])
-        lengths = torch.tensor([len(completion) for _, completion in pairs])
-        tokens = torch.zeros(len(pairs), int(lengths.max()), dtype=torch.long)
-        for row, (_, completion) in enumerate(pairs):
-            tokens[row, : len(completion)] = torch.tensor(completion)
-        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+        tokens, mask, rows = pad_completions(self.prompt_index, pairs)
         inputs = (tokens, mask, rows, self.lengths[rows])
         chosen, entropy = self.model(
             _compute_completions, *(tensor.to(self.device) for tensor in inputs),

@@ -10,7 +10,7 @@ The sum is exactly the gradient of prompt and completion together. For the Llama
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,12 +64,7 @@ class SharedPrefixes:
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
     ) -> Tensor:
         """(R, T) log-probabilities of the completions of (prompt, completion) pairs, 0 on padding."""
-        rows = torch.tensor([self.prompt_index[prompt] for prompt, _ in pairs])
-        lengths = torch.tensor([len(completion) for _, completion in pairs])
-        tokens = torch.zeros(len(pairs), int(lengths.max()), dtype=torch.long)
-        for row, (_, completion) in enumerate(pairs):
-            tokens[row, : len(completion)] = torch.tensor(completion)
-        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+        tokens, mask, rows = pad_completions(self.prompt_index, pairs)
         starts, positions = self.lengths[rows], mask.flatten().nonzero()[:, 0]
         rows, tokens, mask, starts, positions = (
             tensor.to(self.device) for tensor in (rows, tokens, mask, starts, positions)
@@ -122,3 +117,15 @@ class SharedPrefixes:
             return [None] * len(parameters)
         outputs, gradients = zip(*pairs, strict=True)
         return torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
+
+
+def pad_completions(
+    prompt_index: Mapping[Tokens, int], pairs: Sequence[tuple[Tokens, Sequence[int]]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens and mask, (R, T), of the completions of (prompt, completion) pairs, and the index of each prompt."""
+    rows = torch.tensor([prompt_index[prompt] for prompt, _ in pairs])
+    lengths = torch.tensor([len(completion) for _, completion in pairs])
+    tokens = torch.zeros(len(pairs), int(lengths.max()), dtype=torch.long)
+    for row, (_, completion) in enumerate(pairs):
+        tokens[row, : len(completion)] = torch.tensor(completion)
+    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None], rows
