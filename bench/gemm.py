@@ -3,7 +3,7 @@
     python bench/gemm.py --model smollm2 --threads 2
 
 Each product of the model is timed by itself, as one call of torch in float32 with the shapes of the real
-computation (`rows` tokens at a time), and the fastest of a few calls counts. The share of GEMM speed that a
+computation (`rows` tokens at a time): the median of several calls, and the fastest. The share of GEMM speed that a
 phase reaches is the time of the products it needs, at these speeds, divided by its measured time. Needed is
 each token once: the start that all prompts share once per step, the rest of each prompt once, each token of a
 completion once; logits for tokens of completions only. Padding, attention, normalisation, sampling, the
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from transformers import AutoConfig
@@ -26,6 +27,10 @@ from glasshouse.models.policy import locate_model
 
 LEARNING_ROWS, GENERATION_ROWS = 1024, 128
 """Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""
+
+
+Summary = Callable[[list[float]], float]
+"""Makes one duration of several: their median, or the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +52,48 @@ def list_products(model: str) -> tuple[list[tuple[int, int]], tuple[int, int], i
     return block, (width, config.vocab_size), config.num_hidden_layers
 
 
-def time_best(function: Callable[[], object], repeats: int) -> float:
-    best = float("inf")
-    for _ in range(repeats + 1):  # the first one warms up
+def time_calls(function: Callable[[], object], repeats: int) -> list[float]:
+    function()  # warms up
+    durations = []
+    for _ in range(repeats):
         started = time.perf_counter()
         function()
-        best = min(best, time.perf_counter() - started)
-    return best
+        durations.append(time.perf_counter() - started)
+    return durations
 
 
-def time_product(rows: int, inputs: int, outputs: int, *, training: bool, repeats: int) -> float:
-    """Seconds of a product; with `training`, and of those for the gradients of its input and weight."""
+def time_product(
+    rows: int, inputs: int, outputs: int, *, training: bool, repeats: int
+) -> list[list[float]]:
+    """Durations of a product; with `training`, and of those for the gradients of its input and weight."""
     x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
     grad = torch.randn(rows, outputs)
     out, grad_x, grad_weight = torch.empty_like(grad), torch.empty_like(x), torch.empty_like(weight)
-    seconds = time_best(lambda: torch.mm(x, weight.t(), out=out), repeats)
+    products = [lambda: torch.mm(x, weight.t(), out=out)]
     if training:
-        seconds += time_best(lambda: torch.mm(grad, weight, out=grad_x), repeats)
-        seconds += time_best(lambda: torch.mm(grad.t(), x, out=grad_weight), repeats)
-    return seconds
+        products.append(lambda: torch.mm(grad, weight, out=grad_x))
+        products.append(lambda: torch.mm(grad.t(), x, out=grad_weight))
+    return [time_calls(product, repeats) for product in products]
 
 
-def measure_products(model: str, rows: int, *, training: bool, repeats: int = 5) -> ProductSeconds:
-    """Seconds per token with torch's current number of threads."""
+def measure_products(
+    model: str, rows: int, *, training: bool, repeats: int = 15
+) -> dict[str, ProductSeconds]:
+    """Seconds per token with torch's current number of threads: `median` and `fastest`."""
     block, head, blocks = list_products(model)
-    options = {"training": training, "repeats": repeats}
-    per_block = sum(time_product(rows, *shape, **options) for shape in block)
-    return ProductSeconds(blocks * per_block / rows, time_product(rows, *head, **options) / rows)
+    in_block = [
+        durations
+        for shape in block
+        for durations in time_product(rows, *shape, training=training, repeats=repeats)
+    ]
+    in_head = time_product(rows, *head, training=training, repeats=repeats)
+
+    def summarize(summary: Summary) -> ProductSeconds:
+        return ProductSeconds(
+            blocks * sum(map(summary, in_block)) / rows, sum(map(summary, in_head)) / rows
+        )
+
+    return {"median": summarize(statistics.median), "fastest": summarize(min)}
 
 
 def describe_speed(model: str, seconds: ProductSeconds, *, training: bool) -> str:
@@ -99,11 +119,12 @@ def main() -> int:
         ("generation", GENERATION_ROWS, False),
     ):
         seconds = measure_products(options.model, rows, training=training)
-        report[name] = {"blocks": seconds.blocks, "head": seconds.head}
-        text = describe_speed(options.model, seconds, training=training)
-        report[f"{name}_speed"] = text
+        report[name] = {summary: asdict(value) for summary, value in seconds.items()}
         if not options.json:
-            print(f"{name}, {rows} tokens at a time, {options.threads} threads: {text}")
+            print(f"{name}, {rows} tokens at a time, {options.threads} threads:")
+            for summary, value in seconds.items():
+                speed = describe_speed(options.model, value, training=training)
+                print(f"  {summary} of each product's calls: {speed}")
     if options.json:
         print(json.dumps(report))
     return 0

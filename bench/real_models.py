@@ -12,7 +12,9 @@ TRL does: by default it would leave out rows of zero advantage, and SmolLM2, whi
 have no others. The KL metric is measured every tenth step, its default for large models, so not in
 the steps that count.
 
-The share of GEMM speed is that of gemm.py, which runs before and after the rounds; its faster run counts.
+The share of GEMM speed is that of gemm.py, which runs before and after each of our steps, since the speed of a
+shared machine changes from minute to minute: the median of these runs counts. The share of the fastest calls is
+given, too.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     },
     "trl": {"script": "trl_worker.py", "threads": 2, "cache": "dynamic", "microbatches": 8},
 }  # fmt: skip
+Gemm = dict[str, dict[str, dict[str, float]]]
+"""Seconds per token by phase, `median` or `fastest`, and part of the model, of one run of gemm.py."""
 TITLES = {
     "full": "Glasshouse, one process, two threads",
     "lora": "the same, LoRA of rank 16",
@@ -61,14 +65,19 @@ TITLES = {
 }
 
 
-def measure(work: Workload, names: list[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """Medians of each contender over interleaved rounds."""
+def measure(
+    work: Workload, names: list[str], rounds: int
+) -> tuple[dict[str, dict[str, Any]], list[Gemm]]:
+    """Medians of each contender over interleaved rounds, and the runs of gemm.py between them."""
     console = Console(stderr=True)
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    gemm: list[Gemm] = []
     for number in range(rounds):
         for name in names:
             settings = {k: v for k, v in CONTENDERS[name].items() if k != "script"}
             settings["work"] = asdict(work)
+            if name != "trl":
+                gemm.append(measure_gemm(work.model))
             worker = WorkerProcess(
                 CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
             )
@@ -78,8 +87,10 @@ def measure(work: Workload, names: list[str], rounds: int) -> dict[str, dict[str
                 steps[name].append(worker.run("step"))
             finally:
                 worker.close()
+            if name != "trl":
+                gemm.append(measure_gemm(work.model))
             console.print(f"[dim]round {number + 1}, {name}: {steps[name][-1]}")
-    return {name: summarize(replies) for name, replies in steps.items()}
+    return {name: summarize(replies) for name, replies in steps.items()}, gemm
 
 
 def summarize(steps: list[dict[str, Any]]) -> dict[str, Any]:
@@ -130,7 +141,7 @@ def count_prompt_tokens(work: Workload) -> int:
     return common + sum(len(prompt) - common for prompt in prompts)
 
 
-def measure_gemm(model: str) -> dict[str, Any]:
+def measure_gemm(model: str) -> Gemm:
     """Seconds per token of the matrix products, measured in a separate process."""
     command = [
         sys.executable,
@@ -147,28 +158,26 @@ def measure_gemm(model: str) -> dict[str, Any]:
         "OMP_NUM_THREADS": "2",
     }
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    report: dict[str, Any] = json.loads(output.stdout)
+    report: Gemm = json.loads(output.stdout)
     return report
 
 
-def faster(one: dict[str, Any], two: dict[str, Any], phase: str) -> dict[str, float]:
-    return {name: min(one[phase][name], two[phase][name]) for name in ("blocks", "head")}
-
-
 def compute_shares(
-    measured: dict[str, Any], gemm: dict[str, dict[str, float]], prompt_tokens: int
-) -> dict[str, float]:
-    """Time of the needed matrix products as a share of the phases `generate` and `learn`."""
+    measured: dict[str, Any], gemm: list[Gemm], prompt_tokens: int
+) -> dict[str, dict[str, float]]:
+    """Time of the needed matrix products as a share of the phases `generate` and `learn`: with the median of all
+    runs of gemm.py, and with their fastest calls."""
     tokens, rows = measured["tokens_per_step"], measured["completions_per_step"]
     in_blocks = prompt_tokens + tokens - rows  # the last token of a completion predicts nothing
-    needed = {
-        phase: in_blocks * gemm[phase]["blocks"] + tokens * gemm[phase]["head"] for phase in gemm
-    }
-    phases = measured["phases"]
-    return {
-        "learning": needed["learning"] / phases["learn"],
-        "generation": needed["generation"] / phases["generate"],
-    }
+    shares: dict[str, dict[str, float]] = {}
+    for summary, combine in (("median", statistics.median), ("fastest", min)):
+        for phase, key in (("learning", "learn"), ("generation", "generate")):
+            blocks, head = (
+                combine(run[phase][summary][part] for run in gemm) for part in ("blocks", "head")
+            )
+            needed = in_blocks * blocks + tokens * head
+            shares.setdefault(phase, {})[summary] = needed / measured["phases"][key]
+    return shares
 
 
 def print_results(result: dict[str, Any]) -> None:
@@ -188,13 +197,17 @@ def print_results(result: dict[str, Any]) -> None:
             *(f"{ratio[r]:.2f}" if ratio else "" for r in ("step", "step_per_token")),
             *(f"{phases[p]:.1f}" if phases else "" for p in ("generate", "learn")),
             f"{f['tokens_per_step']:.0f}",
-            *(f"{shares[p]:.0%}" if shares else "" for p in ("learning", "generation")),
+            *(describe_share(shares, phase) for phase in ("learning", "generation")),
             f"{f['peak_mb']:,.0f}",
         )
     console.print(table)
-    for when, report in result["gemm"].items():
-        console.print(f"GEMM {when}: learning {report['learning_speed']}")
-        console.print(f"GEMM {when}: generation {report['generation_speed']}")
+    console.print("of GEMM: in brackets, of the fastest calls in all runs of gemm.py")
+
+
+def describe_share(shares: dict[str, dict[str, float]], phase: str) -> str:
+    if not shares:
+        return ""
+    return f"{shares[phase]['median']:.0%} ({shares[phase]['fastest']:.0%})"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -215,10 +228,7 @@ def main() -> int:
         model=model, regime="natural", groups_per_step=16, group_size=8, max_tokens=64,
         learning_rate=LEARNING_RATE,
     )  # fmt: skip
-    before = measure_gemm(model)
-    measured = measure(work, options.contenders, options.rounds)
-    after = measure_gemm(model)
-    gemm = {phase: faster(before, after, phase) for phase in ("learning", "generation")}
+    measured, gemm = measure(work, options.contenders, options.rounds)
     prompt_tokens = count_prompt_tokens(work)
     result = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -228,7 +238,7 @@ def main() -> int:
         "prompt_tokens": prompt_tokens,
         "contenders": measured,
         "ratios": compute_ratios(measured),
-        "gemm": {"before": before, "after": after},
+        "gemm": gemm,
         # LoRA needs no gradients of weights, so that its share would be of other products
         "shares": {
             name: compute_shares(f, gemm, prompt_tokens)

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from glasshouse.config import LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import ALGORITHMS, Learner, TrainingSample
-from glasshouse.learn.learner import learning_rate_factor, pack_microbatches
+from glasshouse.learn.learner import learning_rate_factor
+from glasshouse.learn.microbatches import pack_microbatches, split_at_least_cost
 from glasshouse.models import Policy, llama, save_policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
@@ -237,6 +238,41 @@ def test_packing_keeps_every_sample_once_within_the_bound(
     assert joined == sorted(joined)  # rows of similar length are together
     for part, following in pairwise(lengths):  # no microbatch is smaller than necessary
         assert (len(part) + 1) * following[0] > microbatch_tokens
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 100), st.integers(0, 40)
+)
+def test_microbatches_of_large_models_cost_least(
+    lengths: list[int], max_tokens: int, cost: int
+) -> None:
+    lengths.sort()
+
+    def total(bounds: Sequence[int]) -> float:
+        parts = [lengths[start:end] for start, end in pairwise(bounds)]
+        if any(len(part) > 1 and len(part) * part[-1] > max_tokens for part in parts):
+            return math.inf
+        return sum(len(part) * part[-1] + cost for part in parts)
+
+    rows = range(1, len(lengths))
+    every = [
+        [0, *inner, len(lengths)]
+        for size in range(len(lengths))
+        for inner in combinations(rows, size)
+    ]
+    assert total(split_at_least_cost(lengths, max_tokens, cost)) == min(map(total, every))
+
+
+def test_rows_of_large_models_are_padded_less() -> None:
+    samples = [
+        TrainingSample(prompt=(0,), tokens=(0,) * t, sampler_logprobs=(0.0,) * t, advantage=1.0)
+        for t in [8] * 4 + [64] * 12
+    ]
+    sizes = {
+        minimise: [len(p) for p in pack_microbatches(samples, 1040, minimise_padding=minimise)]
+        for minimise in (False, True)
+    }
+    assert sizes == {False: [16], True: [4, 12]}
 
 
 # ── clipping, schedules, failures ────────────────────────────────────────────────────────────────

@@ -15,7 +15,8 @@ from glasshouse.config import LearnConfig
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder
 from glasshouse.learn import Learner, TrainingSample
-from glasshouse.learn.learner import accumulate_gradients, split_into_blocks
+from glasshouse.learn.learner import accumulate_gradients
+from glasshouse.learn.microbatches import split_into_blocks
 from glasshouse.models import Policy, devices, llama
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters

@@ -1,12 +1,15 @@
 """Learning: from rollouts to a policy update.
 
-advantages.py  rewards of a group to advantages: pure functions on one page
-losses.py      every algorithm's loss: pure functions on one page, and the table `ALGORITHMS`
-learner.py     `Learner` applies the configured algorithm without knowing which it is
+advantages.py    rewards of a group to advantages: pure functions on one page
+losses.py        every algorithm's loss: pure functions on one page, and the table `ALGORITHMS`
+learner.py       `Learner` applies the configured algorithm without knowing which it is
+microbatches.py  which samples are computed together
+sharded.py       `ShardedLearner`: the same over several processes, each with a part of the weights
 """
 
-from glasshouse.learn.learner import Learner, LearnerState, TrainingSample
+from glasshouse.learn.learner import Learner, LearnerState
 from glasshouse.learn.losses import ALGORITHMS, Algorithm, get_algorithm
+from glasshouse.learn.microbatches import TrainingSample
 
 __all__ = [
     "ALGORITHMS",

@@ -32,6 +32,7 @@ from glasshouse.learn.losses import (
     can_skip_zero_advantage,
     get_algorithm,
 )
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
 from glasshouse.models import llama
 from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
@@ -45,17 +46,6 @@ KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
 KL_EVERY_LARGE = 10
 """Steps between two of these measurements for large models, by default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSample:
-    """One completion, as the learner needs it."""
-
-    prompt: tuple[int, ...]
-    tokens: Sequence[int]
-    sampler_logprobs: Sequence[float]
-    """Log-probability of each token under the policy version that sampled it."""
-    advantage: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +262,17 @@ class Learner:
         )
         max_tokens = self.config.microbatch_tokens
         if not shares_prompts:
-            return [GradientBlock(False, [part]) for part in pack_microbatches(samples, max_tokens)]
+            parts = pack_microbatches(samples, max_tokens, minimise_padding=self.is_large)
+            return [GradientBlock(False, [part]) for part in parts]
         common = count_common_tokens([*{s.prompt for s in samples}]) if self.is_large else 0
         blocks = split_into_blocks(samples, max_tokens, self.config.gradient_blocks, common=common)
         return [
-            GradientBlock(True, pack_microbatches(block, max_tokens, count_prompts=False))
+            GradientBlock(
+                True,
+                pack_microbatches(
+                    block, max_tokens, count_prompts=False, minimise_padding=self.is_large
+                ),
+            )
             for block in blocks
         ]
 
@@ -396,8 +392,9 @@ class Learner:
         total = 0.0
         prefixes = self._share_reference_prompts([s.prompt for s in rows])
         for microbatch in pack_microbatches(
-            rows, self.config.microbatch_tokens, count_prompts=prefixes is None
-        ):
+            rows, self.config.microbatch_tokens, count_prompts=prefixes is None,
+            minimise_padding=self.is_large,
+        ):  # fmt: skip
             pairs = [(s.prompt, s.tokens) for s in microbatch]
             batch = CompletionBatch.from_pairs(pairs, self.device)
             reference = self._reference_logprobs(pairs, batch, prefixes)
@@ -452,26 +449,6 @@ def build_loss_settings(config: LearnConfig) -> LossSettings:
     return replace(defaults, kl_coef=config.kl_coef, entropy_coef=config.entropy_coef, **overrides)
 
 
-def split_into_blocks(
-    samples: Sequence[TrainingSample], max_tokens: int, multiple: int = 1, common: int = 0
-) -> list[list[TrainingSample]]:
-    """Groups samples by prompt, in order, and splits the groups into blocks of about equal size.
-
-    The prompts of a block hold about `max_tokens` tokens or fewer, without their first `common` tokens,
-    which are computed once; the number of blocks is a multiple of `multiple` where there are enough
-    prompts.
-    """
-    by_prompt: dict[tuple[int, ...], list[TrainingSample]] = {}
-    for sample in samples:
-        by_prompt.setdefault(sample.prompt, []).append(sample)
-    groups = list(by_prompt.values())
-    prompt_tokens = sum(len(prompt) - common for prompt in by_prompt)
-    rounds = math.ceil(prompt_tokens / (max_tokens * multiple))
-    count = min(len(groups), rounds * multiple)
-    bounds = [index * len(groups) // count for index in range(count + 1)]
-    return [[s for g in groups[start:end] for s in g] for start, end in itertools.pairwise(bounds)]
-
-
 def accumulate_gradients(
     sums: list[torch.Tensor | None],
     gradients: Sequence[torch.Tensor | None],
@@ -487,27 +464,6 @@ def accumulate_gradients(
                 sums[index] = gradient
             else:
                 sums[index] = total.add_(gradient) if in_place else total + gradient
-
-
-def pack_microbatches(
-    samples: Sequence[TrainingSample], max_tokens: int, *, count_prompts: bool = True
-) -> list[list[TrainingSample]]:
-    """Packs rows of similar length into microbatches of at most `max_tokens` tokens with padding.
-
-    Prompt tokens count too, unless prompts are computed separately.
-    """
-
-    def length(sample: TrainingSample) -> int:
-        return len(sample.tokens) + (len(sample.prompt) if count_prompts else 0)
-
-    microbatches: list[list[TrainingSample]] = []
-    for sample in sorted(samples, key=length):
-        longest = length(sample)
-        if microbatches and (len(microbatches[-1]) + 1) * longest <= max_tokens:
-            microbatches[-1].append(sample)
-        else:
-            microbatches.append([sample])
-    return microbatches
 
 
 def summarize_differences(differences: Sequence[torch.Tensor]) -> dict[str, float]:

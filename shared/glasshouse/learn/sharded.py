@@ -32,10 +32,8 @@ from glasshouse.learn.learner import (
     ADAPTER_KEY,
     Learner,
     LearnerState,
-    TrainingSample,
-    pack_microbatches,
-    split_into_blocks,
 )
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
 from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.logprobs import CompletionBatch
 from glasshouse.models.policy import Policy

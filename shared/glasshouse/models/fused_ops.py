@@ -175,7 +175,8 @@ class _GatedMLPOutput(torch.autograd.Function):
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Saves the probabilities instead of the logits: the backward pass needs one scatter more."""
+    """Saves the probabilities instead of the logits: the backward pass needs one scatter more. It writes over
+    them, so that a second backward pass raises."""
 
     @staticmethod
     def forward(
@@ -201,7 +202,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, head, targets, probabilities = ctx.saved_tensors
         grad = grad / ctx.temperature
-        grad_logits = probabilities * -grad[:, None]
+        grad_logits = probabilities.mul_(-grad[:, None])
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
         grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None

@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
-from glasshouse.learn.learner import TrainingSample, pack_microbatches
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import Policy, llama, load_policy, tokenizer
 from glasshouse.models.chat_template import find_turn_end
 from glasshouse.models.devices import is_large
