@@ -14,8 +14,10 @@ from proofs import device_checks
 from proofs.device_checks import LIMITS, compare_with_cpu
 from tests.stand_in_device import SYNCHRONISATIONS, stand_in_device
 
+from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.generate import SamplingParams, TorchGenerator, torch_engine
+from glasshouse.models import configured
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.types import Request
 
@@ -125,6 +127,30 @@ def test_device_that_this_machine_lacks_is_an_error(monkeypatch: pytest.MonkeyPa
         resolve_device("cuda:3", 1)
     with pytest.raises(ConfigError, match=r"^generate.device: .*nosuch"):
         resolve_device("nosuch", 1, key="generate.device")
+
+
+@pytest.mark.parametrize(("device", "first"), [("cuda", 2), ("auto", 2), ("cuda:7", 0)])
+def test_generators_have_the_gpus_after_those_of_the_learners(
+    monkeypatch: pytest.MonkeyPatch, device: str, first: int
+) -> None:
+    overrides = [
+        f"device={device}",
+        "generate.device=cuda",
+        "backend=monarch",
+        "monarch.learners=2",
+    ]
+    config = load_config([], overrides)
+    chosen: dict[str, int] = {}
+
+    def record(name: str, parameters: int, index: int = 0, key: str = "device") -> torch.device:
+        chosen[key] = index
+        return torch.device("cpu")
+
+    monkeypatch.setattr(configured, "resolve_device", record)
+    size = configured.read_size("pocket")
+    for role in ("learner", "generator"):
+        configured.choose_device(config, size, role, index=1)
+    assert chosen == {"device": 1, "generate.device": first + 1}
 
 
 def test_gpu_is_chosen_by_model_size_number_and_process(monkeypatch: pytest.MonkeyPatch) -> None:

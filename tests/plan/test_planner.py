@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from transformers import Qwen3Config
+from transformers import GPT2Config, Qwen3Config
 
 from glasshouse.cli import main
 from glasshouse.config import Config, load_config
 from glasshouse.errors import ConfigError
-from glasshouse.plan.accelerators import LISTED, TYPICAL, parse_accelerator
-from glasshouse.plan.layout import suggest_layout
+from glasshouse.plan.accelerators import CONTEXT_BYTES, LISTED, TYPICAL, USABLE, parse_accelerator
+from glasshouse.plan.layout import Layout, suggest_layout
 from glasshouse.plan.memory import TracedModel
 from glasshouse.plan.planner import plan_run
 from glasshouse.plan.prompts import make_prompts
@@ -72,6 +73,36 @@ def test_layout_uses_adapters_only_if_all_weights_do_not_fit(bare_folder: Path) 
     assert not suggest_layout(
         model, config, parse_accelerator("1x1GB"), prompts
     ).fits  # the context
+
+
+def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
+    shape = {
+        "vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    }  # fmt: skip
+    model = TracedModel.of(Qwen3Config(**shape))
+    config = load_config([], SMALL)
+    prompts = make_prompts(12)
+    state = 16 * model.parameters
+
+    def suggest(gpus: int, share: float, model: TracedModel = model) -> Layout:
+        """On GPUs that hold this multiple of weights, gradients and optimizer state."""
+        memory = (share * state + CONTEXT_BYTES) / USABLE
+        device = replace(parse_accelerator(f"{gpus}xA100"), memory=round(memory))
+        return suggest_layout(model, config, device, prompts)
+
+    one, two, all_but_one = suggest(8, 3.0), suggest(8, 1.2), suggest(4, 0.9)
+    assert one.changes["monarch.learners"] == 1
+    assert "learn.sharding" not in one.changes
+    for layout, learners, generators in ((two, 2, 6), (all_but_one, 3, 1)):
+        assert layout.fits
+        assert layout.config.learn.sharding == "fsdp"
+        assert layout.config.learn.lora_rank == 0
+        monarch = layout.config.monarch
+        assert (monarch.learners, monarch.generators) == (learners, generators)
+        assert Config.model_validate(yaml.safe_load(layout.lines()))
+    other = TracedModel.of(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=400))
+    assert suggest(8, 1.2, other).config.learn.sharding == "none"  # cannot be sharded
 
 
 @pytest.mark.parametrize(

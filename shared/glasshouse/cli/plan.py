@@ -114,10 +114,13 @@ def _sentences(result: Plan) -> list[str]:
         f"it {worst.largest_part.replace('_', ' ')}."
     ]
     if not result.layout.fits:
-        needed = max(process.peak for process in result.layout.processes)
+        largest = max(result.layout.processes, key=lambda process: process.peak)
+        engine = result.layout.config.generate.engine
+        has_heavy_generator = largest.role == "generator" and engine == "torch"
         sentences.append(
-            f"No layout fits: the smallest that was tried needs {_gigabytes(needed)} GB per device. Use a device "
-            "with more memory, a smaller model, or a smaller generate.max_tokens."
+            f"No layout fits: the last that was tried needs {_gigabytes(largest.peak)} GB for the {largest.role}. Use "
+            f"a device with more memory, {'generate.engine=vllm, ' if has_heavy_generator else ''}a smaller model, "
+            "or a smaller generate.max_tokens."
         )
     step = result.step
     cost = (

@@ -123,7 +123,8 @@ class GenerateConfig(Section):
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
     device: str = Field("", pattern=rf"^({DEVICE})?$")
     """Device of the generators, if it is not that of the learner, as in cuda:1; empty: `device`. With `backend:
-    monarch`, `cuda` without a number gives generator n the GPU n modulo the number of GPUs."""
+    monarch`, `cuda` without a number gives each generator one GPU after the other: from GPU 0 on if `device` names
+    a GPU, else after those of the learners; after the last GPU it starts again."""
     vllm: VllmConfig = VllmConfig()
 
 

@@ -61,5 +61,7 @@ def choose_device(config: Config, size: ModelSize, role: str, index: int = 0) ->
     if role == "controller":
         return torch.device("cpu")
     if role == "generator" and config.generate.device:
+        if config.backend == "monarch" and config.device in ("auto", "cuda"):
+            index += config.monarch.learners  # the learners have the GPUs before it
         return resolve_device(config.generate.device, size.parameters, index, "generate.device")
     return resolve_device(config.device, size.parameters, index)

@@ -1,8 +1,8 @@
 """A layout that fits: what to train, microbatch, KV cache, and how GPUs are divided.
 
 The first of these that fits is suggested, with the largest microbatch that fits: all weights; all weights with
-activation checkpointing; adapters; adapters with activation checkpointing. What the configuration sets
-already (adapters, checkpointing, the engine) is kept.
+activation checkpointing; the same with the learner sharded over as few of several GPUs as possible; then these
+three with adapters. What the configuration sets already (adapters, checkpointing, sharding, the engine) is kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from glasshouse.config import Config
+from glasshouse.models import llama
 from glasshouse.plan.accelerators import Accelerator
 from glasshouse.plan.memory import (
     GENERATE,
@@ -60,7 +61,7 @@ def suggest_layout(
 ) -> Layout:
     """Searches; every configuration that is tried is valid."""
     layout = None
-    for changes in _candidates(config, device):
+    for changes in _candidates(model, config, device):
         layout = _fit(model, config, device, prompts, changes)
         if layout.fits:
             break
@@ -68,23 +69,49 @@ def suggest_layout(
     return layout
 
 
-def _candidates(config: Config, device: Accelerator) -> Iterator[dict[str, Any]]:
-    base: dict[str, Any] = {}
-    if device.is_gpu:
-        base = {"device": "cuda", "dtype": "bfloat16"}
-    if (
-        device.is_gpu and device.count > 1
-    ):  # the learner has the last GPU, each generator one of the others
-        generators = device.count - 1
-        base |= {
-            "device": f"cuda:{device.count - 1}", "backend": "monarch", "generate.device": "cuda",
-            "generate.chunk_size": math.ceil(config.data.groups_per_step / generators),
-            "monarch.generators": generators, "monarch.learners": 1,
-        }  # fmt: skip
-    ranks = [config.learn.lora_rank] if config.learn.lora_rank else [0, LORA_RANK]
+def _candidates(
+    model: TracedModel, config: Config, device: Accelerator
+) -> Iterator[dict[str, Any]]:
+    base = {"device": "cuda", "dtype": "bfloat16"} if device.is_gpu else {}
     recompute = [True] if config.learn.activation_checkpointing else [False, True]
-    for rank, checkpointing in itertools.product(ranks, recompute):
-        yield base | {"learn.lora_rank": rank, "learn.activation_checkpointing": checkpointing}
+    for rank in [config.learn.lora_rank] if config.learn.lora_rank else [0, LORA_RANK]:
+        common = base | {"learn.lora_rank": rank}
+        sharded = [
+            common | changes | {"learn.activation_checkpointing": True}
+            for changes in _sharded_learners(model, config, device, rank)
+        ]
+        if config.learn.sharding == "none" or not sharded:
+            for checkpointing in recompute:
+                yield (
+                    common
+                    | (_divide(config, device, learners=1) if device.count > 1 else {})
+                    | {"learn.activation_checkpointing": checkpointing}
+                )
+        yield from sharded
+
+
+def _divide(config: Config, device: Accelerator, learners: int) -> dict[str, Any]:
+    """Learners have the first GPUs, each generator one of the others; if none is left, they share all GPUs."""
+    generators = device.count - learners or device.count
+    return {
+        "backend": "monarch", "generate.device": "cuda",
+        "generate.chunk_size": math.ceil(config.data.groups_per_step / generators),
+        "monarch.generators": generators, "monarch.learners": learners,
+    }  # fmt: skip
+
+
+def _sharded_learners(
+    model: TracedModel, config: Config, device: Accelerator, rank: int
+) -> Iterator[dict[str, Any]]:
+    """The learner divided among 2, 4, … and all but one GPU, and among all; without the numbers of ranks whose
+    part of weights, gradients and optimizer state is too large."""
+    if device.count == 1 or not llama.is_llama_family(model.config):
+        return
+    powers = itertools.takewhile(lambda n: n < device.count, (2**n for n in itertools.count(1)))
+    for learners in sorted({*powers, max(2, device.count - 1), device.count}):
+        state = (4 if rank else 16) * model.parameters // learners
+        if state <= device.usable_bytes:
+            yield _divide(config, device, learners) | {"learn.sharding": "fsdp"}
 
 
 def _fit(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +41,8 @@ TRACED_LAYERS = (2, 3)
 nothing of a previous layer is alive."""
 VLLM_WORK_SPACE = 1_500_000_000
 """Bytes of vLLM's activations and CUDA graphs: a listed value."""
+PLACEMENT = ("backend", "device", "hosts", "monarch")
+"""Sections of a configuration that do not change the traces."""
 Prompts = Sequence[tuple[int, ...]]
 
 
@@ -77,12 +79,14 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class TracedModel:
-    """A model that can be built on the meta device with any number of layers."""
+    """A model that can be built on the meta device with any number of layers. It remembers the results of traces,
+    so that a search for a layout makes each once."""
 
     config: Any
     """transformers' configuration."""
     parameters: int
     has_equal_layers: bool
+    results: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: Any) -> TracedModel:
@@ -108,19 +112,27 @@ class TracedModel:
         """The model on the meta device, with this many layers."""
         return _build(self.config if layers is None else _shorten(self.config, layers))
 
-    def trace(self, trace_layers: Callable[[int | None], MemoryTrace]) -> Bytes:
-        """The peak of the whole model; `trace_layers` runs the computation with this many layers."""
-        if not self.has_equal_layers:
-            return trace_layers(None).peak()
-        few, more = map(trace_layers, TRACED_LAYERS)
-        return extrapolate(few, more, self.layers - TRACED_LAYERS[0])
+    def trace(self, key: str, trace_layers: Callable[[int | None], MemoryTrace]) -> Bytes:
+        """The peak of the whole model; `trace_layers` runs the computation with this many layers. `key` names all
+        that the result depends on."""
+        if key not in self.results:
+            if self.has_equal_layers:
+                few, more = map(trace_layers, TRACED_LAYERS)
+                self.results[key] = extrapolate(few, more, self.layers - TRACED_LAYERS[0])
+            else:
+                self.results[key] = trace_layers(None).peak()
+        peak: Bytes = self.results[key]
+        return peak
 
-    def count(self, count_layers: Callable[[int | None], int]) -> int:
-        """A number that is linear in the layers, for the whole model."""
-        if not self.has_equal_layers:
-            return count_layers(None)
-        few, more = map(count_layers, TRACED_LAYERS)
-        return few + (self.layers - TRACED_LAYERS[0]) * (more - few)
+    def count(self, key: str, count_layers: Callable[[int | None], int]) -> int:
+        """A number that is linear in the layers, for the whole model; `key` as in `trace`."""
+        if key not in self.results:
+            if self.has_equal_layers:
+                few, more = map(count_layers, TRACED_LAYERS)
+                self.results[key] = few + (self.layers - TRACED_LAYERS[0]) * (more - few)
+            else:
+                self.results[key] = count_layers(None)
+        return int(self.results[key])
 
 
 def estimate_memory(
@@ -160,7 +172,8 @@ def estimate_learner(
     model: TracedModel, config: Config, prompts: Prompts, completion_tokens: int | None = None
 ) -> dict[str, dict[str, int]]:
     """Traces an update, after a first one that creates the optimizer's state."""
-    samples = choose_samples(config, prompts, completion_tokens or config.generate.max_tokens)
+    tokens = completion_tokens or config.generate.max_tokens
+    samples = choose_samples(config, prompts, tokens)
 
     def trace_layers(layers: int | None) -> MemoryTrace:
         policy = _trace_policy(model, config, layers)
@@ -177,7 +190,9 @@ def estimate_learner(
             learner.update(samples)
         return trace
 
-    peak = dict(zip(PARTS, model.trace(trace_layers), strict=True))
+    engine = {"chunk_size", "device", "kv_cache_mb"}
+    key = _describe(config, prompts, {"generate": engine, "learn": {"sharding"}})
+    peak = dict(zip(PARTS, model.trace(f"learner {tokens} {key}", trace_layers), strict=True))
     if config.learn.sharding == "fsdp":
         peak = _divide_among_ranks(model, config, peak)
     phases = {LEARN: peak}
@@ -225,7 +240,8 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
             sample_tokens(logits, noise, sampling)
         return trace
 
-    parts = dict(zip(PARTS, model.trace(trace_layers), strict=True))
+    key = _describe(config, prompts, {"learn": True})
+    parts = dict(zip(PARTS, model.trace(f"generator {key}", trace_layers), strict=True))
     if not llama.is_supported(model.build(1)):  # its cache grows with every token
         parts["kv_cache"] = round(
             parts["kv_cache"] * (len(longest) + sampling.max_tokens) / (len(longest) + 1)
@@ -308,7 +324,14 @@ def _trained_parameters(model: TracedModel, config: Config) -> int:
         policy = _trace_policy(model, config, layers)
         return sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
 
-    return model.count(count_layers)
+    learn = config.learn
+    return model.count(f"trained {learn.lora_rank} {learn.lora_targets}", count_layers)
+
+
+def _describe(config: Config, prompts: Prompts, exclude: dict[str, Any]) -> str:
+    """What a trace depends on: the configuration without its placement and `exclude`, and the prompts' lengths."""
+    text = config.model_dump_json(exclude={**dict.fromkeys(PLACEMENT, True), **exclude})
+    return f"{[len(prompt) for prompt in prompts]} {text}"
 
 
 def _trace_policy(

@@ -178,7 +178,10 @@ def extrapolate(few: MemoryTrace, more: MemoryTrace, further_layers: int) -> Byt
         for start, end in zip(pair, more.points.get(key, pair), strict=True):
             at_all = tuple(a + further_layers * (b - a) for a, b in zip(start, end, strict=True))
             best = max(best, at_all, key=sum)
-    return best
+    # a part that is freed layer by layer can come out below 0: the total is right, so another part has less
+    missing = sum(min(0, part) for part in best)
+    largest = best.index(max(best))
+    return tuple(max(0, p) + (missing if n == largest else 0) for n, p in enumerate(best))
 
 
 class _FusedAttention(torch.autograd.Function):
