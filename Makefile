@@ -33,9 +33,9 @@ else
 	@echo "[1/2] format, lint, direction of imports, Dockerfiles"
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile*
 	@$(BIN)/lint-imports | tail -n 3
-	@echo "[2/2] tests, two at a time; meanwhile types, and every experiment on mock assets (printed at the end)"
+	@echo "[2/2] tests, three at a time; meanwhile types, and every experiment on mock assets (printed at the end)"
 	@{ $(BIN)/mypy && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
-	  $(BIN)/python -m pytest -n 2 --dist loadgroup; tests=$$?; \
+	  $(BIN)/python -m pytest -n 3 --dist loadgroup; tests=$$?; \
 	  wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests ? tests : checks))
 endif
 
