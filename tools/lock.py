@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 CONSTRAINTS = ROOT / "constraints.txt"
-EXCLUDED = {"pip", "setuptools", "torch"}
+EXCLUDED = {"pip", "setuptools", "torch", "uv"}
 CONSTRAINTS_HEADER = """\
 # The versions with which Glasshouse is tested, for `pip install -c constraints.txt`: `make setup` uses this file.
 # Created by `make lock`, together with requirements.lock, which has the same versions with the hashes of their files.

@@ -71,8 +71,8 @@ def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
     """A short version of `make example-seeds`."""
     example = ROOT / "training" / "example.rl" / "config.yaml"
     settings = [
-        "steps=10",
-        "evaluate.problems=60",
+        "steps=6",
+        "evaluate.problems=40",
         "monitor.at_end=false",
         f"out={tmp_path / 'run'}",
     ]
