@@ -34,7 +34,7 @@ else
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile*
 	@echo "[2/2] tests, three at a time; meanwhile types, direction of imports, and every experiment on mock assets (printed at the end)"
 	@{ $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
-	  $(BIN)/python -m pytest -n 3 --dist loadgroup; tests=$$?; \
+	  $(call COMPILE_ONCE,$(VENV)); $(BIN)/python -m pytest -n 3 --dist loadgroup; tests=$$?; \
 	  wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests ? tests : checks))
 endif
 
@@ -215,8 +215,8 @@ pocket: $(VENV)/.ready ## rebuild the embedded model into build/pocket (under 1 
 # --- set-up ------------------------------------------------------------------------------------
 # uv installs the files of requirements.lock in a third of pip's time, while pip installs PyTorch, whose build depends on
 # the machine. Then pip installs what is missing: on another platform than that of the lock, or if uv fails, everything.
-# pip does not compile the 17,000 files: Python compiles the modules that it imports. Only PyTorch and its sympy are
-# compiled, on the second core. setuptools warns about every editable installation.
+# pip does not compile the 17,000 files: Python compiles the modules that it imports. setuptools warns about every
+# editable installation.
 INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-compile
 # The build of PyTorch: CUDA with an NVIDIA driver, else the CPU build of this index if it can be reached, else what
 # pip's index has (docs/install.md). TORCH_CPU_INDEX= skips the second.
@@ -225,7 +225,8 @@ INSTALL_TORCH = build=$$($(PYTHON) tools/torch_build.py "$(TORCH_CPU_INDEX)") &&
 UV = $(1)/bin/uv pip install --quiet --python $(1)/bin/python
 ON_LOCKED_PLATFORM = $(1)/bin/python -c 'import platform, sys; sys.exit((sys.platform, platform.machine(), *sys.version_info[:2]) != ("linux", "x86_64", 3, 11))'
 INSTALL_LOCKED = { ! $(call ON_LOCKED_PLATFORM,$(1)) || $(call UV,$(1)) --no-deps --require-hashes -r requirements.lock || echo "uv failed; pip takes over"; }
-COMPILE = $(1)/bin/python -m compileall -qq -j 2 $(1)/lib/python*/site-packages/{torch,sympy} || true
+# After the set-up, one process imports all that the tests import, so that not each of them compiles it.
+COMPILE_ONCE = [ -e $(1)/.compiled ] || { echo "compiling what the tests import, once"; $(1)/bin/python -m pytest --collect-only -qq > /dev/null 2>&1; touch $(1)/.compiled; }
 EXPERIMENTS := $(notdir $(patsubst %/train.py,%,$(wildcard training/*/train.py)))
 # $(call timed,what it does,command): prints both ends of a slow set-up step.
 timed = @printf '%s … ' '$(1)'; start=$$SECONDS; $(2) && echo "$$((SECONDS - start)) s"
@@ -235,7 +236,7 @@ $(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	  { echo "error: Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
 	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv $(VENV) && $(call INSTALL,$(VENV)) uv==0.13.7 && { $(call UV,$(VENV)) --upgrade pip || true; })
 	$(call timed,set-up 2/3: install PyTorch (large; a few minutes) and the locked packages,{ { $(call INSTALL_TORCH,$(VENV)) --no-deps; } & torch=$$!; $(call INSTALL_LOCKED,$(VENV)); wait $$torch; })
-	$(call timed,set-up 3/3: install glasshouse and what is missing,{ { $(call COMPILE,$(VENV)); } & $(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]" && wait; })
+	$(call timed,set-up 3/3: install glasshouse and what is missing,$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]")
 	@touch $@
 
 # What the tutorial needs in addition; `make test` does not.

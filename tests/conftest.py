@@ -1,4 +1,8 @@
-"""Models for tests: the pocket model itself, and tiny random ones of each architecture."""
+"""Models for tests: the pocket model itself, and tiny random ones of each architecture.
+
+torch and transformers are imported by the fixtures: the process that distributes the tests reads this file too, and
+does not need them.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,13 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import settings
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.models import Policy, load_policy, tokenizer
-
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from glasshouse.models import Policy
 
 # CI draws the same few examples every time; `make proofs` draws many new ones.
 settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None)
@@ -52,9 +53,19 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two cores run several tests at a time."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def shared_pocket() -> Policy:
     """The pocket model, for tests that do not change it."""
+    from glasshouse.models import load_policy
+
     return load_policy("pocket")
 
 
@@ -67,6 +78,8 @@ def pocket(shared_pocket: Policy) -> Policy:
 @pytest.fixture(scope="session")
 def small_tokenizer() -> Any:
     """A tokenizer of about 300 entries."""
+    from glasshouse.models import tokenizer
+
     return tokenizer.train_tokenizer(["What is 12 + 34? It is 46. [ANSWER] 46"] * 4, 300)
 
 
@@ -74,6 +87,10 @@ def small_tokenizer() -> Any:
 def tiny(small_tokenizer: Any) -> Callable[..., Policy]:
     """`tiny("qwen3")`: a model of that architecture with random weights. All of them, norm gains and
     biases too, are far from their initial values, so that the logits of tokens differ clearly."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from glasshouse.models import Policy
 
     def make(name: str, seed: int = 0, **changes: Any) -> Policy:
         options = {**SHAPE, "vocab_size": len(small_tokenizer), **ARCHITECTURES[name], **changes}
