@@ -1,8 +1,6 @@
 """Ranks of a sharded learner for `test_sharded.py`, in processes that exchange tensors through gloo.
 
-    python -m tests.learn.sharded_ranks FOLDER       writes FOLDER/results.json
-
-The script imports everything once and forks the ranks, so that they cost little.
+They are forked, so that they need not import torch again. Each writes its results to a file.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,8 +182,8 @@ def run_rank(
     dist.barrier()
 
 
-def main(folder: Path) -> None:
-    torch.set_num_threads(1)
+def run_jobs(folder: Path) -> None:
+    """Runs every job on its number of ranks; raises if a rank fails."""
     for case in CASES:
         train_alone(case, folder)
     fork = multiprocessing.get_context("fork")
@@ -199,9 +196,4 @@ def main(folder: Path) -> None:
             process.start()
         for process in ranks:
             process.join()
-            if process.exitcode:
-                sys.exit(f"{job.__name__} on {world_size} ranks failed")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+            assert process.exitcode == 0, f"{job.__name__} on {world_size} ranks failed"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from tests.learn.sharded_ranks import CASES
+from tests.learn import sharded_ranks
+from tests.learn.sharded_ranks import CASES, make_samples
 
 from glasshouse.config import load_config
 from glasshouse.errors import ConfigError
@@ -40,9 +39,7 @@ gradient is, so that the rounding of a gradient near 0 shows in the weight."""
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.learn.sharded_ranks", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    sharded_ranks.run_jobs(folder)
     return folder
 
 
@@ -94,8 +91,6 @@ def test_few_prompts_no_samples_and_errors_leave_no_rank_waiting(folder: Path) -
 
 
 def test_ranks_have_equally_many_microbatches_and_every_sample_once() -> None:
-    from tests.learn.sharded_ranks import make_samples
-
     samples = make_samples(7)
     for world_size in (1, 2, 3):
         ranks = [list(plan_rounds(samples, 16, world_size, rank)) for rank in range(world_size)]
