@@ -46,6 +46,7 @@ from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.evaluation.setup import fill_task_options
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.vllm import VllmGenerator
+from glasshouse.generate.vllm.engine import CPU_BLOCK_SIZE
 from glasshouse.generate.vllm.installed import find_version, import_vllm
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
 from glasshouse.learn import Learner, TrainingSample
@@ -221,7 +222,10 @@ def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
         }
         assert results[name]["logprob_diff_max"] < MAX_LOGPROB_DIFF, results[name]
         assert results[name]["diverged"] <= MAX_DIVERGED * results[name]["completions"]
-        assert engine.cached_prompt_tokens > 0, "the prefix cache served nothing"
+        if (
+            max(len(request.prompt) for request in requests) > CPU_BLOCK_SIZE
+        ):  # the cache has whole blocks
+            assert engine.cached_prompt_tokens > 0, "the prefix cache served nothing"
     engine.close()
     return results
 
