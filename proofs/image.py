@@ -61,10 +61,11 @@ VLLM_RUN = [
 ]  # fmt: skip
 CONTAINER = """
 mount --bind "$2" "$1/runs" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 9
+mount -t sysfs -o ro sysfs "$1/sys" || exit 9
 root=$1 user=$3; shift 3
 exec chroot --userspec="$user" --groups= "$root" env -i "$@"
 """
-"""What an engine does, except for the network: volume, /proc, /dev, and the image's root, user and environment."""
+"""What an engine does, except for the network: volume, /proc, /dev, /sys, the image's root, user and environment."""
 
 
 class Buildah:
