@@ -95,7 +95,8 @@ class Buildah:
             return
         archive = self.state / "base.tar"
         if not archive.exists():
-            packages = "--include=python3,python3-venv,ca-certificates"
+            # with Python's header files, as the image of Docker's library has them: vLLM's CPU build compiles
+            packages = "--include=python3,python3-venv,libpython3-dev,ca-certificates"
             partial = self.state / "partial.tar"
             command = ["mmdebstrap", "--quiet", "--variant=minbase", packages, "bookworm", partial]
             subprocess.run(command, check=True)
