@@ -33,7 +33,7 @@ else
 	@echo "[1/2] format, lint, Dockerfiles"
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/hadolint training/Dockerfile.base training/*/Dockerfile*
 	@echo "[2/2] tests, three at a time; meanwhile types, direction of imports, and every experiment on mock assets (printed at the end)"
-	@{ $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
+	@{ $(BIN)/mypy && $(BIN)/lint-imports | tail -n 3 && $(BIN)/python tests/run_test.py --brief $(EXPERIMENTS); } > $(VENV)/checks.log 2>&1 & checks=$$!; trap "kill $$! 2> /dev/null" EXIT; \
 	  $(call COMPILE_ONCE,$(VENV)); $(BIN)/python -m pytest -n 3 --dist loadgroup; tests=$$?; \
 	  wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests ? tests : checks))
 endif
