@@ -222,9 +222,8 @@ def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
         }
         assert results[name]["logprob_diff_max"] < MAX_LOGPROB_DIFF, results[name]
         assert results[name]["diverged"] <= MAX_DIVERGED * results[name]["completions"]
-        if (
-            max(len(request.prompt) for request in requests) > CPU_BLOCK_SIZE
-        ):  # the cache has whole blocks
+        longest = max(len(request.prompt) for request in requests)
+        if longest > CPU_BLOCK_SIZE:  # only whole blocks are cached
             assert engine.cached_prompt_tokens > 0, "the prefix cache served nothing"
     engine.close()
     return results
