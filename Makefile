@@ -222,6 +222,7 @@ INSTALL = PYTHONWARNINGS=ignore $(1)/bin/python -m pip install -qq --disable-pip
 # pip's index has (docs/install.md). TORCH_CPU_INDEX= skips the second.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL_TORCH = build=$$($(PYTHON) tools/torch_build.py "$(TORCH_CPU_INDEX)") && $(call INSTALL,$(1)) $$build
+UV_VERSION := 0.13.7
 UV = $(1)/bin/uv pip install --quiet --python $(1)/bin/python
 ON_LOCKED_PLATFORM = $(1)/bin/python -c 'import platform, sys; sys.exit((sys.platform, platform.machine(), *sys.version_info[:2]) != ("linux", "x86_64", 3, 11))'
 INSTALL_LOCKED = { ! $(call ON_LOCKED_PLATFORM,$(1)) || $(call UV,$(1)) --no-deps --require-hashes -r requirements.lock || echo "uv failed; pip takes over"; }
@@ -234,7 +235,7 @@ timed = @printf '%s … ' '$(1)'; start=$$SECONDS; $(2) && echo "$$((SECONDS - s
 $(VENV)/.ready: shared/pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	  { echo "error: Glasshouse needs Python 3.11 to 3.13; set PYTHON=/path/to/python3.11."; exit 2; }
-	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv $(VENV) && $(call INSTALL,$(VENV)) uv==0.13.7 && { $(call UV,$(VENV)) --upgrade pip || true; })
+	$(call timed,set-up 1/3: create $(VENV),$(PYTHON) -m venv $(VENV) && { { $(call INSTALL,$(VENV)) uv==$(UV_VERSION) && $(call UV,$(VENV)) --upgrade pip; } || true; })
 	$(call timed,set-up 2/3: install PyTorch (large; a few minutes) and the locked packages,{ { $(call INSTALL_TORCH,$(VENV)) --no-deps; } & torch=$$!; $(call INSTALL_LOCKED,$(VENV)); wait $$torch; })
 	$(call timed,set-up 3/3: install glasshouse and what is missing,$(call INSTALL,$(VENV)) -c constraints.txt -e "shared[$(EXTRAS)]")
 	@touch $@

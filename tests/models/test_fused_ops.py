@@ -1,4 +1,4 @@
-"""Hand-written backward passes: values of the plain operations, gradients by finite differences, or theirs."""
+"""Hand-written backward passes: values and gradients of the plain operations."""
 
 from __future__ import annotations
 

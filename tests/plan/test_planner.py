@@ -103,6 +103,9 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         assert Config.model_validate(yaml.safe_load(layout.lines()))
     other = TracedModel.of(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=400))
     assert suggest(8, 1.2, other).config.learn.sharding == "none"  # cannot be sharded
+    config = load_config([], [*SMALL, "backend=monarch", "learn.sharding=fsdp"])
+    with pytest.raises(ConfigError, match=r"learn\.sharding=fsdp.*gpt2"):
+        suggest(8, 1.2, other)
 
 
 @pytest.mark.parametrize(

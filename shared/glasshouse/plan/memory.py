@@ -30,6 +30,7 @@ from glasshouse.models.chunked_head import CHUNK_LOGITS
 from glasshouse.models.devices import DTYPES
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
+from glasshouse.models.sharded import check_shardable
 from glasshouse.plan.memory_trace import PARTS, Bytes, MemoryTrace, extrapolate
 from glasshouse.types import Request
 
@@ -171,7 +172,10 @@ def estimate_memory(
 def estimate_learner(
     model: TracedModel, config: Config, prompts: Prompts, completion_tokens: int | None = None
 ) -> dict[str, dict[str, int]]:
-    """Traces an update, after a first one that creates the optimizer's state."""
+    """Traces an update, after a first one that creates the optimizer's state. Raises if the learner is to be sharded
+    and the model cannot be."""
+    if config.learn.sharding == "fsdp":
+        check_shardable(model.config)
     tokens = completion_tokens or config.generate.max_tokens
     samples = choose_samples(config, prompts, tokens)
 
