@@ -53,6 +53,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with the stand-in device come last: after a backward pass on any device but the CPU, torch cannot compute
+    gradients in forks of the process, as the ranks of the sharded learner's tests are."""
+    items.sort(key=lambda item: item.path.name == "test_devices.py")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Two cores run several tests at a time."""
