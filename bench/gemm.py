@@ -2,11 +2,13 @@
 
     python bench/gemm.py --model smollm2 --threads 2
 
-Each product of the model is timed by itself, as one call of torch in float32 with the shapes of the real
-computation (`rows` tokens at a time): the median of several calls, and the fastest. The share of GEMM speed that a
-phase reaches is the time of the products it needs, at these speeds, divided by its measured time. Needed is
-each token once: the start that all prompts share once per step, the rest of each prompt once, each token of a
-completion once; logits for tokens of completions only. Padding, attention, normalisation, sampling, the
+Each product of the model is timed by itself in float32 with the shapes of the real computation (`rows` tokens at a
+time): the median of several calls, and the fastest. There are two yardsticks: `torch.mm`, and the faster of `torch.mm`
+and oneDNN for each product (`glasshouse.models.products`; gradients of weights are left to `torch.mm`).
+
+The share of GEMM speed that a phase reaches is the time of the products it needs, at these speeds, divided by its
+measured time. Needed is each token once: the start that all prompts share once per step, the rest of each prompt once,
+each token of a completion once; logits for tokens of completions only. Padding, attention, normalisation, sampling, the
 optimizer and everything else count as loss.
 """
 
@@ -24,10 +26,13 @@ import torch
 from transformers import AutoConfig
 
 from glasshouse.models.policy import locate_model
+from glasshouse.models.products import multiply, pack_weight
 
 LEARNING_ROWS, GENERATION_ROWS = 1024, 128
 """Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""
 
+
+YARDSTICKS = {"mm": "torch.mm", "best": "the faster of torch.mm and oneDNN"}
 
 Summary = Callable[[list[float]], float]
 """Makes one duration of several: their median, or the fastest."""
@@ -64,22 +69,34 @@ def time_calls(function: Callable[[], object], repeats: int) -> list[float]:
 
 def time_product(
     rows: int, inputs: int, outputs: int, *, training: bool, repeats: int
-) -> list[list[float]]:
-    """Durations of a product; with `training`, and of those for the gradients of its input and weight."""
+) -> list[dict[str, list[float]]]:
+    """Durations of a product, by yardstick; with `training`, and of those for the gradients of its input and
+    weight. A weight that does not change, as in generation, is packed for oneDNN."""
     x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
     grad = torch.randn(rows, outputs)
     out, grad_x, grad_weight = torch.empty_like(grad), torch.empty_like(x), torch.empty_like(weight)
-    products = [lambda: torch.mm(x, weight.t(), out=out)]
+    for_onednn = weight if training else pack_weight(weight)
+    products = [
+        (lambda: torch.mm(x, weight.t(), out=out), lambda: multiply(x, for_onednn)),
+    ]
     if training:
-        products.append(lambda: torch.mm(grad, weight, out=grad_x))
-        products.append(lambda: torch.mm(grad.t(), x, out=grad_weight))
-    return [time_calls(product, repeats) for product in products]
+        products.append(
+            (lambda: torch.mm(grad, weight, out=grad_x), lambda: multiply(grad, weight.t()))
+        )
+    durations = []
+    for by_torch, by_onednn in products:
+        mm, onednn = time_calls(by_torch, repeats), time_calls(by_onednn, repeats)
+        durations.append({"mm": mm, "best": min(mm, onednn, key=statistics.median)})
+    if training:
+        mm = time_calls(lambda: torch.mm(grad.t(), x, out=grad_weight), repeats)
+        durations.append({"mm": mm, "best": mm})
+    return durations
 
 
 def measure_products(
     model: str, rows: int, *, training: bool, repeats: int = 15
-) -> dict[str, ProductSeconds]:
-    """Seconds per token with torch's current number of threads: `median` and `fastest`."""
+) -> dict[str, dict[str, ProductSeconds]]:
+    """Seconds per token with torch's current number of threads, by yardstick: `median` and `fastest`."""
     block, head, blocks = list_products(model)
     in_block = [
         durations
@@ -88,12 +105,19 @@ def measure_products(
     ]
     in_head = time_product(rows, *head, training=training, repeats=repeats)
 
-    def summarize(summary: Summary) -> ProductSeconds:
+    def summarize(yardstick: str, summary: Summary) -> ProductSeconds:
         return ProductSeconds(
-            blocks * sum(map(summary, in_block)) / rows, sum(map(summary, in_head)) / rows
+            blocks * sum(summary(durations[yardstick]) for durations in in_block) / rows,
+            sum(summary(durations[yardstick]) for durations in in_head) / rows,
         )
 
-    return {"median": summarize(statistics.median), "fastest": summarize(min)}
+    return {
+        yardstick: {
+            "median": summarize(yardstick, statistics.median),
+            "fastest": summarize(yardstick, min),
+        }
+        for yardstick in YARDSTICKS
+    }
 
 
 def describe_speed(model: str, seconds: ProductSeconds, *, training: bool) -> str:
@@ -119,12 +143,16 @@ def main() -> int:
         ("generation", GENERATION_ROWS, False),
     ):
         seconds = measure_products(options.model, rows, training=training)
-        report[name] = {summary: asdict(value) for summary, value in seconds.items()}
+        report[name] = {
+            yardstick: {summary: asdict(value) for summary, value in summaries.items()}
+            for yardstick, summaries in seconds.items()
+        }
         if not options.json:
             print(f"{name}, {rows} tokens at a time, {options.threads} threads:")
-            for summary, value in seconds.items():
-                speed = describe_speed(options.model, value, training=training)
-                print(f"  {summary} of each product's calls: {speed}")
+            for yardstick, summaries in seconds.items():
+                for summary, value in summaries.items():
+                    speed = describe_speed(options.model, value, training=training)
+                    print(f"  {YARDSTICKS[yardstick]}, {summary} of each product's calls: {speed}")
     if options.json:
         print(json.dumps(report))
     return 0

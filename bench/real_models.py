@@ -5,16 +5,15 @@
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 
 16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
-turns, each time in a new process, so that one of them is in memory at a time. Since a step of TRL takes
-minutes, few are measured: TRL's first step counts, ours comes after one that warms up. TRL uses two threads
-and 8 microbatches (one microbatch needs more than 24 GB). Ours learns from all rows, as
-TRL does: by default it would leave out rows of zero advantage, and SmolLM2, which does not solve this task, would
-have no others. The KL metric is measured every tenth step, its default for large models, so not in
-the steps that count.
+turns, each time in a new process, so that one of them is in memory at a time. The second step of each process counts;
+the first warms up. TRL uses two threads and 8 microbatches (one microbatch needs more than 24 GB). Ours learns from all
+rows, as TRL does: by default it would leave out rows of zero advantage, and SmolLM2, which does not solve this task,
+would have no others. The KL metric is measured every tenth step, its default for large models, so not in the steps that
+count.
 
 The share of GEMM speed is that of gemm.py, which runs before and after each of our steps, since the speed of a
 shared machine changes from minute to minute: the median of these runs counts. The share of the fastest calls is
-given, too.
+given, too, and both for two yardsticks.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import median_of
+from gemm import YARDSTICKS, Summary
 from rich.console import Console
 from rich.table import Table
 from worker_process import FOLDER, WorkerProcess
@@ -55,8 +55,8 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     },
     "trl": {"script": "trl_worker.py", "threads": 2, "cache": "dynamic", "microbatches": 8},
 }  # fmt: skip
-Gemm = dict[str, dict[str, dict[str, float]]]
-"""Seconds per token by phase, `median` or `fastest`, and part of the model, of one run of gemm.py."""
+Gemm = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""Seconds per token by phase, yardstick, `median` or `fastest`, and part of the model, of one run of gemm.py."""
 TITLES = {
     "full": "Glasshouse, one process, two threads",
     "lora": "the same, LoRA of rank 16",
@@ -82,8 +82,7 @@ def measure(
                 CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
             )
             try:
-                if name != "trl":
-                    worker.run("step")  # warms up
+                worker.run("step")  # warms up
                 steps[name].append(worker.run("step"))
             finally:
                 worker.close()
@@ -164,50 +163,55 @@ def measure_gemm(model: str) -> Gemm:
 
 def compute_shares(
     measured: dict[str, Any], gemm: list[Gemm], prompt_tokens: int
-) -> dict[str, dict[str, float]]:
-    """Time of the needed matrix products as a share of the phases `generate` and `learn`: with the median of all
-    runs of gemm.py, and with their fastest calls."""
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Time of the needed matrix products as a share of the phases `generate` and `learn`, by yardstick: with the
+    median of all runs of gemm.py, and with their fastest calls."""
     tokens, rows = measured["tokens_per_step"], measured["completions_per_step"]
     in_blocks = prompt_tokens + tokens - rows  # the last token of a completion predicts nothing
-    shares: dict[str, dict[str, float]] = {}
-    for summary, combine in (("median", statistics.median), ("fastest", min)):
-        for phase, key in (("learning", "learn"), ("generation", "generate")):
-            blocks, head = (
-                combine(run[phase][summary][part] for run in gemm) for part in ("blocks", "head")
-            )
-            needed = in_blocks * blocks + tokens * head
-            shares.setdefault(phase, {})[summary] = needed / measured["phases"][key]
-    return shares
+
+    def share(phase: str, key: str, yardstick: str, summary: str, combine: Summary) -> float:
+        seconds = [run[phase][yardstick][summary] for run in gemm]
+        blocks, head = (combine([each[part] for each in seconds]) for part in ("blocks", "head"))
+        return (in_blocks * blocks + tokens * head) / float(measured["phases"][key])
+
+    return {
+        phase: {
+            yardstick: {
+                summary: share(phase, key, yardstick, summary, combine)
+                for summary, combine in (("median", statistics.median), ("fastest", min))
+            }
+            for yardstick in YARDSTICKS
+        }
+        for phase, key in (("learning", "learn"), ("generation", "generate"))
+    }
 
 
 def print_results(result: dict[str, Any]) -> None:
     console = Console(width=max(130, Console().width))
     table = Table(title=f"16 × 8 completions of up to 64 tokens, {result['model']}, two cores")
     table.add_column("")
-    heads = ("s per step", "× TRL", "per token", "generate s", "learn s", "tokens", "learning, of GEMM",
-             "generation, of GEMM", "peak MB")  # fmt: skip
+    heads = ("s per step", "× TRL", "per token", "generate s", "learn s", "tokens", "peak MB")
     for head in heads:
         table.add_column(head, justify="right")
     for name, f in result["contenders"].items():
-        ratio, shares = result["ratios"].get(name, {}), result["shares"].get(name, {})
-        phases = f["phases"]
+        ratio, phases = result["ratios"].get(name, {}), f["phases"]
         table.add_row(
             TITLES[name],
             f"{f['step_seconds']:.1f}",
             *(f"{ratio[r]:.2f}" if ratio else "" for r in ("step", "step_per_token")),
             *(f"{phases[p]:.1f}" if phases else "" for p in ("generate", "learn")),
             f"{f['tokens_per_step']:.0f}",
-            *(describe_share(shares, phase) for phase in ("learning", "generation")),
             f"{f['peak_mb']:,.0f}",
         )
     console.print(table)
-    console.print("of GEMM: in brackets, of the fastest calls in all runs of gemm.py")
-
-
-def describe_share(shares: dict[str, dict[str, float]], phase: str) -> str:
-    if not shares:
-        return ""
-    return f"{shares[phase]['median']:.0%} ({shares[phase]['fastest']:.0%})"
+    shares = Table(title="Share of GEMM speed, by yardstick (in brackets: of its fastest calls)")
+    for head in ("", "phase", *YARDSTICKS.values()):
+        shares.add_column(head)
+    for name, phases in result["shares"].items():
+        for phase, by_yardstick in phases.items():
+            cells = (f"{s['median']:.0%} ({s['fastest']:.0%})" for s in by_yardstick.values())
+            shares.add_row(TITLES[name], phase, *cells)
+    console.print(shares)
 
 
 def parse_arguments() -> argparse.Namespace:
