@@ -13,7 +13,7 @@ import torch
 from glasshouse.errors import ConfigError
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
-from glasshouse.models import Policy, llama
+from glasshouse.models import Policy, devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.types import Completion, Request, StopReason
 
@@ -199,6 +199,55 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
                 texts = [texts[i] for i in slots.tolist()]
                 if fast:
                     assert decoder.group_size == group_size_after
+        again = torch.ones(len(texts), dtype=torch.bool)
+        assert decoder.compact(again).tolist() == list(range(len(texts)))
+
+
+@pytest.mark.parametrize(
+    ("active", "grid_after"),
+    [
+        ([[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], (3, 2)),  # half of the cells are left out
+        ([[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1]], (2, 3)),  # a prompt without samples
+        ([[1, 1, 1, 1], [0, 1, 1, 0], [0, 1, 0, 0]], (3, 4)),  # no cell would be left out
+        ([[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], (1, 1)),  # the last one
+    ],
+)
+@pytest.mark.parametrize("name", ["llama grouped untied", "qwen3"])
+def test_large_models_drop_every_finished_slot(
+    tiny: Tiny,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    active: list[list[int]],
+    grid_after: tuple[int, int],
+) -> None:
+    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(products, "LARGE_WEIGHT", 0)
+    policy = tiny(name)
+    decoder = LlamaDecoder(policy.model)
+    assert decoder.compact_below == 1
+    prompts = make_prompts(policy, [6, 2, 9])
+    texts = [list(p) for p in prompts for _ in range(4)]
+    generator = torch.Generator().manual_seed(1)
+    with torch.inference_mode():
+        decoder.prefill(prompts, 4, 8)
+        for step in range(7):
+            new = torch.randint(
+                0, policy.model.config.vocab_size, (len(texts),), generator=generator
+            )
+            logits = decoder.step(new)
+            for text, token in zip(texts, new.tolist(), strict=True):
+                text.append(token)
+            expected = [policy.model(torch.tensor([t])).logits[0, -1] for t in texts]
+            torch.testing.assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
+            if step in (1, 3):  # first one sample of the second prompt, then those of the case
+                mask = torch.ones(12, dtype=torch.bool)
+                mask[4] = False
+                if step == 3:
+                    mask = torch.tensor(active, dtype=torch.bool).flatten()[mask]
+                remaining = mask.nonzero()[:, 0].tolist()
+                assert decoder.compact(mask).tolist() == remaining
+                texts = [texts[i] for i in remaining]
+        assert (decoder.groups, decoder.group_size) == grid_after
         again = torch.ones(len(texts), dtype=torch.bool)
         assert decoder.compact(again).tolist() == list(range(len(texts)))
 

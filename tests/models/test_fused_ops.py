@@ -6,8 +6,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glasshouse.models import fused_ops
-from glasshouse.models.fused_ops import gated_mlp_output, rms_norm_linear, token_logprobs
+from glasshouse.models import fused_ops, products
+from glasshouse.models.fused_ops import (
+    LowRank,
+    gated_mlp_output,
+    linear,
+    rms_norm_linear,
+    split_and_rotate,
+    token_logprobs,
+)
+
+
+@pytest.fixture(params=["small weights", "large weights"])
+def size_of_weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "large weights":
+        monkeypatch.setattr(products, "LARGE_WEIGHT", 1)
 
 
 def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -17,6 +30,34 @@ def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.usefixtures("size_of_weights")
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_linear_equals_the_plain_operation(has_bias: bool) -> None:
+    x, weight, bias = random_tensors((2, 3, 4), (5, 4), (5,))
+    arguments = (x, weight, bias if has_bias else None, None)
+    assert torch.allclose(linear(*arguments), F.linear(*arguments[:3]))
+    assert torch.autograd.gradcheck(linear, arguments)
+
+
+@pytest.mark.usefixtures("size_of_weights")
+def test_gradients_of_adapters_are_those_of_their_product() -> None:
+    """The weight is passed merged and frozen; gradients reach x and the factors as if it had been computed."""
+    x, base, gain, down, up = random_tensors((2, 3, 4), (5, 4), (4,), (2, 4), (5, 2))
+    base, gain = base.detach(), gain.detach()
+    grad = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    merged, adapter = (base + up @ down).detach(), LowRank(down, up)
+    for own, normed in (
+        (linear(x, merged, None, adapter), x),
+        (rms_norm_linear(x, gain, merged, None, 1e-5, adapter), F.rms_norm(x, (4,), gain, 1e-5)),
+    ):
+        plain = F.linear(normed, base + up @ down)
+        assert torch.allclose(own, plain)
+        expected = torch.autograd.grad(plain, (x, down, up), grad)
+        gradients = torch.autograd.grad(own, (x, down, up), grad)
+        assert all(torch.allclose(a, b) for a, b in zip(gradients, expected, strict=True))
+
+
+@pytest.mark.usefixtures("size_of_weights")
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool) -> None:
     x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
@@ -26,6 +67,7 @@ def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool) -> None:
     assert torch.autograd.gradcheck(rms_norm_linear, arguments)
 
 
+@pytest.mark.usefixtures("size_of_weights")
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
     x, gate_up, down, bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
@@ -37,6 +79,33 @@ def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
     assert torch.autograd.gradcheck(gated_mlp_output, arguments)
 
 
+def test_split_and_rotate_has_the_bits_of_the_plain_operations() -> None:
+    """In float32, values and gradients: published results depend on them."""
+    generator = torch.Generator().manual_seed(0)
+    joined = torch.randn(2, 7, 4 + 2 * 2, 16, generator=generator, requires_grad=True)
+    cos, sin = torch.randn(2, 7, 1, 16, generator=generator)
+
+    def plain() -> tuple[torch.Tensor, ...]:
+        qk = joined[..., :6, :]
+        swapped = torch.cat([qk[..., 8:], qk[..., :8]], dim=-1)
+        rotated = torch.addcmul(qk * cos, swapped, sin)
+        return rotated[..., :4, :], rotated[..., 4:, :], joined[..., 6:, :]
+
+    expected, own = plain(), split_and_rotate(joined, cos, sin, 4, 2)
+    # as attention returns them: heads before positions in memory
+    grads = [
+        torch.randn(2, tensor.shape[2], 7, 16, generator=generator).transpose(1, 2)
+        for tensor in expected
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(own, expected, strict=True))
+    [gradient] = torch.autograd.grad(own, joined, grads)
+    assert torch.equal(gradient, *torch.autograd.grad(expected, joined, grads))
+    with torch.no_grad():
+        again = split_and_rotate(joined, cos, sin, 4, 2)
+    assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
+
+
+@pytest.mark.usefixtures("size_of_weights")
 @pytest.mark.parametrize("large_from", [8192, 2])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_token_logprobs_equal_a_log_softmax(
@@ -56,6 +125,7 @@ def test_token_logprobs_equal_a_log_softmax(
         torch.autograd.grad(own, (hidden, head), grad)
 
 
+@pytest.mark.usefixtures("size_of_weights")
 def test_results_without_gradients_are_the_same() -> None:
     x, gain, weight, gate_up, down = random_tensors((3, 4), (4,), (5, 4), (3, 10), (4, 5))
     with torch.no_grad():

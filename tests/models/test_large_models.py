@@ -15,13 +15,12 @@ from glasshouse.config import LearnConfig
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import LlamaDecoder
 from glasshouse.learn import Learner, TrainingSample
-from glasshouse.learn.learner import accumulate_gradients
 from glasshouse.learn.microbatches import split_into_blocks
-from glasshouse.models import Policy, devices, llama
+from glasshouse.models import Policy, devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.shared_prefix import SharedPrefixes
+from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
 from glasshouse.types import Request
 
 Tiny = Callable[..., Policy]
@@ -40,6 +39,7 @@ PAIRS = [
 @pytest.fixture(autouse=True)
 def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(products, "LARGE_WEIGHT", 0)
 
 
 @pytest.fixture
@@ -163,6 +163,7 @@ def test_an_update_with_a_kl_term_is_that_of_a_small_model(
     reports, weights = [], []
     for threshold in (0, 1 << 40):
         monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
+        monkeypatch.setattr(products, "LARGE_WEIGHT", threshold)
         policy = tiny("qwen3")
         policy = add_random_adapters(policy) if adapted else policy
         config = LearnConfig(kl_coef=0.1, learning_rate=1e-3, microbatch_tokens=16)

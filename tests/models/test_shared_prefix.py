@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from glasshouse.learn.learner import accumulate_gradients
 from glasshouse.models import Policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.shared_prefix import SharedPrefixes
+from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
 
 PAIRS = [
     ((5, 6, 7), (8, 9, 10, 11)),

@@ -10,7 +10,14 @@ import torch
 from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from glasshouse.config import load_config
-from glasshouse.plan.memory import LEARN, TracedModel, estimate_learner, estimate_memory
+from glasshouse.plan import memory
+from glasshouse.plan.memory import (
+    LEARN,
+    TracedModel,
+    estimate_generator,
+    estimate_learner,
+    estimate_memory,
+)
 from glasshouse.plan.memory_trace import PARTS, MemoryTrace
 from glasshouse.plan.prompts import make_prompts
 
@@ -61,6 +68,21 @@ def test_settings_that_save_memory_save_it() -> None:
     assert recomputed["reference"] == full["reference"] / 2
     adapters = learner_parts(traced, "learn.lora_rank=2")
     assert adapters["optimizer"] < full["optimizer"] / 3
+
+
+def test_a_large_model_is_packed_for_generating_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = model()
+
+    def copies(*overrides: str) -> int:
+        config = load_config([], [*BASE, *overrides])
+        return estimate_generator(traced, config, make_prompts(20))["weight_copies"]
+
+    fused, rounded = copies(), copies("dtype=bfloat16")
+    monkeypatch.setattr(memory, "LARGE_MODEL_PARAMETERS", 0)
+    layers = [m for m in traced.build().modules() if isinstance(m, torch.nn.Linear)]
+    assert copies() == 4 * sum(layer.weight.numel() for layer in layers) > fused
+    assert copies("generate.device=cuda") == fused
+    assert copies("dtype=bfloat16") == rounded
 
 
 def test_trace_counts_what_is_alive() -> None:

@@ -4,7 +4,9 @@ A decoder holds `slots`: rows that are being decoded. `prefill` fills them (each
 once, whatever the group size), `step` advances all by one token, `compact` drops finished ones.
 
 The Llama decoder arranges slots as a grid of G prompts × K samples. The keys of a prompt are stored
-once for its K samples, those of a sample in a static cache that is written in place.
+once for its K samples, those of a sample in a static cache that is written in place. In large models nearly all
+the time goes to products with weights, so finished slots are dropped at once. Attention is still computed for every
+cell of the grid, until enough cells are empty for moving the others together.
 
 Shapes: S = G·K slots, J key-value heads, r = H / J queries per key head, P prompt length, t own
 length.
@@ -24,11 +26,18 @@ from glasshouse.errors import ConfigError
 from glasshouse.models import llama
 from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import autocast_to
+from glasshouse.models.products import multiply
 from glasshouse.models.prompt_forward import count_common_tokens, forward_prompts
+
+COMPACT_BELOW = 0.75
+"""Share of active slots, or of cells of the grid that hold one, below which moving caches pays."""
 
 
 class Decoder(Protocol):
     """What the generation loop needs from a model."""
+
+    compact_below: float
+    """`compact` pays when the share of active slots falls below this."""
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
@@ -60,8 +69,9 @@ class LlamaDecoder:
         """`dtype` is that of the weights, the products and the cache, by default the model's."""
         # The scale of the scores is folded into the queries once, instead of every score.
         scale = llama.unwrap_adapters(model).model.layers[0].self_attn.head_dim ** -0.5
-        self.w = llama.fuse_weights(model, dtype, query_scale=scale)
-        self.shares_start = is_large(model)
+        self.w = llama.fuse_weights(model, dtype, query_scale=scale, pack=True)
+        self.is_large = is_large(model)
+        self.compact_below = 1.0 if self.is_large else COMPACT_BELOW
         self.cos = self.sin = torch.empty(0, device=self.w.device)
 
     def prefill(
@@ -75,7 +85,7 @@ class LlamaDecoder:
         padded = torch.arange(longest) >= lengths[:, None]  # (G, P)
         padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf).to(w.device)
         positions = lengths.repeat_interleave(group_size).to(w.device)
-        common = count_common_tokens(prompts) if self.shares_start else 0
+        common = count_common_tokens(prompts) if self.is_large else 0
         last, start, rest = forward_prompts(w, prompts, common, scale=1.0)
         self.prompt_cache = [
             (_join_start(start[n][0], keys), _join_start(start[n][1], values))
@@ -85,6 +95,7 @@ class LlamaDecoder:
         ]
         self.padding, self.positions = padding, positions
         self.groups, self.group_size, self.length = len(prompts), group_size, 0
+        self.cells: Tensor | slice = slice(None)  # of the grid, one per slot
         shape = (len(prompts) * group_size, w.num_kv_heads, max_new_tokens, w.head_dim)
         self.cache = [
             (
@@ -93,7 +104,7 @@ class LlamaDecoder:
             )
             for _ in w.layers
         ]
-        return _as_float(F.linear(last, w.head)).repeat_interleave(group_size, 0)
+        return _as_float(multiply(last, w.head)).repeat_interleave(group_size, 0)
 
     def step(self, tokens: Tensor) -> Tensor:
         w, t = self.w, self.length
@@ -101,16 +112,25 @@ class LlamaDecoder:
         x = F.embedding(tokens, w.embed)
         for index, (layer, own) in enumerate(zip(w.layers, self.cache, strict=True)):
             q, k, v = llama.project_qkv(w, layer, x, cos, sin)
-            own[0][:, :, t] = k
-            own[1][:, :, t] = v
+            own[0][self.cells, :, t] = k
+            own[1][self.cells, :, t] = v
             if self.prompt_cache:
-                attended = self._attend_shared(q, self.prompt_cache[index], own, t + 1)
+                q = self._fill_cells(q)
+                attended = self._attend_shared(q, self.prompt_cache[index], own, t + 1)[self.cells]
             else:
                 attended = self._attend_unshared(q, own, t + 1)
             x = llama.finish_block(w, layer, x, attended)
         self.length += 1
         self.positions = self.positions + 1
-        return _as_float(F.linear(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head))
+        return _as_float(multiply(F.rms_norm(x, x.shape[-1:], w.norm, w.eps), w.head))
+
+    def _fill_cells(self, q: Tensor) -> Tensor:
+        """Queries of all cells of the grid, 0 in empty ones."""
+        if isinstance(self.cells, slice):
+            return q
+        return q.new_zeros(self.groups * self.group_size, *q.shape[1:]).index_copy_(
+            0, self.cells, q
+        )
 
     def _attend_shared(
         self, q: Tensor, prompt: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], t: int
@@ -140,8 +160,13 @@ class LlamaDecoder:
         return torch.bmm(scores, own[1].flatten(0, 1)[:, :t]).reshape(s, -1)
 
     def compact(self, active: Tensor) -> Tensor:
+        remaining = active.nonzero()[:, 0]
+        if self.is_large:
+            self.cells = remaining if isinstance(self.cells, slice) else self.cells[remaining]
+            self.positions = self.positions[remaining]
+            self._shrink_grid(self.cells)
+            return remaining
         if not self.prompt_cache:
-            remaining = active.nonzero()[:, 0]
             self._keep(remaining, remaining)
             return remaining
         grid = active.view(self.groups, self.group_size)
@@ -157,7 +182,6 @@ class LlamaDecoder:
             self.groups, self.group_size = len(groups), widest
             self._keep(remaining, groups)
         else:  # too few samples share a prompt: copy it in front of the keys of each slot
-            remaining = active.nonzero()[:, 0]
             groups = remaining // self.group_size
             self.cache = [
                 (self._prepend(pk[groups], k[remaining]), self._prepend(pv[groups], v[remaining]))
@@ -171,6 +195,25 @@ class LlamaDecoder:
             self.positions = self.positions[remaining]
             self.length += prompt_length
         return remaining
+
+    def _shrink_grid(self, cells: Tensor) -> None:
+        """Moves these cells, the ones in use, to a smaller grid if that leaves enough others out."""
+        used = torch.zeros(self.groups * self.group_size, dtype=torch.bool, device=cells.device)
+        used[cells] = True
+        counts = used.view(self.groups, self.group_size).sum(1)
+        groups, widest = counts.nonzero()[:, 0], int(counts.max())
+        if len(groups) * widest > COMPACT_BELOW * len(used):
+            return
+        order = used.view(self.groups, -1)[groups].to(torch.int8)
+        order = order.argsort(dim=1, descending=True, stable=True)[:, :widest]  # used ones first
+        kept = (groups[:, None] * self.group_size + order).flatten()
+        new_index = torch.empty_like(used, dtype=torch.long)
+        new_index[kept] = torch.arange(len(kept), device=kept.device)
+        self.cells = new_index[cells]
+        self.prompt_cache = [(k[groups], v[groups]) for k, v in self.prompt_cache]
+        self.padding = self.padding[groups]
+        self.cache = [(self._move(k, kept), self._move(v, kept)) for k, v in self.cache]
+        self.groups, self.group_size = len(groups), widest
 
     def _keep(self, slots: Tensor, padding_rows: Tensor) -> None:
         self.padding, self.positions = self.padding[padding_rows], self.positions[slots]
@@ -205,6 +248,8 @@ def _as_float(logits: Tensor) -> Tensor:
 
 class TransformersDecoder:
     """Any causal LM, through transformers' forward and cache; prompts are left-padded."""
+
+    compact_below = COMPACT_BELOW
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         """`dtype` is that of matrix products, by default the model's."""

@@ -2,7 +2,7 @@
 
     requests ──► prefill (each prompt once) ──► sample ──► step ──► sample ──► … ──► completions
                                                    ▲         │
-                                                   └─ compact when a quarter of the slots is done
+                                                   └─ compact when enough slots are done
 
 Noise is keyed by (row key, position), so that the completions of a request do not depend on the
 process that runs it. Floating-point results do depend on the shape of the batch: for the same bits,
@@ -30,8 +30,6 @@ from glasshouse.models import llama
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, Request, StopReason
 
-COMPACT_BELOW = 0.75
-"""Finished slots are dropped when the share of active ones falls below this."""
 SYNC_EVERY = {"cpu": 1}
 """Tokens between two checks which slots are done, by device type. On a CPU a check costs nothing."""
 SYNC_EVERY_DEFAULT = 16
@@ -165,7 +163,7 @@ class TorchGenerator:
                 remaining = int(active.sum())
                 if not remaining or is_last:
                     break
-                if remaining < COMPACT_BELOW * len(rows):
+                if remaining < self._decoder.compact_below * len(rows):
                     slots = self._decoder.compact(active)
                     rows, active, next_tokens = rows[slots], active[slots], next_tokens[slots]
             logits = self._decoder.step(next_tokens)

@@ -38,7 +38,7 @@ from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, check_tensor
 from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.shared_prefix import SharedPrefixes
+from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
 
 ADAPTER_KEY = "weight"
 """Prefix of the adapter weights in `LearnerState.tensors`."""
@@ -447,23 +447,6 @@ def build_loss_settings(config: LearnConfig) -> LossSettings:
         if (value := getattr(config, name)) is not None
     }
     return replace(defaults, kl_coef=config.kl_coef, entropy_coef=config.entropy_coef, **overrides)
-
-
-def accumulate_gradients(
-    sums: list[torch.Tensor | None],
-    gradients: Sequence[torch.Tensor | None],
-    *,
-    in_place: bool = False,
-) -> None:
-    """Adds gradients to their sums, replacing the entries of the list, or with `in_place` their values;
-    None counts as zero."""
-    for index, gradient in enumerate(gradients):
-        if gradient is not None:
-            total = sums[index]
-            if total is None:
-                sums[index] = gradient
-            else:
-                sums[index] = total.add_(gradient) if in_place else total + gradient
 
 
 def summarize_differences(differences: Sequence[torch.Tensor]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Three parts of a Llama model with hand-written backward passes that read memory fewer times.
+"""Parts of a Llama model with hand-written backward passes that read memory fewer times.
 
 A model of this size spends its time moving activations, not multiplying. Autograd's generic backward
 of a normalised linear layer, a gated MLP or a log-softmax reads them many times; each function here
@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from glasshouse.models.products import is_large_weight, multiply
+
 LARGE_VOCABULARY = 8192
 """From here on the logits of a microbatch do not fit into a cache: no temporary copies are made of them."""
 
@@ -36,10 +38,13 @@ class LowRank(NamedTuple):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Tensor:
-    """`linear(x, weight, bias)`; gradients reach the factors of the adapter."""
-    if adapter is None or not torch.is_grad_enabled():
+    """`linear(x, weight, bias)`; gradients reach the factors of the adapter. Without gradients, the weight may be
+    packed."""
+    if not torch.is_grad_enabled():
+        return multiply(x, weight, bias)
+    if adapter is None and not is_large_weight(weight):
         return F.linear(x, weight, bias)
-    return _AdaptedLinear.apply(x, weight, bias, *adapter)
+    return _Linear.apply(x, weight, bias, *(adapter or (None, None)))
 
 
 def rms_norm_linear(
@@ -51,9 +56,31 @@ def rms_norm_linear(
     adapter: LowRank | None = None,
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
+    if is_large_weight(weight) and x.dtype != torch.bfloat16:
+        return linear(_RMSNorm.apply(x, gain, eps), weight, bias, adapter)
     if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
         return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
     return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates queries or keys `(..., d)` with the cosines and signed sines of `llama.rotary_tables`, in float32."""
+    dtype = x.dtype
+    if dtype == torch.bfloat16:
+        x = x.float()
+    return torch.addcmul(x * cos, _swap_halves(x), sin).to(dtype)
+
+
+def split_and_rotate(
+    joined: Tensor, cos: Tensor, sin: Tensor, num_heads: int, num_kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated q `(..., H, d)` and k `(..., J, d)`, and v `(..., J, d)`, of their joined heads `(..., H + 2 J, d)`."""
+    if torch.is_grad_enabled() and joined.dtype != torch.bfloat16:
+        q, k, v = _SplitAndRotate.apply(joined, cos, sin, num_heads, num_kv_heads)
+        return q, k, v
+    qk, v = joined.split([num_heads + num_kv_heads, num_kv_heads], dim=-2)
+    q, k = rotate(qk, cos, sin).split([num_heads, num_kv_heads], dim=-2)
+    return q, k, v
 
 
 def gated_mlp_output(
@@ -79,6 +106,23 @@ def _normalise_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor
     return (chosen - total.log())[:, 0], logits.div_(total)
 
 
+def _swap_halves(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([second, first], dim=-1)
+
+
+def _rms_scale(x: Tensor, eps: float) -> Tensor:
+    """(N, 1) 1 / root mean square of each row."""
+    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return scale.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+def _rms_norm_gradient(grad: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
+    """(N, D) gradient of x from that of `normed = x * scale`."""
+    projection = torch.linalg.vecdot(grad, normed).div_(-normed.shape[-1])[..., None]
+    return torch.addcmul(grad, normed, projection).mul_(scale)
+
+
 def _factor_gradients(
     x: Tensor, grad: Tensor, down: Tensor | None, up: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -88,21 +132,41 @@ def _factor_gradients(
     return (grad @ up).t() @ x, grad.t() @ (x @ down.t())
 
 
-class _AdaptedLinear(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor
-    ) -> Tensor:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight, down, up)
-        return F.linear(x, weight, bias)
+        ctx.has_bias = bias is not None
+        return multiply(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, down, up = ctx.saved_tensors
-        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
-        factors = _factor_gradients(x.flatten(0, -2), grad.flatten(0, -2), down, up)
-        return grad_x, None, None, *factors
+        flat_x, flat = x.flatten(0, -2), grad.flatten(0, -2)
+        grad_x = multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None
+        grad_weight = flat.t() @ flat_x if ctx.needs_input_grad[1] else None
+        grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return grad_x, grad_weight, grad_bias, *_factor_gradients(flat_x, flat, down, up)
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+        scale = _rms_scale(x, eps)
+        normed = x * scale
+        ctx.save_for_backward(normed, scale, gain)
+        return normed * gain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        normed, scale, gain = ctx.saved_tensors
+        grad_gain = (grad * normed).flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
+        grad_x = _rms_norm_gradient(grad * gain, normed, scale) if ctx.needs_input_grad[0] else None
+        return grad_x, grad_gain, None
 
 
 class _RMSNormLinear(torch.autograd.Function):
@@ -114,8 +178,7 @@ class _RMSNormLinear(torch.autograd.Function):
         down: Tensor | None, up: Tensor | None,
     ) -> Tensor:  # fmt: skip
         flat = x.flatten(0, -2)
-        scale = torch.linalg.vector_norm(flat, dim=-1, keepdim=True)  # (N, 1)
-        scale = scale.square_().div_(flat.shape[-1]).add_(eps).rsqrt_()
+        scale = _rms_scale(flat, eps)
         normed, folded = flat * scale, weight * gain
         ctx.save_for_backward(normed, scale, gain, weight, folded, down, up)
         ctx.has_bias = bias is not None
@@ -128,9 +191,7 @@ class _RMSNormLinear(torch.autograd.Function):
         flat = grad.flatten(0, -2)
         grad_x = grad_gain = grad_weight = None
         if ctx.needs_input_grad[0]:
-            grad_inner = flat @ folded  # (N, D)
-            projection = torch.linalg.vecdot(grad_inner, normed).div_(-normed.shape[-1])[:, None]
-            grad_x = torch.addcmul(grad_inner, normed, projection).mul_(scale)
+            grad_x = _rms_norm_gradient(flat @ folded, normed, scale)  # (N, D)
             grad_x = grad_x.view(*grad.shape[:-1], -1)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             grad_folded = flat.t() @ normed
@@ -144,6 +205,33 @@ class _RMSNormLinear(torch.autograd.Function):
         return grad_x, grad_gain, grad_weight, grad_bias, None, grad_down, grad_up
 
 
+class _SplitAndRotate(torch.autograd.Function):
+    """Writes the gradients of q, k and v next to each other, instead of adding up three that are mostly zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, joined: Tensor, cos: Tensor, sin: Tensor, num_heads: int, num_kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)
+        qk, v = joined.split([num_heads + num_kv_heads, num_kv_heads], dim=-2)
+        q, k = rotate(qk, cos, sin).split([num_heads, num_kv_heads], dim=-2)
+        return q, k, v
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        sizes = [grad.shape[-2] for grad in (grad_q, grad_k, grad_v)]
+        grad = grad_q.new_empty(*grad_q.shape[:-2], sum(sizes), grad_q.shape[-1])
+        *rotated, value = grad.split(sizes, dim=-2)
+        for part, of_part in zip(rotated, (grad_q, grad_k), strict=True):
+            torch.add(of_part * cos, _swap_halves(of_part * sin), out=part)
+        value.copy_(grad_v)
+        return grad, None, None, None, None
+
+
 class _GatedMLPOutput(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -155,6 +243,8 @@ class _GatedMLPOutput(torch.autograd.Function):
         inner = activated * up
         ctx.save_for_backward(gate_up, activated, inner, down, factor_down, factor_up)
         ctx.has_bias = bias is not None
+        if is_large_weight(down):
+            return multiply(inner, down, bias).add_(x.flatten(0, -2)).view_as(x)
         out = torch.addmm(x.flatten(0, -2), inner, down.t()).view_as(x)
         return out if bias is None else out.add_(bias)
 
@@ -164,11 +254,11 @@ class _GatedMLPOutput(torch.autograd.Function):
         gate_up, activated, inner, down, *factors = ctx.saved_tensors
         flat = grad.flatten(0, -2)
         gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
-        grad_inner = flat @ down  # (N, M)
+        grad_inner = multiply(flat, down.t())  # (N, M)
         grad_gate_up = torch.empty_like(gate_up)
         grad_gate, grad_up = grad_gate_up.flatten(0, -2).chunk(2, dim=-1)
         torch.mul(grad_inner, activated, out=grad_up)
-        grad_gate.copy_(torch.ops.aten.silu_backward(grad_inner.mul_(up), gate))
+        torch.ops.aten.silu_backward.grad_input(grad_inner.mul_(up), gate, grad_input=grad_gate)
         grad_down = flat.t() @ inner if ctx.needs_input_grad[2] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[3] else None
         return grad, grad_gate_up, grad_down, grad_bias, *_factor_gradients(inner, flat, *factors)
@@ -182,7 +272,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float
     ) -> Tensor:
-        logits = hidden @ head.t()  # (N, V)
+        logits = multiply(hidden, head)  # (N, V)
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         if temperature != 1:
@@ -206,4 +296,4 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
         grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None
-        return grad_logits @ head, grad_head, None, None
+        return multiply(grad_logits, head.t()), grad_head, None, None

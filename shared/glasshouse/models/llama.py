@@ -23,7 +23,15 @@ from torch.utils.checkpoint import checkpoint
 
 from glasshouse.models.adapters import LinearWeights, find_adapted, read_linears
 from glasshouse.models.devices import is_large
-from glasshouse.models.fused_ops import LowRank, gated_mlp_output, linear, rms_norm_linear
+from glasshouse.models.fused_ops import (
+    LowRank,
+    gated_mlp_output,
+    linear,
+    rms_norm_linear,
+    rotate,
+    split_and_rotate,
+)
+from glasshouse.models.products import pack_weight
 
 SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -107,13 +115,22 @@ def unwrap_adapters(model: Any) -> Any:
 
 
 def fuse_weights(
-    model: Any, dtype: torch.dtype | None = None, query_scale: float | None = None
+    model: Any,
+    dtype: torch.dtype | None = None,
+    query_scale: float | None = None,
+    *,
+    pack: bool = False,
 ) -> LlamaWeights:
     """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
-    gradients reach the model's tensors. `query_scale` multiplies the queries."""
+    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, large weights have a layout
+    for fast products without gradients (`products`)."""
     model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
+
+    def convert_weight(weight: Tensor) -> Tensor:
+        return pack_weight(weight.to(dtype)) if pack else weight.to(dtype)
+
     layers = []
     for block in body.layers:
         a, m = block.self_attn, block.mlp
@@ -123,16 +140,16 @@ def fuse_weights(
         layers.append(
             LayerWeights(
                 input_norm=_convert(block.input_layernorm.weight, dtype),
-                qkv=_convert(qkv.weight, dtype),
+                qkv=convert_weight(qkv.weight),
                 qkv_bias=_convert(qkv.bias, dtype),
                 q_norm=_convert(q_norm, dtype),
                 k_norm=_convert(k_norm, dtype),
-                out=_convert(out.weight, dtype),
+                out=convert_weight(out.weight),
                 out_bias=_convert(out.bias, dtype),
                 mlp_norm=_convert(block.post_attention_layernorm.weight, dtype),
-                gate_up=_convert(gate_up.weight, dtype),
+                gate_up=convert_weight(gate_up.weight),
                 gate_up_bias=_convert(gate_up.bias, dtype),
-                down=_convert(down.weight, dtype),
+                down=convert_weight(down.weight),
                 down_bias=_convert(down.bias, dtype),
                 qkv_adapter=_convert_adapter(qkv.adapter, dtype),
                 out_adapter=_convert_adapter(out.adapter, dtype),
@@ -145,7 +162,7 @@ def fuse_weights(
         padding_token=body.embed_tokens.padding_idx,
         layers=tuple(layers),
         norm=body.norm.weight.to(dtype),
-        head=model.lm_head.weight.to(dtype),
+        head=convert_weight(model.lm_head.weight),
         inv_freq=body.rotary_emb.inv_freq.float(),
         rope_scale=float(body.rotary_emb.attention_scaling),
         num_heads=config.num_attention_heads,
@@ -153,6 +170,23 @@ def fuse_weights(
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
     )
+
+
+def detach_weights(weights: LlamaWeights) -> tuple[LlamaWeights, list[Tensor], list[Tensor]]:
+    """The same weights as leaves without the graph that leads to the model's parameters; and the tensors that
+    need gradients, with their graph and as leaves."""
+    attached, leaves = list[Tensor](), list[Tensor]()
+
+    def detach(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.requires_grad:
+            attached.append(value)
+            leaves.append(value.detach().requires_grad_())
+            return leaves[-1]
+        if isinstance(value, LayerWeights | LowRank):
+            return type(value)(*map(detach, value))
+        return tuple(map(detach, value)) if isinstance(value, tuple) else value
+
+    return LlamaWeights(*map(detach, weights)), attached, leaves
 
 
 def _convert(tensor: Any, dtype: torch.dtype) -> Any:
@@ -202,22 +236,12 @@ def project_qkv(
         x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps, layer.qkv_adapter
     )
     joined = joined.unflatten(-1, (h + 2 * j, d))
-    qk, v = joined[..., : h + j, :], joined[..., h + j :, :]
-    if layer.q_norm is not None and layer.k_norm is not None:
-        q = F.rms_norm(qk[..., :h, :], (d,), layer.q_norm, w.eps)
-        k = F.rms_norm(qk[..., h:, :], (d,), layer.k_norm, w.eps)
-        qk = torch.cat([q, k], dim=-2)
-    qk = rotate(qk, cos, sin)
-    return qk[..., :h, :], qk[..., h:, :], v
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates queries or keys `(..., d)`, in float32."""
-    half, dtype = x.shape[-1] // 2, x.dtype
-    if dtype == torch.bfloat16:
-        x = x.float()
-    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
-    return torch.addcmul(x * cos, swapped, sin).to(dtype)
+    if layer.q_norm is None or layer.k_norm is None:
+        return split_and_rotate(joined, cos, sin, h, j)
+    q = F.rms_norm(joined[..., :h, :], (d,), layer.q_norm, w.eps)
+    k = F.rms_norm(joined[..., h : h + j, :], (d,), layer.k_norm, w.eps)
+    qk = rotate(torch.cat([q, k], dim=-2), cos, sin)
+    return qk[..., :h, :], qk[..., h:, :], joined[..., h + j :, :]
 
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from torch.distributed.tensor import DTensor
 from glasshouse.errors import ConfigError
 from glasshouse.models import llama
 from glasshouse.models.chunked_head import chunked_logprobs
+from glasshouse.models.fused_ops import rotate
 from glasshouse.models.logprobs import scatter_to_mask
 from glasshouse.models.shared_prefix import pad_completions
 
@@ -266,4 +267,4 @@ def _rotation(model: Any, positions: Tensor) -> Callable[[Tensor], Tensor]:
     cos, sin = llama.compute_rotary(
         rotary.inv_freq.float(), float(rotary.attention_scaling), int(positions.max()) + 1
     )
-    return partial(llama.rotate, cos=cos[positions][:, :, None], sin=sin[positions][:, :, None])
+    return partial(rotate, cos=cos[positions][:, :, None], sin=sin[positions][:, :, None])

@@ -5,7 +5,8 @@
     one final backward pass through the prompts propagates these to the parameters
 
 The sum is exactly the gradient of prompt and completion together. For the Llama family
-(`llama.is_supported`). In large models the common start of all prompts is computed once, too.
+(`llama.is_supported`). In large models the common start of all prompts is computed once, too, and so are the fused
+weights: they are leaves as well, and their gradients are propagated to the parameters last.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class SharedPrefixes:
         self.model, self.dtype, self.recompute = model, dtype, recompute
         weights = llama.fuse_weights(model, dtype)
         self.device = weights.device
+        self.weights: llama.LlamaWeights | None = None
+        self.fused, self.weight_leaves = list[Tensor](), list[Tensor]()
+        # not in bfloat16, in which the gradients of microbatches would be added up with its low precision
+        if is_large(model) and weights.dtype != torch.bfloat16 and torch.is_grad_enabled():
+            weights, self.fused, self.weight_leaves = llama.detach_weights(weights)
+            self.weights = weights
         self.prompt_index = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
         self.lengths = torch.tensor([len(p) for p in self.prompt_index])  # on the CPU
         unique = list(self.prompt_index)
@@ -58,7 +65,8 @@ class SharedPrefixes:
         ]
         self.tensors_per_layer = len(entries[0])
         self.outputs = [last, *(tensor for entry in entries for tensor in entry)]
-        self.leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
+        self.prompt_leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
+        self.leaves = [*self.prompt_leaves, *self.weight_leaves]
 
     def completion_logprobs(
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
@@ -69,8 +77,8 @@ class SharedPrefixes:
         rows, tokens, mask, starts, positions = (
             tensor.to(self.device) for tensor in (rows, tokens, mask, starts, positions)
         )
-        weights = llama.fuse_weights(self.model, self.dtype)
-        last, *cache = self.leaves
+        weights = self.weights or llama.fuse_weights(self.model, self.dtype)
+        last, *cache = self.prompt_leaves
         hidden = last[rows][:, None]  # the end of the prompt predicts the first token
         if tokens.shape[1] > 1:
             hidden = torch.cat(
@@ -107,16 +115,47 @@ class SharedPrefixes:
     def parameter_gradients(
         self, leaf_gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
     ) -> Sequence[Tensor | None]:
-        """Propagates the gradients at the leaves through the prompts to the parameters."""
-        pairs = [
-            (output, gradient)
-            for output, gradient in zip(self.outputs, leaf_gradients, strict=True)
-            if gradient is not None and output.requires_grad  # not before the first adapter
-        ]
-        if not pairs:
-            return [None] * len(parameters)
-        outputs, gradients = zip(*pairs, strict=True)
-        return torch.autograd.grad(outputs, parameters, gradients, allow_unused=True)
+        """Propagates the gradients at the leaves through the prompts, and through the fused weights if they are
+        leaves, to the parameters."""
+        prompts = len(self.outputs)
+        at_prompts, at_weights = leaf_gradients[:prompts], list(leaf_gradients[prompts:])
+        if not self.weights:
+            return propagate(self.outputs, at_prompts, parameters)
+        through_prompts = propagate(self.outputs, at_prompts, self.weight_leaves)
+        accumulate_gradients(at_weights, through_prompts, in_place=True)
+        return propagate(self.fused, at_weights, parameters)
+
+
+def propagate(
+    outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Gradients of the inputs from those of the outputs; None counts as zero."""
+    pairs = [
+        (output, gradient)
+        for output, gradient in zip(outputs, gradients, strict=True)
+        if gradient is not None and output.requires_grad  # not before the first adapter
+    ]
+    if not pairs:
+        return [None] * len(inputs)
+    used, given = zip(*pairs, strict=True)
+    return torch.autograd.grad(used, inputs, given, allow_unused=True)
+
+
+def accumulate_gradients(
+    sums: list[Tensor | None],
+    gradients: Sequence[Tensor | None],
+    *,
+    in_place: bool = False,
+) -> None:
+    """Adds gradients to their sums, replacing the entries of the list, or with `in_place` their values;
+    None counts as zero."""
+    for index, gradient in enumerate(gradients):
+        if gradient is not None:
+            total = sums[index]
+            if total is None:
+                sums[index] = gradient
+            else:
+                sums[index] = total.add_(gradient) if in_place else total + gradient
 
 
 def pad_completions(

@@ -27,7 +27,7 @@ from glasshouse.generate.sampling import sample_tokens
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.models import llama
 from glasshouse.models.chunked_head import CHUNK_LOGITS
-from glasshouse.models.devices import DTYPES
+from glasshouse.models.devices import DTYPES, LARGE_MODEL_PARAMETERS
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
 from glasshouse.models.sharded import check_shardable
@@ -246,11 +246,29 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
 
     key = _describe(config, prompts, {"learn": True})
     parts = dict(zip(PARTS, model.trace(f"generator {key}", trace_layers), strict=True))
-    if not llama.is_supported(model.build(1)):  # its cache grows with every token
+    if llama.is_supported(model.build(1)):
+        if _packs_weights(model, config):
+            parts["weight_copies"] = 4 * model.count("linear layers", _count_linear(model))
+    else:  # its cache grows with every token
         parts["kv_cache"] = round(
             parts["kv_cache"] * (len(longest) + sampling.max_tokens) / (len(longest) + 1)
         )
     return parts
+
+
+def _packs_weights(model: TracedModel, config: Config) -> bool:
+    """Whether the generator holds a copy of its linear layers in oneDNN's layout (`products.pack_weight`)."""
+    device = config.generate.device or config.device
+    is_large = model.parameters >= LARGE_MODEL_PARAMETERS
+    return is_large and config.dtype == "float32" and device in ("cpu", "auto")
+
+
+def _count_linear(model: TracedModel) -> Callable[[int | None], int]:
+    def count(layers: int | None) -> int:
+        modules = model.build(layers).modules()
+        return sum(m.weight.numel() for m in modules if isinstance(m, torch.nn.Linear))
+
+    return count
 
 
 def estimate_vllm(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, int]:
