@@ -94,6 +94,25 @@ def test_a_hung_learner_is_killed_and_the_error_names_the_key(
     learners.kill()  # as the backend does when it is closed
 
 
+@pytest.mark.parametrize("hangs", ["pid", "open"])
+def test_a_learner_that_does_not_start_in_time_names_the_key(
+    hangs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    actor, host = HungActor([]), Host(None)
+    setattr(actor, hangs, Endpoint(None))
+    monkeypatch.setattr(
+        ActorProcesses, "spawn",
+        lambda *_, stopped, **__: ActorProcesses(
+            "learner", FakeMesh(), actor, io.BytesIO(b"its output"), host, stopped
+        ),
+    )  # fmt: skip
+    config = small_config(tmp_path, "backend=monarch", "monarch.spawn_timeout=0.2")
+    learners = LearnerProcesses([host], config, "", 0, lambda: False)
+    with pytest.raises(RunError, match=r"0\.2 s \(monarch\.spawn_timeout\).*increase that key"):
+        learners.call("update")
+    learners.kill()
+
+
 class FakeMesh:
     """Monarch's mesh of another host."""
 

@@ -61,11 +61,12 @@ def _plan(args: argparse.Namespace) -> None:
     from glasshouse.console import make_console
     from glasshouse.text import terminal_safe
 
-    result = plan_run(
-        load_config([args.config], args.overrides), gpu=args.gpu,
-        run=Path(args.measured_run) if args.measured_run else None, price=args.price,
-        prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens, warn=print_damage,
-    )  # fmt: skip
+    with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
+        result = plan_run(
+            load_config([args.config], args.overrides), gpu=args.gpu,
+            run=Path(args.measured_run) if args.measured_run else None, price=args.price,
+            prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens, warn=print_damage,
+        )  # fmt: skip
     if args.json:
         print(json.dumps(result.to_json(), indent=2))
         return

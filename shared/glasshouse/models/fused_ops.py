@@ -1,10 +1,13 @@
 """Parts of a Llama model with hand-written backward passes that read memory fewer times.
 
-A model of this size spends its time moving activations, not multiplying. Autograd's generic backward
+A small model spends its time moving activations, not multiplying. Autograd's generic backward
 of a normalised linear layer, a gated MLP or a log-softmax reads them many times; each function here
 computes the same sums in fewer passes. Values and gradients equal those of the plain operations up
 to rounding (tests check both). Without gradients, and in bfloat16, the plain operations are used:
 torch's normalisation keeps float32 inside, which these functions do not.
+
+Large weights are multiplied by `products.multiply`, and nothing is folded into them: they have more numbers than
+the activations.
 
 Gradients of frozen weights are not computed. A weight with low-rank adapters (LoRA) is passed merged,
 together with its factors (`LowRank`): forward and input gradients cost what they cost without adapters, and

@@ -24,7 +24,7 @@ from glasshouse.backends.monarch.actors import TOKEN_FILE, ActorSetup, Generator
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.backends.monarch.learners import LearnerProcesses
 from glasshouse.backends.monarch.process_spans import ProcessSpans
-from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
+from glasshouse.backends.monarch.runtime import SPAWN_TIMEOUT, ActorProcesses, Host, ProcessDied
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
     count_trainable,
@@ -213,7 +213,7 @@ class MonarchBackend:
             index=number,
         )
         timeout = self.config.monarch.spawn_timeout
-        (answer,) = processes.wait(processes.actor.open.call(setup), timeout)
+        (answer,) = processes.wait(processes.actor.open.call(setup), timeout, SPAWN_TIMEOUT)
         if isinstance(answer, serialization.RemoteUserError):
             self.queue.fail(answer.to_error())
 

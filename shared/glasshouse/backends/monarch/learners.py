@@ -13,6 +13,8 @@ from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.actors import ActorSetup, LearnerActor
 from glasshouse.backends.monarch.process_group import Rendezvous, serve_store
 from glasshouse.backends.monarch.runtime import (
+    SPAWN_TIMEOUT,
+    UPDATE_TIMEOUT,
     ActorProcesses,
     Host,
     ProcessDied,
@@ -70,11 +72,10 @@ class LearnerProcesses:
         calls = [getattr(mesh.actor, endpoint).call(*arguments) for mesh in self.meshes]
         timeout = self.config.monarch.update_timeout
         try:
-            replies = dict(wait_for_each(self.meshes, calls, timeout))
+            replies = dict(wait_for_each(self.meshes, calls, timeout, UPDATE_TIMEOUT))
         except ProcessTimeout as error:
             self._fail(
-                f"{error} (monarch.update_timeout), so its processes were killed. If an update can take "
-                "longer, increase that key"
+                f"{error}, so its processes were killed. If an update can take longer, increase that key"
             )
         except ProcessDied as error:
             self._fail(str(error))
@@ -94,6 +95,10 @@ class LearnerProcesses:
                 if self.store:
                     rendezvous = Rendezvous(host=self.controller_ip, port=self.store.port)
                 self._open_ranks(rendezvous)
+        except ProcessTimeout as error:
+            self.error = self._run_error(
+                f"{error}. If starting and loading the model can take longer, increase that key"
+            )
         except ProcessDied as error:
             self.error = self._run_error(str(error))
         except Exception as error:
@@ -107,7 +112,7 @@ class LearnerProcesses:
             try:
                 mesh.wait_until_started(timeout)
             except ProcessDied as error:
-                raise ProcessDied(f"{mesh.name}: {error}") from None
+                raise type(error)(f"{mesh.name}: {error}") from None
         calls = [
             mesh.actor.open.call(
                 ActorSetup(
@@ -117,7 +122,7 @@ class LearnerProcesses:
             )
             for mesh, first_rank in zip(self.meshes, self.first_ranks, strict=True)
         ]  # fmt: skip
-        for _, answers in wait_for_each(self.meshes, calls, timeout):
+        for _, answers in wait_for_each(self.meshes, calls, timeout, SPAWN_TIMEOUT):
             self._raise_user_error(answers)
 
     def _kill_meshes(self) -> None:

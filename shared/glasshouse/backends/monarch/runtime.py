@@ -27,6 +27,12 @@ TAIL_CHARACTERS = 2000
 POLL_SECONDS = 0.1
 
 
+SPAWN_TIMEOUT = "monarch.spawn_timeout"
+UPDATE_TIMEOUT = "monarch.update_timeout"
+CHUNK_TIMEOUT = "monarch.chunk_timeout"
+"""Config keys, for messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A host on which processes can be started."""
@@ -129,19 +135,20 @@ class ActorProcesses:
 
     def wait_until_started(self, timeout: float) -> None:
         """Wait until the processes run, and record their ids."""
-        self.pids = self.wait(self.actor.pid.call(), timeout)
+        self.pids = self.wait(self.actor.pid.call(), timeout, SPAWN_TIMEOUT)
         if self.host.is_local and hasattr(os, "pidfd_open"):
             try:
                 self.pidfds = [os.pidfd_open(pid) for pid in self.pids]
             except ProcessLookupError:
                 raise ProcessDied("its process ended") from None
 
-    def wait(self, future: Any, timeout: float = 0.0) -> list[Any]:
+    def wait(self, future: Any, timeout: float = 0.0, key: str = "") -> list[Any]:
         """Return every process's answer in order of rank.
 
-        Raises `ProcessDied` as soon as a process has ended or, with a timeout, takes too long.
+        Raises `ProcessDied` as soon as a process has ended or, with a timeout, takes too long. `key` is the config
+        key of the timeout, for the message.
         """
-        ((_, answers),) = wait_for_each([self], [future], timeout)
+        ((_, answers),) = wait_for_each([self], [future], timeout, key)
         return answers
 
     def poll(self, future: Any) -> list[Any] | None:
@@ -184,7 +191,7 @@ class ActorProcesses:
 
 
 def wait_for_each(
-    meshes: Sequence[ActorProcesses], futures: Sequence[Any], timeout: float = 0.0
+    meshes: Sequence[ActorProcesses], futures: Sequence[Any], timeout: float = 0.0, key: str = ""
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield the number of each mesh with the answers of its processes, as they arrive.
 
@@ -203,7 +210,9 @@ def wait_for_each(
                 del pending[number]
                 yield number, answers
             elif time.monotonic() > deadline:
-                raise ProcessTimeout(f"it did not answer within {timeout:g} s")
+                raise ProcessTimeout(
+                    f"it did not answer within {timeout:g} s" + (f" ({key})" if key else "")
+                )
 
 
 def process_environment(threads: int) -> dict[str, str]:

@@ -19,7 +19,7 @@ from glasshouse.backends.base import EventSink
 from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, ChunkTask
 from glasshouse.backends.monarch.process_spans import ProcessSpans
-from glasshouse.backends.monarch.runtime import ActorProcesses, ProcessDied
+from glasshouse.backends.monarch.runtime import CHUNK_TIMEOUT, ActorProcesses, ProcessDied
 from glasshouse.config import MonarchConfig
 from glasshouse.errors import RunError
 from glasshouse.models import Policy
@@ -118,7 +118,7 @@ class GeneratorSupervisor(threading.Thread):
         call = processes.actor.generate.call(
             version, task.chunk, task.sampling, end_tokens, verify, self.reload
         )
-        (reply,) = processes.wait(call, context.config.chunk_timeout)
+        (reply,) = processes.wait(call, context.config.chunk_timeout, CHUNK_TIMEOUT)
         if isinstance(reply, serialization.RemoteUserError):
             context.queue.fail(reply.to_error())
             return

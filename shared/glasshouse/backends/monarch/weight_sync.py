@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.actor import Actor, endpoint
 
-from glasshouse.backends.monarch.runtime import ActorProcesses, Host, ProcessDied
+from glasshouse.backends.monarch.runtime import SPAWN_TIMEOUT, ActorProcesses, Host, ProcessDied
 from glasshouse.backends.monarch.shared_weights import CHECKSUM_BYTES, SharedWeights
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class MessageSync:
         self.processes = ActorProcesses.spawn(host, f"weights-{host.name}", WeightCopyActor)
         self.processes.wait_until_started(timeout)
         call = self.processes.actor.open.call(weights.numel, weights.slots)
-        (self.path,) = self.processes.wait(call, timeout)
+        (self.path,) = self.processes.wait(call, timeout, SPAWN_TIMEOUT)
 
     def close(self) -> None:
         self.processes.kill()
@@ -71,14 +71,14 @@ def publish(weights: SharedWeights, version: int, syncs: Sequence[MessageSync]) 
     for branch, call in calls:
         again: Sequence[MessageSync] = ()
         try:
-            (failed,) = branch[0].processes.wait(call, branch[0].timeout)
+            (failed,) = branch[0].processes.wait(call, branch[0].timeout, SPAWN_TIMEOUT)
             again = [sync for sync in branch if sync.name in failed]
         except ProcessDied as error:
             failures[branch[0].name] = str(error)
             again = branch[1:]
         for sync in again:
             try:
-                sync.processes.wait(send(sync, ()), sync.timeout)
+                sync.processes.wait(send(sync, ()), sync.timeout, SPAWN_TIMEOUT)
             except ProcessDied as error:
                 failures[sync.name] = str(error)
     return failures
