@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from glasshouse.models import fused_ops, products
 from glasshouse.models.fused_ops import (
     LowRank,
+    embed,
     gated_mlp_output,
     linear,
     rms_norm_linear,
@@ -77,6 +78,43 @@ def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
         gated_mlp_output(*arguments), x + F.linear(F.silu(gate) * up, down, arguments[3])
     )
     assert torch.autograd.gradcheck(gated_mlp_output, arguments)
+
+
+def test_large_leaves_add_gradients_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second backward pass on, and with the sums that autograd would give. Parameters never do: their
+    gradients may be asked for by `torch.autograd.grad`."""
+    monkeypatch.setattr(products, "LARGE_WEIGHT", 1)
+    table, weight, down, head = random_tensors((9, 4), (10, 4), (4, 5), (9, 4))
+    tokens, targets = torch.tensor([[1, 2, 2], [0, 8, 3]]), torch.tensor([4, 0, 8, 1, 1, 2])
+
+    def run(*weights: torch.Tensor, temperature: float) -> torch.Tensor:
+        x = embed(tokens, weights[0], 3)
+        x = gated_mlp_output(x, linear(x, weights[1], None, None), weights[2], None)
+        return token_logprobs(x.flatten(0, 1), weights[3], targets, temperature).square().sum()
+
+    def plain(*weights: torch.Tensor, temperature: float) -> torch.Tensor:
+        x = F.embedding(tokens, weights[0], 3)
+        gate, up = F.linear(x, weights[1]).chunk(2, -1)
+        x = x + F.linear(F.silu(gate) * up, weights[2])
+        logits = F.linear(x.flatten(0, 1), weights[3]) / temperature
+        return logits.log_softmax(-1)[torch.arange(6), targets].square().sum()
+
+    leaves = (table, weight, down, head)
+    run(*leaves, temperature=1.0).backward()
+    places = [leaf.grad.data_ptr() for leaf in leaves]
+    assert all(fused_ops.adds_gradient(leaf) for leaf in leaves)
+    run(*leaves, temperature=0.7).backward()
+    assert [leaf.grad.data_ptr() for leaf in leaves] == places
+    expected = torch.autograd.grad(
+        plain(*leaves, temperature=1.0) + plain(*leaves, temperature=0.7), leaves
+    )
+    for leaf, gradient in zip(leaves, expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient)
+    parameter = torch.nn.Parameter(weight.detach())
+    parameter.grad = torch.zeros_like(parameter)
+    [gradient] = torch.autograd.grad(linear(table, parameter, None, None).sum(), parameter)
+    assert gradient.any()
+    assert not parameter.grad.any()
 
 
 def test_split_and_rotate_has_the_bits_of_the_plain_operations() -> None:

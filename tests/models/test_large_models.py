@@ -20,7 +20,7 @@ from glasshouse.models import Policy, devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 from glasshouse.types import Request
 
 Tiny = Callable[..., Policy]
@@ -103,20 +103,20 @@ def test_common_start_and_adapters_have_the_gradients_of_a_plain_forward(
     prefixes = SharedPrefixes(model, [prompt for prompt, _ in PAIRS], recompute=recompute)
     assert prefixes.common == len(START)
     result, parameters = torch.zeros_like(expected), list(trained.values())
-    sums: list[torch.Tensor | None] = [None] * (len(parameters) + len(prefixes.leaves))
     for rows in ([0, 3], [1], [2, 4]):  # in microbatches, as in the learner
         part = prefixes.completion_logprobs([PAIRS[r] for r in rows])
         loss = (part * weight[rows, : part.shape[1]]).sum()
-        accumulate_gradients(
-            sums, torch.autograd.grad(loss, [*parameters, *prefixes.leaves], allow_unused=True)
-        )
+        loss.backward()
         result[rows, : part.shape[1]] = part.detach()
-    accumulate_gradients(sums, prefixes.parameter_gradients(sums[len(parameters) :], parameters))
+    assert all(parameter.grad is None for parameter in parameters)  # the weights are leaves
+    add_gradients(parameters, prefixes.parameter_gradients(parameters))
     torch.testing.assert_close(result, expected.detach(), **FLOAT32)
     torch.testing.assert_close(result, unshared.detach(), **FLOAT64)
-    for gradient, plain, own in zip(sums, expected_gradients, unshared_gradients, strict=False):
-        torch.testing.assert_close(gradient, plain, **FLOAT32)
-        torch.testing.assert_close(gradient, own, **FLOAT64)
+    for parameter, plain, own in zip(
+        parameters, expected_gradients, unshared_gradients, strict=True
+    ):
+        torch.testing.assert_close(parameter.grad, plain, **FLOAT32)
+        torch.testing.assert_close(parameter.grad, own, **FLOAT64)
 
 
 def test_adapters_outside_the_blocks_use_the_forward_of_transformers(tiny: Tiny) -> None:

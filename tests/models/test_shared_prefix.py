@@ -9,7 +9,7 @@ import torch
 
 from glasshouse.models import Policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 
 PAIRS = [
     ((5, 6, 7), (8, 9, 10, 11)),
@@ -39,22 +39,17 @@ def test_shared_prompts_change_neither_values_nor_gradients(
         prefixes = SharedPrefixes(model, [prompt for prompt, _ in PAIRS])
         assert len(prefixes.prompt_index) == 3
         result, parameters = torch.zeros_like(expected), list(model.parameters())
-        sums: list[torch.Tensor | None] = [None] * (len(parameters) + len(prefixes.leaves))
         for rows in ([0, 3], [1], [2, 4]):  # in microbatches, as in the learner
             part = prefixes.completion_logprobs([PAIRS[r] for r in rows], temperature)
             loss = (part * weight[rows, : part.shape[1]]).sum()
-            accumulate_gradients(
-                sums, torch.autograd.grad(loss, [*parameters, *prefixes.leaves], allow_unused=True)
-            )
+            loss.backward()
             result[rows, : part.shape[1]] = part.detach()
-        accumulate_gradients(
-            sums, prefixes.parameter_gradients(sums[len(parameters) :], parameters)
-        )
+        add_gradients(parameters, prefixes.parameter_gradients(parameters))
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(result, expected.detach(), atol=1e-7, rtol=1e-6)
-    for (n, _), gradient in zip(model.named_parameters(), sums, strict=False):
-        torch.testing.assert_close(gradient, expected_gradients[n], atol=1e-7, rtol=1e-6)
+    for n, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected_gradients[n], atol=1e-7, rtol=1e-6)
 
 
 def test_prompt_without_leaf_gradients_gets_none(
@@ -62,7 +57,4 @@ def test_prompt_without_leaf_gradients_gets_none(
 ) -> None:
     model = tiny("llama").model
     prefixes = SharedPrefixes(model, [(5, 6)])
-    no_gradients: list[torch.Tensor | None] = [None] * len(prefixes.leaves)
-    assert all(
-        g is None for g in prefixes.parameter_gradients(no_gradients, list(model.parameters()))
-    )
+    assert all(g is None for g in prefixes.parameter_gradients(list(model.parameters())))

@@ -38,7 +38,7 @@ from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, check_tensor
 from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.shared_prefix import SharedPrefixes, accumulate_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 
 ADAPTER_KEY = "weight"
 """Prefix of the adapter weights in `LearnerState.tensors`."""
@@ -225,11 +225,7 @@ class Learner:
             logprob_diffs.append(block.logprob_diffs)
             for name, value in block.metric_sums.items():
                 metric_sums[name] = metric_sums.get(name, 0.0) + value
-            for parameter, gradient in zip(self.parameters, block.gradients, strict=True):
-                if gradient is not None and parameter.grad is None:
-                    parameter.grad = gradient
-                elif gradient is not None:
-                    parameter.grad += gradient
+            add_gradients(self.parameters, block.gradients)
         return loss, logprob_diffs, metric_sums
 
     def _clip_gradients(self, limit: float) -> float:
@@ -296,9 +292,13 @@ class Learner:
             inputs = self._build_loss_inputs(microbatch, prefixes, reference_prefixes, rows, tokens)
             loss, sums = self.algorithm.loss(inputs)
             self._check_loss(loss.item())
-            accumulate_gradients(
-                gradients, torch.autograd.grad(loss, targets, allow_unused=True), in_place=in_place
-            )
+            if (
+                prefixes and prefixes.weights
+            ):  # leaves, too: the parameters get their gradients below
+                loss.backward(inputs=prefixes.leaves)
+            else:
+                new_gradients = torch.autograd.grad(loss, targets, allow_unused=True)
+                accumulate_gradients(gradients, new_gradients, in_place=in_place)
             difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
             loss_sum += loss.item()
             logprob_diffs.append(difference[inputs.mask.bool()].cpu())
@@ -306,10 +306,10 @@ class Learner:
                 metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
         parameter_gradients = gradients[: len(self.parameters)]
         if prefixes:
-            leaf_gradients = gradients[len(self.parameters) :]
+            add_gradients(prefixes.leaves, gradients[len(self.parameters) :])
             accumulate_gradients(
                 parameter_gradients,
-                prefixes.parameter_gradients(leaf_gradients, self.parameters),
+                prefixes.parameter_gradients(self.parameters),
                 in_place=in_place,
             )
         return BlockGradients(loss_sum, torch.cat(logprob_diffs), metric_sums, parameter_gradients)
@@ -447,6 +447,23 @@ def build_loss_settings(config: LearnConfig) -> LossSettings:
         if (value := getattr(config, name)) is not None
     }
     return replace(defaults, kl_coef=config.kl_coef, entropy_coef=config.entropy_coef, **overrides)
+
+
+def accumulate_gradients(
+    sums: list[torch.Tensor | None],
+    gradients: Sequence[torch.Tensor | None],
+    *,
+    in_place: bool = False,
+) -> None:
+    """Adds gradients to their sums, replacing the entries of the list, or with `in_place` their values;
+    None counts as zero."""
+    for index, gradient in enumerate(gradients):
+        if gradient is not None:
+            total = sums[index]
+            if total is None:
+                sums[index] = gradient
+            else:
+                sums[index] = total.add_(gradient) if in_place else total + gradient
 
 
 def summarize_differences(differences: Sequence[torch.Tensor]) -> dict[str, float]:

@@ -7,7 +7,8 @@ to rounding (tests check both). Without gradients, and in bfloat16, the plain op
 torch's normalisation keeps float32 inside, which these functions do not.
 
 Large weights are multiplied by `products.multiply`, and nothing is folded into them: they have more numbers than
-the activations.
+the activations. Their gradient is added to `weight.grad` where the weight is a leaf that has one, instead of being
+returned (`adds_gradient`): so the gradients of microbatches are added up without another tensor of their size.
 
 Gradients of frozen weights are not computed. A weight with low-rank adapters (LoRA) is passed merged,
 together with its factors (`LowRank`): forward and input gradients cost what they cost without adapters, and
@@ -29,6 +30,9 @@ from glasshouse.models.products import is_large_weight, multiply
 
 LARGE_VOCABULARY = 8192
 """From here on the logits of a microbatch do not fit into a cache: no temporary copies are made of them."""
+
+CACHED_LOGITS = 1 << 19
+"""Logits that stay in the cache of a processor core: 2 MB."""
 
 
 class LowRank(NamedTuple):
@@ -86,6 +90,13 @@ def split_and_rotate(
     return q, k, v
 
 
+def embed(tokens: Tensor, weight: Tensor, padding_token: int | None) -> Tensor:
+    """`embedding(tokens, weight)`; the padding token gets no gradient."""
+    if torch.is_grad_enabled() and is_large_weight(weight):
+        return _Embedding.apply(tokens, weight, padding_token)
+    return F.embedding(tokens, weight, padding_token)
+
+
 def gated_mlp_output(
     x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None, adapter: LowRank | None = None
 ) -> Tensor:
@@ -102,11 +113,17 @@ def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: f
 
 
 def _normalise_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits."""
-    maximum = logits.amax(-1, keepdim=True)
-    chosen = logits.gather(-1, targets[:, None]) - maximum
-    total = logits.sub_(maximum).exp_().sum(-1, keepdim=True)
-    return (chosen - total.log())[:, 0], logits.div_(total)
+    """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits. On a CPU, some rows
+    at a time, which stay in its cache from one operation to the next."""
+    rows = max(1, CACHED_LOGITS // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
+    chosen = []
+    for part, target in zip(logits.split(rows), targets.split(rows), strict=True):
+        maximum = part.amax(-1, keepdim=True)
+        of_target = part.gather(-1, target[:, None]) - maximum
+        total = part.sub_(maximum).exp_().sum(-1, keepdim=True)
+        part.div_(total)
+        chosen.append((of_target - total.log())[:, 0])
+    return torch.cat(chosen), logits
 
 
 def _swap_halves(x: Tensor) -> Tensor:
@@ -126,6 +143,27 @@ def _rms_norm_gradient(grad: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(grad, normed, projection).mul_(scale)
 
 
+def adds_gradient(weight: Tensor) -> bool:
+    """Whether backward passes add the gradient of this weight to `weight.grad`: large leaves that are not parameters,
+    once they have a gradient (`llama.detach_weights` makes such leaves)."""
+    return (
+        is_large_weight(weight)
+        and weight.is_leaf
+        and not isinstance(weight, torch.nn.Parameter)
+        and weight.grad is not None
+    )
+
+
+def _weight_gradient(weight: Tensor, x: Tensor, grad: Tensor) -> Tensor | None:
+    """Gradient of a weight from input `(N, inputs)` and output gradient `(N, outputs)`; None if it was added to
+    that of the weight."""
+    if not adds_gradient(weight):
+        return grad.t() @ x
+    assert weight.grad is not None
+    weight.grad.addmm_(grad.t(), x)
+    return None
+
+
 def _factor_gradients(
     x: Tensor, grad: Tensor, down: Tensor | None, up: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -133,6 +171,32 @@ def _factor_gradients(
     if down is None or up is None:
         return None, None
     return (grad @ up).t() @ x, grad.t() @ (x @ down.t())
+
+
+class _Embedding(torch.autograd.Function):
+    """Adds up the gradients of the tokens that occur, without a tensor of all others."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding_token: int | None) -> Tensor:
+        ctx.padding_token = -1 if padding_token is None else padding_token
+        ctx.save_for_backward(tokens, weight)
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, weight = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return None, None, None
+        if not adds_gradient(weight):
+            gradient = torch.ops.aten.embedding_dense_backward(
+                grad, tokens, len(weight), ctx.padding_token, False
+            )
+            return None, gradient, None
+        tokens, grad = tokens.flatten(), grad.flatten(0, -2)
+        grad = grad.masked_fill((tokens == ctx.padding_token)[:, None], 0)
+        weight.grad.index_add_(0, tokens, grad)
+        return None, None, None
 
 
 class _Linear(torch.autograd.Function):
@@ -150,7 +214,7 @@ class _Linear(torch.autograd.Function):
         x, weight, down, up = ctx.saved_tensors
         flat_x, flat = x.flatten(0, -2), grad.flatten(0, -2)
         grad_x = multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        grad_weight = flat.t() @ flat_x if ctx.needs_input_grad[1] else None
+        grad_weight = _weight_gradient(weight, flat_x, flat) if ctx.needs_input_grad[1] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
         return grad_x, grad_weight, grad_bias, *_factor_gradients(flat_x, flat, down, up)
 
@@ -262,7 +326,7 @@ class _GatedMLPOutput(torch.autograd.Function):
         grad_gate, grad_up = grad_gate_up.flatten(0, -2).chunk(2, dim=-1)
         torch.mul(grad_inner, activated, out=grad_up)
         torch.ops.aten.silu_backward.grad_input(grad_inner.mul_(up), gate, grad_input=grad_gate)
-        grad_down = flat.t() @ inner if ctx.needs_input_grad[2] else None
+        grad_down = _weight_gradient(down, inner, flat) if ctx.needs_input_grad[2] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[3] else None
         return grad, grad_gate_up, grad_down, grad_bias, *_factor_gradients(inner, flat, *factors)
 
@@ -298,5 +362,5 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_logits = probabilities.mul_(-grad[:, None])
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
-        grad_head = grad_logits.t() @ hidden if ctx.needs_input_grad[1] else None
+        grad_head = _weight_gradient(head, hidden, grad_logits) if ctx.needs_input_grad[1] else None
         return multiply(grad_logits, head.t()), grad_head, None, None

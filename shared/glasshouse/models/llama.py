@@ -25,6 +25,7 @@ from glasshouse.models.adapters import LinearWeights, find_adapted, read_linears
 from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import (
     LowRank,
+    embed,
     gated_mlp_output,
     linear,
     rms_norm_linear,
@@ -276,7 +277,7 @@ def forward(
         )
         return finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2)), k, v
 
-    x = F.embedding(tokens, w.embed, w.padding_token)
+    x = embed(tokens, w.embed, w.padding_token)
     cache = []
     for layer in w.layers:
         x, k, v = run_or_recompute(run_block, layer, x, recompute=recompute)

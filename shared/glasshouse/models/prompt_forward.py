@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glasshouse.models import llama
+from glasshouse.models.fused_ops import embed
 
 Cache = list[tuple[Tensor, Tensor]]
 """Rotated keys and values of each layer."""
@@ -121,7 +122,7 @@ def forward_after(
         )
         return llama.finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2)), k, v
 
-    x = F.embedding(tokens, w.embed, w.padding_token)
+    x = embed(tokens, w.embed, w.padding_token)
     own = []
     for layer, before in zip(w.layers, cache, strict=True):
         x, k, v = llama.run_or_recompute(run_block, layer, x, *before, recompute=recompute)

@@ -32,8 +32,8 @@ class SharedPrefixes:
     Example:
         prefixes = SharedPrefixes(model, prompts)
         loss = compute_loss(prefixes.completion_logprobs(pairs))
-        leaf_gradients = torch.autograd.grad(loss, prefixes.leaves)
-        prefixes.parameter_gradients(leaf_gradients, parameters)  # add to those of the completions
+        loss.backward()
+        prefixes.parameter_gradients(parameters)  # add to those of the completions
     """
 
     def __init__(
@@ -112,18 +112,14 @@ class SharedPrefixes:
         hidden, _ = forward_after(w, tokens, starts, entries, gather, recompute=self.recompute)
         return hidden
 
-    def parameter_gradients(
-        self, leaf_gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
-    ) -> Sequence[Tensor | None]:
-        """Propagates the gradients at the leaves through the prompts, and through the fused weights if they are
-        leaves, to the parameters."""
-        prompts = len(self.outputs)
-        at_prompts, at_weights = leaf_gradients[:prompts], list(leaf_gradients[prompts:])
+    def parameter_gradients(self, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Propagates the gradients of the leaves (`leaf.grad`) through the prompts, and through the fused weights if
+        they are leaves, to the parameters."""
+        at_prompts = [leaf.grad for leaf in self.prompt_leaves]
         if not self.weights:
             return propagate(self.outputs, at_prompts, parameters)
-        through_prompts = propagate(self.outputs, at_prompts, self.weight_leaves)
-        accumulate_gradients(at_weights, through_prompts, in_place=True)
-        return propagate(self.fused, at_weights, parameters)
+        add_gradients(self.weight_leaves, propagate(self.outputs, at_prompts, self.weight_leaves))
+        return propagate(self.fused, [leaf.grad for leaf in self.weight_leaves], parameters)
 
 
 def propagate(
@@ -141,21 +137,13 @@ def propagate(
     return torch.autograd.grad(used, inputs, given, allow_unused=True)
 
 
-def accumulate_gradients(
-    sums: list[Tensor | None],
-    gradients: Sequence[Tensor | None],
-    *,
-    in_place: bool = False,
-) -> None:
-    """Adds gradients to their sums, replacing the entries of the list, or with `in_place` their values;
-    None counts as zero."""
-    for index, gradient in enumerate(gradients):
-        if gradient is not None:
-            total = sums[index]
-            if total is None:
-                sums[index] = gradient
-            else:
-                sums[index] = total.add_(gradient) if in_place else total + gradient
+def add_gradients(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Adds gradients to `tensor.grad`; None counts as zero."""
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        if gradient is not None and tensor.grad is None:
+            tensor.grad = gradient
+        elif gradient is not None:
+            tensor.grad += gradient
 
 
 def pad_completions(

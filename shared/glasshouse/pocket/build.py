@@ -21,7 +21,7 @@ from glasshouse.models import Policy, llama, load_policy, tokenizer
 from glasshouse.models.chat_template import find_turn_end
 from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.shared_prefix import SharedPrefixes
+from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 from glasshouse.pocket.recipe import Phase, Recipe
 
 HEAD_DIM = 32
@@ -103,10 +103,7 @@ def compute_gradients(
         total_loss += loss.item()
     if shared:
         parameters = [p for p in model.parameters() if p.requires_grad]
-        gradients = shared.parameter_gradients([leaf.grad for leaf in shared.leaves], parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        add_gradients(parameters, shared.parameter_gradients(parameters))
     return total_loss
 
 
