@@ -5,8 +5,8 @@
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 
 16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
-turns, each time in a new process, so that one of them is in memory at a time. The third step of each process counts: in
-the first two it still obtains memory from the system. TRL uses two threads and 8 microbatches (one microbatch needs
+turns, each time in a new process, so that one of them is in memory at a time. The second step of each process counts:
+in the first it still obtains memory from the system. TRL uses two threads and 8 microbatches (one microbatch needs
 more than 24 GB). Ours learns from all rows, as TRL does: by default it would leave out rows of zero advantage, and
 SmolLM2, which does not solve this task, would have no others. The KL metric is measured every tenth step, its default
 for large models, so not in the steps that count.
@@ -45,7 +45,6 @@ from glasshouse.models.prompt_forward import count_common_tokens
 OURS = "glasshouse_worker.py"
 LEARNING_RATE = 1e-6
 """Low, so that the length of completions does not change between the steps that are compared."""
-WARM_UP_STEPS = 2
 LORA = {"lora_rank": 16}
 CONTENDERS: dict[str, dict[str, Any]] = {
     "full": {"script": OURS, "threads": 2, "skip": False},
@@ -83,8 +82,7 @@ def measure(
                 CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
             )
             try:
-                for _ in range(WARM_UP_STEPS):
-                    worker.run("step")
+                worker.run("step")  # warms up
                 steps[name].append(worker.run("step"))
             finally:
                 worker.close()

@@ -36,7 +36,7 @@ class SimulatedProcesses:
 
     def wait_until_started(self, timeout: float) -> None: ...
 
-    def wait(self, future: Any, timeout: float) -> list[Any]:
+    def wait(self, future: Any, timeout: float, key: str) -> list[Any]:
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
             raise reply

@@ -140,10 +140,8 @@ def propagate(
 def add_gradients(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Adds gradients to `tensor.grad`; None counts as zero."""
     for tensor, gradient in zip(tensors, gradients, strict=True):
-        if gradient is not None and tensor.grad is None:
-            tensor.grad = gradient
-        elif gradient is not None:
-            tensor.grad += gradient
+        if gradient is not None:
+            tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
 
 
 def pad_completions(
