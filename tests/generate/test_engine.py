@@ -35,6 +35,19 @@ def make_prompts(policy: Policy, lengths: Sequence[int] = LENGTHS) -> list[tuple
     ]
 
 
+def check_step(
+    decoder: Any, policy: Policy, texts: list[list[int]], generator: torch.Generator
+) -> None:
+    """Appends a random token to every text; the decoder's logits after it are those of a plain forward pass."""
+    vocabulary = policy.model.config.vocab_size
+    new = torch.randint(0, vocabulary, (len(texts),), generator=generator)
+    logits = decoder.step(new)
+    for text, token in zip(texts, new.tolist(), strict=True):
+        text.append(token)
+    expected = [policy.model(torch.tensor([text])).logits[0, -1] for text in texts]
+    torch.testing.assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
+
+
 def question_prompts(policy: Policy) -> list[tuple[int, ...]]:
     """Chat prompts for the pocket model."""
     texts = [f"What is the sum of the digits of {n}?" for n in (4, 58, 1234567, 90210, 333, 17)]
@@ -184,14 +197,7 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
     with torch.inference_mode():
         decoder.prefill(prompts, 4, 8)
         for step in range(6):
-            new = torch.randint(
-                0, policy.model.config.vocab_size, (len(texts),), generator=generator
-            )
-            logits = decoder.step(new)
-            for text, token in zip(texts, new.tolist(), strict=True):
-                text.append(token)
-            expected = [policy.model(torch.tensor([t])).logits[0, -1] for t in texts]
-            torch.testing.assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
+            check_step(decoder, policy, texts, generator)
             if step == 2:
                 mask = torch.tensor(active, dtype=torch.bool).flatten()
                 slots = decoder.compact(mask)
@@ -231,14 +237,7 @@ def test_large_models_drop_every_finished_slot(
     with torch.inference_mode():
         decoder.prefill(prompts, 4, 8)
         for step in range(7):
-            new = torch.randint(
-                0, policy.model.config.vocab_size, (len(texts),), generator=generator
-            )
-            logits = decoder.step(new)
-            for text, token in zip(texts, new.tolist(), strict=True):
-                text.append(token)
-            expected = [policy.model(torch.tensor([t])).logits[0, -1] for t in texts]
-            torch.testing.assert_close(logits, torch.stack(expected), atol=1e-4, rtol=0)
+            check_step(decoder, policy, texts, generator)
             if step in (1, 3):  # first one sample of the second prompt, then those of the case
                 mask = torch.ones(12, dtype=torch.bool)
                 mask[4] = False

@@ -292,9 +292,8 @@ class Learner:
             inputs = self._build_loss_inputs(microbatch, prefixes, reference_prefixes, rows, tokens)
             loss, sums = self.algorithm.loss(inputs)
             self._check_loss(loss.item())
-            if (
-                prefixes and prefixes.weights
-            ):  # leaves, too: the parameters get their gradients below
+            if prefixes and prefixes.weights:
+                # the weights are leaves, too: the parameters get their gradients below
                 loss.backward(inputs=prefixes.leaves)
             else:
                 new_gradients = torch.autograd.grad(loss, targets, allow_unused=True)
