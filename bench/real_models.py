@@ -5,8 +5,9 @@
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 
 16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
-turns, each time in a new process, so that one of them is in memory at a time. The second step of each process counts:
-in the first it still obtains memory from the system. TRL uses two threads and 8 microbatches (one microbatch needs
+turns, each time in a new process, so that one of them is in memory at a time. The third step of each process counts:
+in the first two it still obtains memory from the system, in the second because the optimizer's state is created at the
+end of the first. The durations of all three are recorded. TRL uses two threads and 8 microbatches (one microbatch needs
 more than 24 GB). Ours learns from all rows, as TRL does: by default it would leave out rows of zero advantage, and
 SmolLM2, which does not solve this task, would have no others. The KL metric is measured every tenth step, its default
 for large models, so not in the steps that count.
@@ -45,6 +46,8 @@ from glasshouse.models.prompt_forward import count_common_tokens
 OURS = "glasshouse_worker.py"
 LEARNING_RATE = 1e-6
 """Low, so that the length of completions does not change between the steps that are compared."""
+STEPS = 3
+"""Of each process; the last one counts."""
 LORA = {"lora_rank": 16}
 CONTENDERS: dict[str, dict[str, Any]] = {
     "full": {"script": OURS, "threads": 2, "skip": False},
@@ -70,7 +73,8 @@ def measure(
 ) -> tuple[dict[str, dict[str, Any]], list[Gemm]]:
     """Medians of each contender over interleaved rounds, and the runs of gemm.py between them."""
     console = Console(stderr=True)
-    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in names}  # those that count
+    durations: dict[str, list[list[float]]] = {name: [] for name in names}  # of all
     gemm: list[Gemm] = []
     for number in range(rounds):
         for name in names:
@@ -82,14 +86,17 @@ def measure(
                 CONTENDERS[name]["script"], settings, CONTENDERS[name]["threads"]
             )
             try:
-                worker.run("step")  # warms up
-                steps[name].append(worker.run("step"))
+                replies = [worker.run("step") for _ in range(STEPS)]
             finally:
                 worker.close()
+            steps[name].append(replies[-1])
+            durations[name].append([round(reply["seconds"], 2) for reply in replies])
             if name != "trl":
                 gemm.append(measure_gemm(work.model))
-            console.print(f"[dim]round {number + 1}, {name}: {steps[name][-1]}")
-    return {name: summarize(replies) for name, replies in steps.items()}, gemm
+            console.print(f"[dim]round {number + 1}, {name}: {durations[name][-1]}, {replies[-1]}")
+    return {
+        name: {**summarize(steps[name]), "all_steps_seconds": durations[name]} for name in names
+    }, gemm
 
 
 def summarize(steps: list[dict[str, Any]]) -> dict[str, Any]:

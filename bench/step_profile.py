@@ -19,7 +19,7 @@ from workload import Workload
 from glasshouse import randomness
 from glasshouse.data import FreshProblems
 from glasshouse.generate import TorchGenerator, torch_engine
-from glasshouse.generate.decoders import LlamaDecoder
+from glasshouse.generate.llama_decoder import BaseLlamaDecoder, LlamaDecoder
 from glasshouse.learn import Learner, learner
 from glasshouse.models import Policy
 from glasshouse.models.logprobs import CompletionBatch
@@ -37,10 +37,10 @@ TIMED_FUNCTIONS: list[tuple[Any, str, str]] = [
     (randomness, "key", "noise keys"),
     (randomness, "uniforms", "noise keys"),
     (TorchGenerator, "generate", "decode bookkeeping"),
-    (LlamaDecoder, "__init__", "prefill"),
+    (BaseLlamaDecoder, "__init__", "prefill"),
     (LlamaDecoder, "prefill", "prefill"),
-    (LlamaDecoder, "step", "decode dense"),
-    (LlamaDecoder, "_attend_shared", "decode attention"),
+    (BaseLlamaDecoder, "step", "decode dense"),
+    (LlamaDecoder, "_attend", "decode attention"),
     (LlamaDecoder, "compact", "decode compaction"),
     (torch_engine, "sample_tokens", "sampling"),
     (Policy, "decode_batch", "text decode"),

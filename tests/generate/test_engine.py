@@ -12,7 +12,9 @@ import torch
 
 from glasshouse.errors import ConfigError
 from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
+from glasshouse.generate.decoders import TransformersDecoder, make_decoder
+from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
+from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.models import Policy, devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.types import Completion, Request, StopReason
@@ -79,7 +81,7 @@ def end_at_different_lengths(policy: Policy, prompts: Sequence[tuple[int, ...]])
 def compactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many slots each compaction kept."""
     seen: list[int] = []
-    for decoder in (LlamaDecoder, TransformersDecoder):
+    for decoder in (LlamaDecoder, LargeLlamaDecoder, TransformersDecoder):
         original = decoder.compact
 
         def spy(self: Any, active: torch.Tensor, original: Any = original) -> torch.Tensor:
@@ -218,24 +220,31 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
         ([[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], (1, 1)),  # the last one
     ],
 )
+@pytest.mark.parametrize("start", [0, 1, 5])
 @pytest.mark.parametrize("name", ["llama grouped untied", "qwen3"])
 def test_large_models_drop_every_finished_slot(
     tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
+    start: int,
     active: list[list[int]],
     grid_after: tuple[int, int],
 ) -> None:
     monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
     monkeypatch.setattr(products, "LARGE_WEIGHT", 0)
     policy = tiny(name)
-    decoder = LlamaDecoder(policy.model)
-    assert decoder.compact_below == 1
-    prompts = make_prompts(policy, [6, 2, 9])
+    decoder = make_decoder(policy.model)
+    assert isinstance(decoder, LargeLlamaDecoder)
+    prompts = [
+        (*range(3, 3 + start), 20 + i, *prompt)
+        for i, prompt in enumerate(make_prompts(policy, [6, 2, 9]))
+    ]
     texts = [list(p) for p in prompts for _ in range(4)]
     generator = torch.Generator().manual_seed(1)
     with torch.inference_mode():
         decoder.prefill(prompts, 4, 8)
+        keys_of_start, _ = decoder.start_cache[0]
+        assert keys_of_start.shape[1] == start  # stored once for all prompts
         for step in range(7):
             check_step(decoder, policy, texts, generator)
             if step in (1, 3):  # first one sample of the second prompt, then those of the case

@@ -13,7 +13,7 @@ import torch
 
 from glasshouse.config import LearnConfig
 from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.generate.decoders import LlamaDecoder
+from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.learn.microbatches import split_into_blocks
 from glasshouse.models import Policy, devices, llama, products
@@ -133,7 +133,7 @@ def test_generated_logprobs_equal_a_plain_forward(tiny: Tiny, adapted: bool) -> 
     groups = generator.generate(
         [Request(prompt=p, keys=(1, 2)) for p in prompts], SamplingParams(max_tokens=6)
     )
-    assert isinstance(generator._decoder, LlamaDecoder)
+    assert isinstance(generator._decoder, LargeLlamaDecoder)
     for prompt, group in zip(prompts, groups, strict=True):
         for completion in group:
             tokens = torch.tensor([[*prompt, *completion.tokens]])

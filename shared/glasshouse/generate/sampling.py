@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glasshouse.config import GenerateConfig
 from glasshouse.errors import ConfigError
-from glasshouse.models.fused_ops import LARGE_VOCABULARY
+from glasshouse.models.fused_ops import LARGE_VOCABULARY, split_rows
 
 BLOCK = 256
 """Tokens per block of a large vocabulary."""
@@ -92,22 +92,28 @@ def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tu
 def _sample_by_block(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """The same for a large vocabulary, with one exponential per logit and without cumulative sums of all
     probabilities: first the block of tokens in which the number falls is found, then the token in it."""
-    maximum = logits.amax(-1, keepdim=True)
-    weights = (logits - maximum).exp_()
+    vocabulary = logits.shape[-1]
     if missing := -logits.shape[-1] % BLOCK:
-        weights = F.pad(weights, (0, missing))
-    weights = weights.unflatten(-1, (-1, BLOCK))  # (R, V / BLOCK, BLOCK)
-    ends = weights.sum(-1).cumsum(-1)  # (R, V / BLOCK)
+        logits = F.pad(logits, (0, missing), value=-torch.inf)
+    maxima, sums = zip(*(_sum_blocks(part) for part in split_rows(logits)), strict=True)
+    maximum, ends = torch.cat(maxima), torch.cat(sums).cumsum(-1)  # (R, 1), (R, V / BLOCK)
     total = ends[:, -1:]
     position = noise[:, None] * total
     block = torch.searchsorted(ends, position).clamp_(max=ends.shape[1] - 1)  # (R, 1)
-    inside = weights.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1)
+    in_block = logits.unflatten(-1, (-1, BLOCK)).gather(1, block[..., None].expand(-1, -1, BLOCK))
+    inside = (in_block[:, 0] - maximum).exp_().cumsum(-1)  # (R, BLOCK)
     start = F.pad(ends, (1, 0)).gather(1, block)
     # the sums of a block may round differently: never past its last token of positive probability
     position = torch.minimum(position - start, inside[:, -1:])
     tokens = block * BLOCK + torch.searchsorted(inside, position).clamp_(max=BLOCK - 1)
-    tokens.clamp_(max=logits.shape[-1] - 1)
+    tokens.clamp_(max=vocabulary - 1)
     return tokens[:, 0], (logits.gather(-1, tokens) - maximum - total.log())[:, 0]
+
+
+def _sum_blocks(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row, `(R, 1)`, and the sums of `exp(logit - largest)` by block, `(R, V / BLOCK)`."""
+    maximum = logits.amax(-1, keepdim=True)
+    return maximum, (logits - maximum).exp_().unflatten(-1, (-1, BLOCK)).sum(-1)
 
 
 def truncate_probabilities(probabilities: Tensor, sampling: SamplingParams) -> Tensor:

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
-from glasshouse.generate.decoders import Decoder, LlamaDecoder, TransformersDecoder
+from glasshouse.generate.decoders import Decoder, make_decoder
 from glasshouse.generate.sampling import SamplingParams, sample_tokens
-from glasshouse.models import llama
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, Request, StopReason
 
@@ -74,9 +73,7 @@ class TorchGenerator:
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order; `cache_mb` bounds the batches."""
         if self._decoder is None:
-            model = self.policy.model
-            kind = LlamaDecoder if llama.is_supported(model) else TransformersDecoder
-            self._decoder = kind(model, self.policy.dtype)
+            self._decoder = make_decoder(self.policy.model, self.policy.dtype)
         results: list[list[Completion]] = [[] for _ in requests]
         for batch in self._batches(requests, sampling):
             with self._decoder.autocast():

@@ -63,11 +63,11 @@ def rms_norm_linear(
     adapter: LowRank | None = None,
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
-    if is_large_weight(weight) and x.dtype != torch.bfloat16:
+    if not torch.is_grad_enabled() or x.dtype == torch.bfloat16:
+        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter)
+    if is_large_weight(weight):
         return linear(_RMSNorm.apply(x, gain, eps), weight, bias, adapter)
-    if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
-        return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
-    return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter)
+    return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -113,17 +113,23 @@ def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: f
 
 
 def _normalise_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits. On a CPU, some rows
-    at a time, which stay in its cache from one operation to the next."""
-    rows = max(1, CACHED_LOGITS // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
+    """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits."""
     chosen = []
-    for part, target in zip(logits.split(rows), targets.split(rows), strict=True):
+    for part, target in zip(split_rows(logits), split_rows(targets, like=logits), strict=True):
         maximum = part.amax(-1, keepdim=True)
         of_target = part.gather(-1, target[:, None]) - maximum
         total = part.sub_(maximum).exp_().sum(-1, keepdim=True)
         part.div_(total)
         chosen.append((of_target - total.log())[:, 0])
     return torch.cat(chosen), logits
+
+
+def split_rows(tensor: Tensor, like: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The rows of logits `(N, V)`, or of another tensor `like` these logits: on a CPU some at a time, which stay in its
+    cache from one operation to the next, else all."""
+    logits = tensor if like is None else like
+    rows = CACHED_LOGITS // logits.shape[-1] if logits.device.type == "cpu" else len(logits)
+    return tensor.split(max(1, rows))
 
 
 def _swap_halves(x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from glasshouse.config import Config
 from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.generate.decoders import LlamaDecoder, TransformersDecoder
+from glasshouse.generate.decoders import make_decoder
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.learn import Learner, TrainingSample
 from glasshouse.models import llama
@@ -30,6 +30,7 @@ from glasshouse.models.chunked_head import CHUNK_LOGITS
 from glasshouse.models.devices import DTYPES, LARGE_MODEL_PARAMETERS
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
+from glasshouse.models.prompt_forward import count_common_tokens
 from glasshouse.models.sharded import check_shardable
 from glasshouse.plan.memory_trace import PARTS, Bytes, MemoryTrace, extrapolate
 from glasshouse.types import Request
@@ -227,11 +228,10 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
 
     def trace_layers(layers: int | None) -> MemoryTrace:
         policy = _trace_policy(model, config, layers, adapters=False)
-        batch = _largest_batch(model, config, longest)
+        batch = _largest_batch(model, config, prompts)
         trace = _start_trace(model, policy)
         with trace, torch.no_grad():
-            kind = LlamaDecoder if llama.is_supported(policy.model) else TransformersDecoder
-            decoder = kind(policy.model, policy.dtype)
+            decoder = make_decoder(policy.model, policy.dtype)
             group_size = max(len(request.keys) for request in batch)
             logits = decoder.prefill(
                 [request.prompt for request in batch], group_size, sampling.max_tokens
@@ -305,8 +305,9 @@ def choose_samples(config: Config, prompts: Prompts, tokens: int) -> list[Traini
     ]
 
 
-def _largest_batch(model: TracedModel, config: Config, longest: tuple[int, ...]) -> list[Request]:
-    """The requests of one batch of training or evaluation, as `generate.kv_cache_mb` bounds them."""
+def _largest_batch(model: TracedModel, config: Config, prompts: Prompts) -> list[Request]:
+    """The requests of one batch of training or evaluation, as `generate.kv_cache_mb` bounds them: prompts of the
+    longest one's length, which start alike as the given ones do."""
     generate, evaluate = config.generate, config.evaluate
     groups = min(generate.chunk_size, config.data.groups_per_step)
     rows = [(groups, generate.group_size)]
@@ -315,9 +316,13 @@ def _largest_batch(model: TracedModel, config: Config, longest: tuple[int, ...])
     groups, samples = max(rows, key=math.prod)
     described = SimpleNamespace(config=model.config)  # all that the split into batches needs
     policy = Policy(config.model, described, None, {}, dtype=DTYPES[config.dtype])
-    request = Request(prompt=longest, keys=tuple(range(samples)))
+    longest, common = max(prompts, key=len), count_common_tokens([*set(prompts)])
+    requests = [
+        Request(prompt=(*longest[:common], n, *longest[common + 1 :]), keys=tuple(range(samples)))
+        for n in range(groups)
+    ]
     generator = TorchGenerator(policy, generate.kv_cache_mb)
-    batches = generator._batches([request] * groups, SamplingParams.from_config(generate))
+    batches = generator._batches(requests, SamplingParams.from_config(generate))
     largest = max(batches, key=lambda batch: sum(len(r.keys) for _, r in batch))
     return [request for _, request in largest]
 

@@ -1,0 +1,130 @@
+"""Decoding of large models of the Llama family, which spend nearly all their time on products with weights.
+
+So a finished slot is dropped at once. Attention is still computed for every cell of the grid of G prompts × K samples,
+until enough cells are empty for moving the others together.
+
+    keys of:   the common start of all prompts │ the rest of each prompt │ the sample
+    stored:    once                            │ once per prompt         │ once per cell
+    product:   J of S·r queries                │ J·G of K·r queries      │ J·S of r queries
+
+The scores of the three products lie side by side, `(J, S, r, C + P + t)`: queries and caches have the key-value head as
+their first dimension, so that none of them is transposed.
+
+Shapes: S = G·K cells, J key-value heads, r = H / J queries per key head, C tokens of the common start, P of the rest of
+a prompt, t of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from glasshouse.generate.llama_decoder import BaseLlamaDecoder, first_cells
+from glasshouse.models.prompt_forward import Cache, count_common_tokens, forward_prompts
+
+SHRINK_BELOW = 0.75
+"""Share of the cells of the grid, if it were smaller, below which moving the caches pays."""
+
+
+class LargeLlamaDecoder(BaseLlamaDecoder):
+    """The decoder of models that `devices.is_large` calls large."""
+
+    compact_below = 1.0
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
+    ) -> Tensor:
+        w = self.w
+        lengths = torch.tensor([len(p) for p in prompts])
+        common = count_common_tokens(prompts)
+        self._start_grid(lengths, group_size, max_new_tokens, common)
+        last, start, rest = forward_prompts(w, prompts, common, scale=1.0)
+        empty = torch.empty(w.num_kv_heads, 0, w.head_dim, dtype=w.dtype, device=w.device)
+        self.start_cache: Cache = [(k[0], v[0]) for k, v in start] or [(empty, empty)] * len(rest)
+        self.rest_cache: Cache = [
+            (k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()) for k, v in rest
+        ]
+        cells = len(prompts) * group_size
+        self.cache = self._new_cache(w.num_kv_heads, cells, max_new_tokens, w.head_dim)
+        self.cells: Tensor | slice = slice(None)  # of the grid, one per slot
+        return self._logits(last).repeat_interleave(group_size, 0)
+
+    def _attend(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self.cache[index]
+        keys[:, self.cells, self.length] = k.transpose(0, 1)
+        values[:, self.cells, self.length] = v.transpose(0, 1)
+        start_keys, start_values = self.start_cache[index]
+        rest_keys, rest_values = (tensor.flatten(0, 1) for tensor in self.rest_cache[index])
+        own_keys, own_values = (t.flatten(0, 1)[:, : self.length + 1] for t in (keys, values))
+        j, d, s, g = (
+            self.w.num_kv_heads,
+            self.w.head_dim,
+            self.groups * self.group_size,
+            self.groups,
+        )
+        q = self._fill_cells(q.unflatten(1, (j, -1)).transpose(0, 1))  # (J, S, r, d)
+        on_start, on_rest, on_own = (j, -1), (j * g, -1), (j * s, -1)  # batch, queries
+
+        to_rest = torch.bmm(q.view(*on_rest, d), rest_keys.mT).unflatten(0, (j, g))
+        scores = torch.cat(
+            [
+                torch.bmm(q.view(*on_start, d), start_keys.mT),
+                (to_rest + self.padding[:, None]).view(*on_start, rest_keys.shape[1]),
+                torch.bmm(q.view(*on_own, d), own_keys.mT).view(*on_start, own_keys.shape[1]),
+            ],
+            dim=-1,
+        )  # (J, S·r, C + P + t), float32 as the padding is
+        scores = scores.softmax(-1).to(q.dtype)
+        width = scores.shape[-1]
+        ends = [start_keys.shape[1], start_keys.shape[1] + rest_keys.shape[1]]
+        attended = torch.bmm(scores[..., : ends[0]], start_values)
+        attended.view(*on_rest, d).baddbmm_(
+            scores.view(*on_rest, width)[..., ends[0] : ends[1]], rest_values
+        )
+        attended.view(*on_own, d).baddbmm_(scores.view(*on_own, width)[..., ends[1] :], own_values)
+        return attended.view(j, s, -1)[:, self.cells].transpose(0, 1).flatten(1)
+
+    def _fill_cells(self, q: Tensor) -> Tensor:
+        """Queries `(J, S, r, d)` of all cells of the grid, 0 in empty ones."""
+        if isinstance(self.cells, slice):
+            return q.contiguous()
+        cells = q.new_zeros(len(q), self.groups * self.group_size, *q.shape[2:])
+        return cells.index_copy_(1, self.cells, q)
+
+    def compact(self, active: Tensor) -> Tensor:
+        remaining = active.nonzero()[:, 0]
+        self.cells = remaining if isinstance(self.cells, slice) else self.cells[remaining]
+        self.positions = self.positions[remaining]
+        self._shrink_grid(self.cells)
+        return remaining
+
+    def _shrink_grid(self, cells: Tensor) -> None:
+        """Moves these cells, the ones in use, to a smaller grid if that leaves enough others out."""
+        used = torch.zeros(self.groups * self.group_size, dtype=torch.bool, device=cells.device)
+        used[cells] = True
+        grid = used.view(self.groups, self.group_size)
+        counts = grid.sum(1)
+        groups, widest = counts.nonzero()[:, 0], int(counts.max())
+        if len(groups) * widest > SHRINK_BELOW * len(used):
+            return
+        kept = first_cells(grid, groups, widest)
+        new_index = torch.empty_like(used, dtype=torch.long)
+        new_index[kept] = torch.arange(len(kept), device=kept.device)
+        self.cells = new_index[cells]
+        self.rest_cache = [(k[:, groups], v[:, groups]) for k, v in self.rest_cache]
+        self.padding = self.padding[groups]
+        self.cache = [(self._move(k, kept), self._move(v, kept)) for k, v in self.cache]
+        self.groups, self.group_size = len(groups), widest
+
+    def _move(self, cache: Tensor, cells: Tensor) -> Tensor:
+        """These cells of a cache `(J, S, …)` in the first part of its memory, copying only filled positions."""
+        filled = cache[:, cells, : self.length]
+        shape = (len(cache), len(cells), *cache.shape[2:])
+        moved = cache.flatten()[: torch.Size(shape).numel()].view(shape)
+        moved[:, :, : self.length] = filled
+        return moved
+
+    def release(self) -> None:
+        self.cache, self.start_cache, self.rest_cache = [], [], []
