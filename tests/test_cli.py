@@ -124,6 +124,21 @@ def test_the_process_exits_with_2_without_a_traceback() -> None:
     assert "Traceback" not in process.stderr
 
 
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'glasshouse.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from glasshouse.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    process = run_process("-c", code)
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "interrupted\n")
+
+
 def test_help_imports_no_heavy_library() -> None:
     code = (
         "import sys, contextlib, io\n"

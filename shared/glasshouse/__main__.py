@@ -1,3 +1,20 @@
-from glasshouse.cli import main
+"""The command `glasshouse`, also `python -m glasshouse`. The command line is imported inside `main`, so that Ctrl-C
+during the import ends the command without a traceback."""
 
-raise SystemExit(main())
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        from glasshouse.cli import main as run_cli
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return run_cli()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

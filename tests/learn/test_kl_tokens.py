@@ -6,7 +6,7 @@ import torch
 
 from glasshouse.config import LearnConfig
 from glasshouse.learn import Learner, TrainingSample
-from glasshouse.learn.learner import cot_mask
+from glasshouse.learn.completion_tensors import cot_mask
 from glasshouse.models import Policy, load_policy
 
 TEXT = "1+2=3\n[ANSWER] 3"

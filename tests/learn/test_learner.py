@@ -21,8 +21,8 @@ from glasshouse.config import LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.learn import ALGORITHMS, Learner, TrainingSample
-from glasshouse.learn.learner import learning_rate_factor
 from glasshouse.learn.microbatches import pack_microbatches, split_at_least_cost
+from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import Policy, llama, save_policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters

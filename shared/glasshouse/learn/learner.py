@@ -14,18 +14,17 @@ where leaving them out changes nothing.
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from glasshouse.answers import split_completion
 from glasshouse.config import Config, LearnConfig
-from glasshouse.errors import ModelError, RunError
+from glasshouse.errors import RunError
+from glasshouse.learn.completion_tensors import cot_mask, pad_sampler_logprobs
+from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.losses import (
     LossInputs,
     LossSettings,
@@ -33,33 +32,18 @@ from glasshouse.learn.losses import (
     get_algorithm,
 )
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
+from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import Policy, check_tensor
+from glasshouse.models.policy import Policy
 from glasshouse.models.prompt_forward import count_common_tokens
 from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 
-ADAPTER_KEY = "weight"
-"""Prefix of the adapter weights in `LearnerState.tensors`."""
 KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
 KL_EVERY_LARGE = 10
 """Steps between two of these measurements for large models, by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerState:
-    """The state of a learner apart from the policy's weights."""
-
-    version: int
-    tensors: dict[str, torch.Tensor]
-    """The optimizer's, as `exp_avg/<parameter>`, `exp_avg_sq/<parameter>` and `step/<parameter>`, and
-    adapters as `weight/<parameter>`. Empty if the learner is sharded."""
-    save_shards: Callable[[Path], None] | None = None
-    """Of a sharded learner: lets every rank write its parts of the tensors to the folder of a checkpoint."""
-    folder: Path | None = None
-    """Of a sharded learner that is restored: the checkpoint from which every rank reads its parts."""
 
 
 class GradientBlock(NamedTuple):
@@ -127,50 +111,15 @@ class Learner:
     def state(self) -> LearnerState:
         """What a checkpoint needs besides the policy's saved weights: the optimizer state, and
         adapters, which are merged into the saved weights."""
-        tensors = {}
-        for name, parameter in self._named_parameters():
-            if hasattr(self.policy.model, "peft_config"):
-                tensors[f"{ADAPTER_KEY}/{name}"] = parameter.detach().cpu()
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"{key}/{name}"] = value.cpu()
-        return LearnerState(self.version, tensors)
+        return LearnerState(self.version, collect_tensors(self.policy.model, self.optimizer))
 
     def restore(self, state: LearnerState) -> None:
         """Continues from a state. Weights other than adapters must already be in the policy.
 
         Raises if a tensor is missing, or has another shape or type than the parameter. A state of
         version 0 has no optimizer tensors yet."""
-        parameters = dict(self._named_parameters())
-        self._check_state(state, parameters)
+        restore_tensors(self.policy.model, self.optimizer, state)
         self.version = state.version
-        self.optimizer.state.clear()
-        with torch.no_grad():
-            for path, value in state.tensors.items():
-                key, _, name = path.partition("/")
-                parameter = parameters[name]
-                if key == ADAPTER_KEY:
-                    parameter.copy_(value)
-                else:  # AdamW keeps its step count on the CPU
-                    device = "cpu" if key == "step" else parameter.device
-                    self.optimizer.state[parameter][key] = value.to(device, copy=True)
-
-    def _check_state(self, state: LearnerState, parameters: dict[str, torch.nn.Parameter]) -> None:
-        keys = ("exp_avg", "exp_avg_sq", "step") if state.version else ()
-        if hasattr(self.policy.model, "peft_config"):
-            keys = (ADAPTER_KEY, *keys)
-        expected = {
-            f"{key}/{name}": torch.zeros(()) if key == "step" else parameter
-            for key in keys
-            for name, parameter in parameters.items()
-        }
-        for path, tensor in expected.items():
-            check_tensor(path, state.tensors.get(path), tensor)
-        unknown = sorted(set(state.tensors) - set(expected))
-        if unknown:
-            raise ModelError(f"The tensor {unknown[0]} belongs to no parameter of the model.")
-
-    def _named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(n, p) for n, p in self.policy.model.named_parameters() if p.requires_grad]
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Trains `config.epochs_per_batch` epochs on the samples of a step; returns metrics."""
@@ -413,30 +362,6 @@ def copy_reference(policy: Policy) -> Any:
     return reference.to(policy.dtype) if rounds else reference
 
 
-def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSample]) -> torch.Tensor:
-    """The sampler's log-probabilities, (R, T), 0 on padding."""
-    values = torch.zeros(batch.mask.shape)
-    for row, sample in enumerate(samples):
-        values[row, : len(sample.sampler_logprobs)] = torch.tensor(sample.sampler_logprobs)
-    return values.to(batch.mask.device)
-
-
-def cot_mask(policy: Policy, completions: Sequence[Sequence[int]]) -> torch.Tensor:
-    """(R, T), true where a token starts inside the chain of thought, as split by the answer parser.
-
-    Token lengths are measured by decoding each token alone: exact unless a token is part of a
-    character.
-    """
-    mask = torch.zeros(len(completions), max(map(len, completions)), dtype=torch.bool)
-    for row, tokens in enumerate(completions):
-        answer_start = split_completion(policy.decode(tokens)).answer_start
-        lengths = [len(text) for text in policy.decode_batch([[token] for token in tokens])]
-        starts = itertools.accumulate(lengths, initial=0)
-        in_cot = [start < answer_start for start, _ in zip(starts, tokens, strict=False)]
-        mask[row, : len(tokens)] = torch.tensor(in_cot)
-    return mask
-
-
 def build_loss_settings(config: LearnConfig) -> LossSettings:
     """The defaults of the algorithm, overridden by the values set in the configuration."""
     defaults = get_algorithm(config.algorithm).settings
@@ -470,17 +395,3 @@ def summarize_differences(differences: Sequence[torch.Tensor]) -> dict[str, floa
     ordered = torch.cat([*differences] or [torch.zeros(1)]).sort().values
     ranks = {"p50": (len(ordered) - 1) // 2, "p99": math.ceil(0.99 * len(ordered)) - 1, "max": -1}
     return {f"logprob_diff_{name}": ordered[rank].item() for name, rank in ranks.items()}
-
-
-def learning_rate_factor(config: LearnConfig, step: int, steps: int) -> float:
-    """Factor on the learning rate: 1 unless warm-up or decay are configured."""
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    match config.lr_schedule:
-        case "linear":
-            return 1 - progress
-        case "cosine":
-            return 0.5 * (1 + math.cos(math.pi * progress))
-        case _:
-            return 1.0

@@ -28,11 +28,8 @@ from torch.distributed.device_mesh import init_device_mesh
 import glasshouse
 from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import ConfigError
-from glasshouse.learn.learner import (
-    ADAPTER_KEY,
-    Learner,
-    LearnerState,
-)
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
 from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.logprobs import CompletionBatch
@@ -97,7 +94,7 @@ class ShardedLearner(Learner):
 
     def load(self, version: int, folder: Path) -> None:
         """Continues from a checkpoint that any number of ranks, or a learner that was not divided, has written."""
-        parameters = dict(self._named_parameters())
+        parameters = trained_parameters(self.policy.model)
         has_adapters = hasattr(self.policy.model, "peft_config")
         targets: dict[str, Tensor] = {
             f"{ADAPTER_KEY}/{name}" if has_adapters else name: parameter.detach()

@@ -27,7 +27,7 @@ from torch import Tensor
 from glasshouse.checksums import read_regular_file
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError, GlasshouseError, ModelError
-from glasshouse.learn.learner import learning_rate_factor
+from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import Policy, load_configured_policy, save_policy
 from glasshouse.models.packaged import seal_folder
 from glasshouse.models.policy import check_tensor, read_card
