@@ -55,36 +55,29 @@ class LargeLlamaDecoder(BaseLlamaDecoder):
         keys, values = self.cache[index]
         keys[:, self.cells, self.length] = k.transpose(0, 1)
         values[:, self.cells, self.length] = v.transpose(0, 1)
-        start_keys, start_values = self.start_cache[index]
-        rest_keys, rest_values = (tensor.flatten(0, 1) for tensor in self.rest_cache[index])
-        own_keys, own_values = (t.flatten(0, 1)[:, : self.length + 1] for t in (keys, values))
-        j, d, s, g = (
-            self.w.num_kv_heads,
-            self.w.head_dim,
-            self.groups * self.group_size,
-            self.groups,
+        filled = slice(self.length + 1)
+        heads, dim = self.w.num_kv_heads, self.w.head_dim
+        cells = self.groups * self.group_size
+        rest_keys, rest_values = self.rest_cache[index]
+        parts = [  # number of products, keys and values of each of them
+            (heads, *self.start_cache[index]),
+            (heads * self.groups, rest_keys.flatten(0, 1), rest_values.flatten(0, 1)),
+            (heads * cells, keys.flatten(0, 1)[:, filled], values.flatten(0, 1)[:, filled]),
+        ]
+        q = self._fill_cells(q.unflatten(1, (heads, -1)).transpose(0, 1))  # (J, S, r, d)
+        start, rest, own = (
+            torch.bmm(q.view(count, -1, dim), part_keys.mT).view(heads, -1, part_keys.shape[1])
+            for count, part_keys, _ in parts
         )
-        q = self._fill_cells(q.unflatten(1, (j, -1)).transpose(0, 1))  # (J, S, r, d)
-        on_start, on_rest, on_own = (j, -1), (j * g, -1), (j * s, -1)  # batch, queries
-
-        to_rest = torch.bmm(q.view(*on_rest, d), rest_keys.mT).unflatten(0, (j, g))
-        scores = torch.cat(
-            [
-                torch.bmm(q.view(*on_start, d), start_keys.mT),
-                (to_rest + self.padding[:, None]).view(*on_start, rest_keys.shape[1]),
-                torch.bmm(q.view(*on_own, d), own_keys.mT).view(*on_start, own_keys.shape[1]),
-            ],
-            dim=-1,
-        )  # (J, S·r, C + P + t), float32 as the padding is
-        scores = scores.softmax(-1).to(q.dtype)
-        width = scores.shape[-1]
-        ends = [start_keys.shape[1], start_keys.shape[1] + rest_keys.shape[1]]
-        attended = torch.bmm(scores[..., : ends[0]], start_values)
-        attended.view(*on_rest, d).baddbmm_(
-            scores.view(*on_rest, width)[..., ends[0] : ends[1]], rest_values
-        )
-        attended.view(*on_own, d).baddbmm_(scores.view(*on_own, width)[..., ends[1] :], own_values)
-        return attended.view(j, s, -1)[:, self.cells].transpose(0, 1).flatten(1)
+        rest = (rest.unflatten(1, (self.groups, -1)) + self.padding[:, None]).flatten(1, 2)
+        # `padding` is float32, so that the scores are; the softmax then is, in any dtype
+        scores = torch.cat([start, rest, own], dim=-1).softmax(-1).to(q.dtype)
+        attended = torch.zeros_like(q)
+        columns = scores.split([part_keys.shape[1] for _, part_keys, _ in parts], dim=-1)
+        for (count, _, part_values), weights in zip(parts, columns, strict=True):
+            weights = weights.view(count, -1, weights.shape[-1])
+            attended.view(count, -1, dim).baddbmm_(weights, part_values)
+        return attended.view(heads, cells, -1)[:, self.cells].transpose(0, 1).flatten(1)
 
     def _fill_cells(self, q: Tensor) -> Tensor:
         """Queries `(J, S, r, d)` of all cells of the grid, 0 in empty ones."""
