@@ -65,18 +65,19 @@ class LargeLlamaDecoder(BaseLlamaDecoder):
             (heads * cells, keys.flatten(0, 1)[:, filled], values.flatten(0, 1)[:, filled]),
         ]
         q = self._fill_cells(q.unflatten(1, (heads, -1)).transpose(0, 1))  # (J, S, r, d)
+        queries = q[0].numel() // dim  # S·r
         start, rest, own = (
-            torch.bmm(q.view(count, -1, dim), part_keys.mT).view(heads, -1, part_keys.shape[1])
-            for count, part_keys, _ in parts
+            torch.bmm(q.view(count, -1, dim), part.mT).view(heads, queries, part.shape[1])
+            for count, part, _ in parts
         )
         rest = (rest.unflatten(1, (self.groups, -1)) + self.padding[:, None]).flatten(1, 2)
         # `padding` is float32, so that the scores are; the softmax then is, in any dtype
         scores = torch.cat([start, rest, own], dim=-1).softmax(-1).to(q.dtype)
+        columns = scores.split([part.shape[1] for _, part, _ in parts], dim=-1)
         attended = torch.zeros_like(q)
-        columns = scores.split([part_keys.shape[1] for _, part_keys, _ in parts], dim=-1)
-        for (count, _, part_values), weights in zip(parts, columns, strict=True):
-            weights = weights.view(count, -1, weights.shape[-1])
-            attended.view(count, -1, dim).baddbmm_(weights, part_values)
+        for (count, _, part), weights in zip(parts, columns, strict=True):
+            weights = weights.view(count, heads * queries // count, part.shape[1])
+            attended.view(count, -1, dim).baddbmm_(weights, part)
         return attended.view(heads, cells, -1)[:, self.cells].transpose(0, 1).flatten(1)
 
     def _fill_cells(self, q: Tensor) -> Tensor:
