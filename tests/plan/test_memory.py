@@ -70,6 +70,17 @@ def test_settings_that_save_memory_save_it() -> None:
     assert adapters["optimizer"] < full["optimizer"] / 3
 
 
+def test_saving_needs_the_largest_tensor_or_with_adapters_a_copy_of_the_weights() -> None:
+    traced = model()
+
+    def copies(*overrides: str) -> int:
+        config = load_config([], [*BASE, *overrides])
+        return estimate_learner(traced, config, make_prompts(20))["checkpoint"]["weight_copies"]
+
+    assert copies() == 4 * max(p.numel() for p in traced.build().parameters())
+    assert copies("learn.lora_rank=2") == 4 * traced.parameters
+
+
 def test_a_large_model_is_packed_for_generating_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = model()
 

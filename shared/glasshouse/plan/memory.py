@@ -330,16 +330,16 @@ def _largest_batch(model: TracedModel, config: Config, prompts: Prompts) -> list
 def _checkpoint_memory(
     model: TracedModel, config: Config, learning: dict[str, int]
 ) -> dict[str, int]:
-    """Saving holds the serialized weights and optimizer state beside those that are kept; adapters are merged
-    into a copy of the model first."""
+    """Saving reads every tensor back, one at a time, and compares it; adapters are merged into a copy of the model
+    first. The ranks of a sharded learner write their parts of its state, without reading them back."""
     trained = 4 * _trained_parameters(model, config)
-    weights = learning["weights"]
-    if (
-        config.learn.sharding == "fsdp"
-    ):  # a rank writes its optimizer state; the controller writes the weights
+    if config.learn.sharding == "fsdp":
         trained //= config.learner_processes
-        weights = 0
-    copies = weights + 2 * trained + (weights if config.learn.lora_rank else 0)
+        copies = 0
+    elif config.learn.lora_rank:
+        copies = 4 * model.parameters
+    else:
+        copies = 4 * max(parameter.numel() for parameter in model.build(1).parameters())
     return {
         **dict.fromkeys(PARTS, 0), "weights": learning["weights"], "reference": learning["reference"],
         "gradients": trained, "optimizer": 2 * trained, "weight_copies": copies,
