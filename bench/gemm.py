@@ -1,6 +1,7 @@
 """How long would the matrix products of a step take alone? The yardstick for the speed of large models.
 
     python bench/gemm.py --model smollm2 --threads 2
+    python bench/gemm.py --rows 4 16 64 128 1024       # torch.mm and oneDNN by number of rows
 
 Each product of the model is timed by itself in float32 with the shapes of the real computation (`rows` tokens at a
 time): the median of several calls, and the fastest. There are two yardsticks: `torch.mm`, and the faster of `torch.mm`
@@ -21,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from transformers import AutoConfig
@@ -130,13 +132,44 @@ def describe_speed(model: str, seconds: ProductSeconds, *, training: bool) -> st
     )
 
 
+def print_by_rows(model: str, numbers_of_rows: list[int]) -> None:
+    """GFLOP/s of forward products of the first layer of an MLP and of the output layer, by how they are computed."""
+    block, head, _ = list_products(model)
+    print("GFLOP/s, median of 15 calls")
+    for title, (inputs, outputs) in (("MLP", block[2]), ("output layer", head)):
+        print(
+            f"{title}, {inputs} -> {outputs}: rows, torch.mm, oneDNN, oneDNN with a packed weight"
+        )
+        weight = torch.randn(outputs, inputs)
+        packed = pack_weight(weight)
+        for rows in numbers_of_rows:
+            x = torch.randn(rows, inputs)
+            products: list[Callable[[], object]] = [
+                partial(torch.mm, x, weight.t()),
+                partial(multiply, x, weight),
+                partial(multiply, x, packed),
+            ]
+            speeds = (
+                2e-9 * rows * inputs * outputs / statistics.median(time_calls(product, 15))
+                for product in products
+            )
+            print(f"{rows:6}", *(f"{speed:7.0f}" for speed in speeds))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print seconds per token as JSON")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", metavar="N", help="instead: two products, by number of rows"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.rows:
+        with torch.inference_mode():
+            print_by_rows(options.model, options.rows)
+        return 0
     report = {}
     for name, rows, training in (
         ("learning", LEARNING_ROWS, True),
