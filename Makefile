@@ -193,7 +193,7 @@ compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those o
 
 ##@ Measurements
 .PHONY: bench
-bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers; then bench-real (45 min)
+bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers; then bench-real (over an hour)
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
 	@$(BENCH)/bin/python bench/offpolicy.py
@@ -201,7 +201,7 @@ bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with T
 	@$(BENCH)/bin/python bench/real_models.py
 
 .PHONY: bench-real
-bench-real: $(BENCH)/.ready ## SmolLM2, full and LoRA, compared with TRL: seconds per step, share of GEMM speed, memory (30 min)
+bench-real: $(BENCH)/.ready ## SmolLM2, full and LoRA, compared with TRL: seconds per step, share of GEMM speed, memory (50 min)
 	@$(BENCH)/bin/python bench/real_models.py $(ARGS)
 
 .PHONY: data-scaling

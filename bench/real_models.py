@@ -6,11 +6,11 @@
 
 16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
 turns, each time in a new process, so that one of them is in memory at a time. The third step of each process counts:
-in the first two it still obtains memory from the system, in the second because the optimizer's state is created at the
-end of the first. The durations of all three are recorded. TRL uses two threads and 8 microbatches (one microbatch needs
-more than 24 GB). Ours learns from all rows, as TRL does: by default it would leave out rows of zero advantage, and
-SmolLM2, which does not solve this task, would have no others. The KL metric is measured every tenth step, its default
-for large models, so not in the steps that count.
+in the first two ours still obtains memory from the system, in the second because the optimizer's state is created at
+the end of the first. The durations of all three are recorded. TRL uses two threads and 8 microbatches (one
+microbatch needs more than 24 GB). Ours learns from all rows, as TRL does: by default it would leave out rows of zero
+advantage, and SmolLM2, which does not solve this task, would have no others. The KL metric is measured every tenth
+step, its default for large models, so not in the steps that count.
 
 The share of GEMM speed is that of gemm.py, which runs before and after each of our steps, since the speed of a
 shared machine changes from minute to minute: the median of these runs counts. The share of the fastest calls is

@@ -8,7 +8,7 @@ until enough cells are empty for moving the others together.
     product:   J of S·r queries                │ J·G of K·r queries      │ J·S of r queries
 
 The scores of the three products lie side by side, `(J, S, r, C + P + t)`: queries and caches have the key-value head as
-their first dimension, so that none of them is transposed.
+their first dimension, so that no scores are transposed.
 
 Shapes: S = G·K cells, J key-value heads, r = H / J queries per key head, C tokens of the common start, P of the rest of
 a prompt, t of the sample.
