@@ -114,9 +114,12 @@ def test_filters_search_brush_and_address(watched: Watched) -> None:
     assert 0 < brushed < 104
     page.get_by_label("Kind").select_option("train")
     page.wait_for_url("**kind=train**")
+    # the address changes before the list does: an item of the old list would be clicked
+    page.locator('.item:not([data-ref^="train."])').first.wait_for(state="detached")
+    matching(page)
+    ref = page.locator(".item").nth(1).get_attribute("data-ref")
     page.locator(".item").nth(1).click()
     page.wait_for_url("**ref=**")
-    ref = page.locator(".item").nth(1).get_attribute("data-ref")
     page.locator(f'article[aria-label="Rollout {ref}"]').wait_for()
     shown, text = matching(page), page.locator("article.rollout").inner_text()
     other = Watched(watched.context.browser, watched.address)
