@@ -205,7 +205,7 @@ def _ask_pages(client: TestClient, run: str) -> Iterator[Any]:
         if rollouts.get("indexed_frames") == rollouts.get("frames"):
             break
     yield rollouts
-    for name in ("highlights", "suspicious", "problems", "timeline"):
+    for name in ("highlights", "suspicious", "problems"):
         yield get(name)
     for problem in get("problems").get("problems", []):
         yield get("problem", key=problem["key"])

@@ -34,7 +34,7 @@ MAX_IDLE_GROWTH_MB = 2.0
 EACH_STEP = ("runs", "run?run=day&since={step}", "rollouts?run=day")
 EVERY_TEN = (
     "run?run=day", "rollouts?run=day&text=24&correct=no", "rollout?run=day&ref=train.1.7", "highlights?run=day",
-    "suspicious?run=day", "problems?run=day", "timeline?run=day", "compare?run=day",
+    "suspicious?run=day", "problems?run=day", "compare?run=day",
 )  # fmt: skip
 
 

@@ -158,9 +158,7 @@ def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
     assert newest == generate(local, chunks) != newer
     # once to the controller's own policy, and one message to the other host
     num_bytes = 4 * sum(p.numel() for p in trainable_tensors(local.policy))
-    timing = backend.timing()
-    assert timing["sync_bytes"] == 2 * num_bytes
-    assert ("learner 0", "learn") in {span[:2] for span in timing["spans"]}
+    assert backend.timing()["sync_bytes"] == 2 * num_bytes
 
     state = backend.state()
     assert state.version == 2

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("monarch")
 
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
-from glasshouse.backends.monarch.process_spans import ProcessSpans
 from glasshouse.backends.monarch.runtime import ProcessDied
 from glasshouse.backends.monarch.serialization import pack_completions
 from glasshouse.backends.monarch.supervisor import GeneratorSupervisor, SupervisorContext
@@ -63,7 +62,6 @@ def run_supervisor(replies: list[Any], max_failures: int) -> tuple[Any, list[dic
         config=MonarchConfig(max_failures=max_failures, backoff=0), spawn=spawn,
         open=lambda number, processes: None, checksum=lambda version: b"",
         queue_event=lambda kind, **details: events.append({"kind": kind, **details}),
-        spans=ProcessSpans(),
     )  # fmt: skip
     supervisor = GeneratorSupervisor(0, context)
     supervisor.start()
@@ -94,20 +92,3 @@ def test_a_chunk_with_an_invalid_reply_is_generated_again_by_a_new_process() -> 
     causes = [e["cause"] for e in events if e["kind"] == "fault"]
     assert causes == ["invalid_reply", "process_died"]
     assert [e["kind"] for e in events].count("respawn") == 2
-
-
-def test_spans_of_a_process_are_merged_unless_it_rested() -> None:
-    spans = ProcessSpans()
-    for process, start, end in (
-        ("a", 0.0, 1.0),
-        ("b", 0.5, 1.5),
-        ("a", 1.01, 2.0),
-        ("a", 3.0, 4.0),
-    ):
-        spans.add(process, "generate", start, end)
-    spans.add("a", "sync", 4.0, 4.1)
-    assert spans.take() == [
-        ("a", "generate", 0.0, 2.0), ("b", "generate", 0.5, 1.5), ("a", "generate", 3.0, 4.0),
-        ("a", "sync", 4.0, 4.1),
-    ]  # fmt: skip
-    assert spans.take() == []

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.view.conftest import Watched, serve
 from tests.view.example_runs import HOSTILE, log_step, make_step, open_run, write_run
 
 from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums
-from glasshouse.models import load_policy
 from glasshouse.store import RolloutFilter, RolloutReader
-from glasshouse.view import token_entropy
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
@@ -182,9 +179,6 @@ def test_every_other_view(watched: Watched) -> None:
     page = watched.open("#/run/plain/problems")
     page.locator(".group article").nth(1).wait_for()
     assert page.locator(".problem-body ins, .problem-body del").count() > 0
-    page.goto(f"{watched.address}#/run/plain/timeline?first=1&last=4")
-    page.locator("svg.timeline rect").first.wait_for()
-    assert page.locator("svg.timeline .span").count() == 4 * 5
     page.goto(f"{watched.address}#/compare?runs=plain%7Cpair/seed-1")
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
     assert page.locator("figure.panel").count() >= 3
@@ -260,21 +254,12 @@ def test_a_live_run_grows_on_screen(browser: Any, tmp_path: Path) -> None:
         watched.context.close()
 
 
-def test_tokens_are_tinted_by_log_probability_advantage_and_entropy(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_are_tinted_by_log_probability_and_advantage(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "run", steps=1, groups=1, samples=2)
     checkpoint = shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
     checksums = {file.name: compute_checksum(file) for file in sorted(checkpoint.iterdir())}
     (checkpoint / CHECKSUMS).write_text(format_checksums(checksums))
     row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
-    model = load_policy(str(MOCK_MODEL)).model
-    prompt, tokens = row["prompt_tokens"], row["tokens"]
-    with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
-    expected = torch.distributions.Categorical(logits=logits).entropy().tolist()
-    # in this process, which has imported torch already
-    monkeypatch.setattr(token_entropy, "_run_program", token_entropy.entropies_of)
     with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
         watched = Watched(browser, address)
         page = watched.open("#/run/run/rollouts?ref=train.1.0")
@@ -284,13 +269,10 @@ def test_tokens_are_tinted_by_log_probability_advantage_and_entropy(
         page.get_by_role("button", name="Advantage").click()
         page.get_by_text("Every token of a rollout has its advantage").wait_for()
         _, advantage_tints = read_tints(page)
-        page.get_by_role("button", name="Entropy").click()
-        page.get_by_text("by the weights of step 1").wait_for()
-        titles, tints = read_tints(page)
         assert not watched.problems
         watched.context.close()
     assert len(logprob_titles) == len(row["tokens"])
     assert logprob_tints == pytest.approx([min(1, -v / 3) for v in row["logprobs"]], abs=0.006)
-    assert advantage_tints == pytest.approx([abs(row["advantage"]) / 2] * len(tints), abs=0.006)
-    assert titles == [f"entropy {value:.3f}" for value in expected]
-    assert tints == pytest.approx([min(1, v / 1.5) for v in expected], abs=0.006)
+    assert advantage_tints == pytest.approx(
+        [abs(row["advantage"]) / 2] * len(row["tokens"]), abs=0.006
+    )

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from glasshouse.view.run_status import LOCKS_SECONDS
 from glasshouse.view.security import allowed_host_names
 from glasshouse.view.suspicion import find_suspicions
 from glasshouse.view.text_monitors import make_text_monitors
-from glasshouse.view.timeline import build_timeline
 
 
 def build_index(run: Path, folder: Path) -> RolloutIndex:
@@ -276,39 +274,3 @@ def test_monitors_that_cannot_be_applied_are_named() -> None:
         {"task": {"name": "sum_digits"}, "evaluate": {"monitors": [1]}}
     )
     assert "evaluate.monitors" in problems[0]
-
-
-def test_the_timeline_has_a_lane_for_each_process_that_was_logged() -> None:
-    begin = 1_763_294_400.0
-    spans = [
-        ["generator 1", "generate", begin + 1, begin + 3],
-        ["generator 0", "sync", begin + 1, begin + 1.1],
-        ["generator 0", "generate", begin + 1.1, begin + 2],
-        ["learner 0", "learn", begin + 3, begin + 4],
-        ["controller", "sync", begin + 4, begin + 4.1],
-        ["damaged"],
-    ]
-    phases = {"sample": 0.2, "generate": 2.0, "reward": 0.1, "learn": 1.1, "log": 0.3}
-    end = datetime.fromtimestamp(begin + 5, UTC).isoformat()
-    metrics = [{"step": 7, "timing": {"time": end, **phases, "sync": 0.2, "spans": spans}}]
-    fault = datetime.fromtimestamp(begin + 2, UTC).isoformat()
-    events = [
-        {"event": "fault", "time": fault, "generator": 1, "text": "Generator 1: it ended."},
-        {"event": "respawn", "time": fault, "generator": 1, "seconds": 0.5},
-        {"event": "fault", "time": "2020-01-01T00:00:00+00:00", "generator": 0},
-    ]
-    answer = build_timeline(metrics, events, {"backend": "monarch"}, 1, 9)
-    assert answer["lanes"] == ["controller", "learner 0", "generator 0", "generator 1"]
-    drawn = {(span["lane"], span["phase"]) for span in answer["spans"]}
-    assert drawn >= {
-        ("generator 1", "generate"),
-        ("generator 1", "respawn"),
-        ("generator 0", "sync"),
-    }
-    assert {phase for lane, phase in drawn if lane == "controller"} == {
-        "sample", "reward", "log", "sync",
-    }  # fmt: skip
-    assert [e["process"] for e in answer["events"]] == ["generator 1", "generator 1"]
-    older = [{"step": 7, "timing": {"time": end, **phases, "sync": 0.2}}]
-    lanes = build_timeline(older, [], {"backend": "monarch"}, 1, 9)["lanes"]
-    assert lanes == ["controller", "all learners", "weight sync", "all generators"]

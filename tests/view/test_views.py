@@ -25,7 +25,7 @@ PANELS = [
 STATES = [
     "", "#/run/organism/overview", "#/run/failed", "#/run/organism/rollouts",
     "#/run/organism/rollouts?view=group&ref=train.3.0", "#/run/organism/problems",
-    "#/run/organism/suspicious", "#/run/failed/timeline", "#/compare?runs=organism%7Cfailed",
+    "#/run/organism/suspicious", "#/compare?runs=organism%7Cfailed",
     "#/study/study", "#/run/damaged",
 ]  # fmt: skip
 
@@ -212,7 +212,7 @@ def test_a_rollout_has_its_prompt_collapsed_parts_terms_and_scores(watched: Watc
         assert kept.count() == 1
 
 
-# --- problems, compare, study, timeline --------------------------------------------------------
+# --- problems, compare, study --------------------------------------------------------
 
 
 def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
@@ -271,21 +271,6 @@ def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its
     assert chosen.locator(".curve").count() == 3  # one per arm
     page.get_by_role("link", name="Compare its runs").click()
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
-
-
-def test_the_timeline_shows_faults_and_respawns_of_a_process(watched: Watched) -> None:
-    page = watched.open("#/run/failed/timeline?first=3&last=6")
-    page.locator("svg.timeline .span").first.wait_for()
-    assert "respawn0.8 s" in " ".join(texts(page, ".legend .key"))
-    assert "generator 1" in texts(page, "svg.timeline .axes text")
-    assert page.locator("svg.timeline .mark.fault").count() == 2
-    rows = texts(page, "table tbody tr")
-    assert any("fault" in row and "generator 1" in row and "process ended" in row for row in rows)
-    assert any("respawn" in row for row in rows)
-    page.get_by_label("To step").fill("4")
-    page.get_by_label("To step").press("Enter")
-    page.wait_for_url("**last=4**")
-    page.locator("h3 .unit", has_text="steps 3 to 4").wait_for()
 
 
 # --- copies ----------------------------------------------------------------------------------

@@ -50,8 +50,7 @@ class Backend(GenerationBackend, Protocol):
         """Update the model and send the new weights, with a new version, to every generator."""
 
     def timing(self) -> dict[str, Any]:
-        """Seconds and bytes of the last weight sync, and what each process did since the last call
-        (`spans`), for the metrics."""
+        """Seconds and bytes of the last weight sync, for the metrics."""
 
     def state(self) -> LearnerState:
         """Return the learner's state, and copy the current weights into the run's policy."""

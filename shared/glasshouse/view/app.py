@@ -26,8 +26,6 @@ from glasshouse.view.run_reader import to_json
 from glasshouse.view.security import Guard
 from glasshouse.view.studies import load_study_results
 from glasshouse.view.suspicion import SUSPICIONS
-from glasshouse.view.timeline import build_timeline
-from glasshouse.view.token_entropy import compute_entropies
 
 ASSETS = {
     "app.js": "text/javascript; charset=utf-8",
@@ -80,7 +78,6 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
                 "problem": _problem,
                 "compare": _compare,
                 "study": _study,
-                "timeline": _timeline,
             }.items()
         ),
     ]
@@ -184,10 +181,7 @@ def _tokens(library: Library, request: Request) -> Any:
     row = rollout_details.load_rollout(
         run.frames, run.frame_cache, request.query_params.get("ref", "")
     )
-    content = rollout_details.load_tokens(run.location.path, row)
-    if request.query_params.get("entropy"):
-        content |= compute_entropies(run.location.path, row)
-    return content
+    return rollout_details.load_tokens(run.location.path, row)
 
 
 def _suspicious(library: Library, request: Request) -> Any:
@@ -232,18 +226,6 @@ def _study(library: Library, request: Request) -> Any:
         return {"problem": f'There is no study "{id[:100]}" in the served folders.'}
     runs = [run.id for run in library.catalog.runs.values() if run.study == id]
     return {**load_study_results(path), "id": id, "runs": runs}
-
-
-def _timeline(library: Library, request: Request) -> Any:
-    reader = library.open_run(request.query_params.get("run", "")).reader
-    first = _integer(request, "first", max(1, reader.step - 19))
-    last = _integer(request, "last", max(first, min(first + 19, reader.step)))
-    return {
-        **build_timeline(reader.metrics.rows, reader.events.rows, reader.config, first, last),
-        "first": first,
-        "last": last,
-        "step": reader.step,
-    }
 
 
 def _integer(request: Request, name: str, default: int) -> int:

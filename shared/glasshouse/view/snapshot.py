@@ -24,14 +24,12 @@ from glasshouse.view.rollout_query import describe_record
 from glasshouse.view.run_reader import RunReader, read_overview, to_json
 from glasshouse.view.run_status import find_status
 from glasshouse.view.suspicion import SUSPICIONS
-from glasshouse.view.timeline import build_timeline
 
 CURVE_STEPS = 1000
 """Steps of the curves, of all runs together; a run gets at least `MIN_CURVE_STEPS`."""
 MIN_CURVE_STEPS = 100
 POINTS = 200
 """Points of a measure, and events of a run."""
-TIMELINE_STEPS = 40
 INDEXED_ROLLOUTS = 6000
 """Rollouts that are read, of all runs together: the sample is taken from these."""
 CACHED_FRAMES = 64
@@ -78,7 +76,6 @@ def build_snapshot(
             )
             for reader in readers
         },
-        "timeline": {reader.location.id: describe_timeline(reader) for reader in readers},
         "compare": thin_comparison(compare_runs(readers), steps) if count > 1 else None,
     }
 
@@ -116,18 +113,6 @@ def status_of_files(reader: RunReader) -> str:
     with a summary is finished."""
     is_running = reader.is_active and reader.summary is None
     return find_status(reader.events.rows, reader.summary, is_running)
-
-
-def describe_timeline(reader: RunReader) -> dict[str, Any]:
-    first = max(1, reader.step - TIMELINE_STEPS + 1)
-    return {
-        **build_timeline(
-            reader.metrics.rows, reader.events.rows, reader.config, first, reader.step
-        ),
-        "first": first,
-        "last": reader.step,
-        "step": reader.step,
-    }
 
 
 def thin_comparison(comparison: dict[str, Any], steps: int) -> dict[str, Any]:

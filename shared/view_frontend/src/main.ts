@@ -15,9 +15,8 @@ import { rolloutsView } from "./views/rollouts";
 import { runsView, statusBadge } from "./views/runs";
 import { studyView } from "./views/study";
 import { suspiciousView } from "./views/suspicious";
-import { timelineView } from "./views/timeline";
 
-const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"], ["timeline", "How it runs"]];
+const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"]];
 const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
 
 const app = document.getElementById("app")!;
@@ -142,7 +141,6 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
       : tab === "rollouts" ? rolloutsView(body, here, suspicions)
       : tab === "problems" ? problemsView(body, here)
       : tab === "suspicious" ? suspiciousView(body, here)
-      : tab === "timeline" ? timelineView(body, here)
       : curvesView(body, here);
   };
   // The list of rollouts needs nothing of the run, so both requests are made at once.

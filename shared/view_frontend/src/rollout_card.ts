@@ -8,7 +8,7 @@ import { link } from "./router";
 import type { Rollout, Tokens } from "./types";
 
 export type Part = "both" | "cot" | "answer";
-export type Tint = "none" | "logprob" | "advantage" | "entropy";
+export type Tint = "none" | "logprob" | "advantage";
 
 export function verdictMark(correct: boolean | null): HTMLElement {
   if (correct === null) return h("span", { class: "grade" }, "–");
@@ -72,7 +72,7 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
     options.onpart || options.ontint
       ? h("div", { class: "toolbar slim" },
           options.onpart ? segmented("Part", part, [["both", "CoT and answer"], ["cot", "CoT"], ["answer", "Answer"]], (p) => options.onpart!(p as Part)) : null,
-          options.ontint && rollout.has_tokens ? segmented("Tint tokens", options.tint, [["none", "No tint"], ["logprob", "Log-probability"], ["advantage", "Advantage"], ["entropy", "Entropy"]], (t) => options.ontint!(t as Tint)) : null)
+          options.ontint && rollout.has_tokens ? segmented("Tint tokens", options.tint, [["none", "No tint"], ["logprob", "Log-probability"], ["advantage", "Advantage"]], (t) => options.ontint!(t as Tint)) : null)
       : null,
     text,
     h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout, options.compact ?? false)),
@@ -118,22 +118,20 @@ function toMarkdown(run: string, r: Rollout): string {
 }
 
 async function tint(box: HTMLElement, rollout: Rollout, options: CardOptions): Promise<void> {
-  if (options.tint === "entropy") box.prepend(notice("loading", "Computing the entropy with a checkpoint of this run…"));
   try {
-    const tokens = await get<Tokens>("tokens", { run: options.run, ref: rollout.ref, ...(options.tint === "entropy" ? { entropy: 1 } : {}) });
-    const values = options.tint === "entropy" ? tokens.entropies ?? [] : options.tint === "advantage" ? tokens.pieces.map(() => tokens.advantage ?? 0) : tokens.logprobs;
-    const what = { logprob: "log-probability", advantage: "advantage", entropy: "entropy", none: "" }[options.tint];
+    const tokens = await get<Tokens>("tokens", { run: options.run, ref: rollout.ref });
+    const values = options.tint === "advantage" ? tokens.pieces.map(() => tokens.advantage ?? 0) : tokens.logprobs;
+    const what = { logprob: "log-probability", advantage: "advantage", none: "" }[options.tint];
     const pre = h("pre", { class: "model-text tokens", dir: "auto" }, tokens.pieces.map((piece, i) => {
       const value = values[i] ?? 0;
       const token = h("span", { title: `${what} ${number(value)}`, class: `token ${options.tint === "advantage" ? (value < 0 ? "low" : "high") : "low"}` }, visible(piece));
-      const strength = options.tint === "logprob" ? -value / 3 : options.tint === "advantage" ? Math.abs(value) / 2 : value / 1.5;
+      const strength = options.tint === "advantage" ? Math.abs(value) / 2 : -value / 3;
       token.style.setProperty("--tint", String(Math.max(0, Math.min(1, strength)).toFixed(2)));
       return token;
     }));
-    const legend = { logprob: "Darker tokens were less likely when they were sampled (probability 1 is white).", advantage: "Every token of a rollout has its advantage: blue raises it, orange lowers it.", entropy: `Darker tokens were sampled where the model was less certain, by the weights of step ${tokens.checkpoint ?? "?"}.`, none: "" }[options.tint];
+    const legend = { logprob: "Darker tokens were less likely when they were sampled (probability 1 is white).", advantage: "Every token of a rollout has its advantage: blue raises it, orange lowers it.", none: "" }[options.tint];
     replace(box, h("section", {}, h("h3", { class: "label" }, `Tokens by ${what}`), pre, h("p", { class: "muted" }, legend)));
   } catch (error) {
-    box.querySelector(".notice")?.remove();
     box.prepend(notice("error", "The tokens cannot be tinted.", (error as Error).message));
   }
 }

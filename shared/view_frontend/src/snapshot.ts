@@ -2,7 +2,7 @@
 // It holds a sample of the rollouts, so they are filtered here; a test compares the answers with the
 // server's (rollout_query.py).
 
-import type { Rollout, RolloutPage, RolloutRow, SampledRollouts, Snapshot, SuspiciousAnswer, Timeline } from "./types";
+import type { Rollout, RolloutPage, RolloutRow, SampledRollouts, Snapshot, SuspiciousAnswer } from "./types";
 
 type Params = Record<string, string | number | string[] | null | undefined>;
 
@@ -46,7 +46,6 @@ export function answerFrom(data: Snapshot, name: string, params: Params): unknow
       rows: sample.rows.filter((r) => isHeldOut(r) && r.key === params["key"]).sort((a, b) => a.step - b.step || compareText(a.split, b.split) || a.sample - b.sample),
       checkpoints: run.checkpoints.map((c) => c.step),
     };
-    case "timeline": return cutTimeline(data.timeline[id]!, params);
     default: throw new Error("A report does not hold this. Open the run with `glasshouse view`.");
   }
 }
@@ -57,15 +56,6 @@ function isHeldOut(row: Rollout): boolean {
 
 function compareText(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
-}
-
-function cutTimeline(timeline: Timeline, params: Params): Timeline {
-  const first = Math.max(timeline.first, Number(params["first"] ?? Math.max(1, timeline.step - 19)));
-  const last = Number(params["last"] ?? Math.max(first, Math.min(first + 19, timeline.step)));
-  const spans = timeline.spans.filter((s) => s.step >= first && s.step <= last);
-  const [start, end] = [Math.min(...spans.map((s) => s.start)), Math.max(...spans.map((s) => s.end))];
-  const lanes = timeline.lanes.filter((lane) => spans.some((s) => s.lane === lane));
-  return { ...timeline, spans, lanes, events: timeline.events.filter((e) => e.time >= start - 1 && e.time <= end + 1), first, last };
 }
 
 // --- rollouts --------------------------------------------------------------------------------

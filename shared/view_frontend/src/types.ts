@@ -194,8 +194,6 @@ export interface Rollout {
 export interface Tokens {
   pieces: string[];
   logprobs: number[];
-  entropies?: number[];
-  checkpoint?: number;
   advantage: Value;
 }
 
@@ -274,22 +272,12 @@ export interface StudyResults {
   measures: Record<string, Omit<Measure, "points">>;
 }
 
-export interface Timeline {
-  spans: { step: number; phase: string; lane: string; start: number; end: number }[];
-  events: { kind: string; time: number; step: number | null; text: string; seconds: Value; process: string }[];
-  lanes: string[];
-  first: number;
-  last: number;
-  step: number;
-}
-
 /** The data of a report, inside its file (shared/glasshouse/view/snapshot.py). */
 export interface Snapshot {
   suspicions: Record<string, string>;
   runs: Overview[];
   run: Record<string, Run>;
   rollouts: Record<string, SampledRollouts>;
-  timeline: Record<string, Timeline>;
   compare: Comparison | null;
 }
 

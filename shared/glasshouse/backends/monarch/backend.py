@@ -23,7 +23,6 @@ from glasshouse.backends.monarch import runtime, serialization
 from glasshouse.backends.monarch.actors import TOKEN_FILE, ActorSetup, GeneratorActor
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.backends.monarch.learners import LearnerProcesses
-from glasshouse.backends.monarch.process_spans import ProcessSpans
 from glasshouse.backends.monarch.runtime import SPAWN_TIMEOUT, ActorProcesses, Host, ProcessDied
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
@@ -75,14 +74,13 @@ class MonarchBackend:
         self.sync_lock = threading.Lock()
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
-        self.spans = ProcessSpans()
         self.learners = LearnerProcesses(
             [controller, *learner_hosts], config, self.weights.path, 0, lambda: self.queue.closed,
             controller_ip,
         )  # fmt: skip
         context = SupervisorContext(
             queue=self.queue, policy=policy, config=config.monarch, spawn=self._spawn,
-            open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event, spans=self.spans,
+            open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event,
         )  # fmt: skip
         self.supervisors = [
             GeneratorSupervisor(number, context) for number in range(config.monarch.generators)
@@ -102,22 +100,15 @@ class MonarchBackend:
         overwritten = self.version + 1 - self.weights.slots
         if any(pending.version <= overwritten for pending in self.queue.pending):
             raise RuntimeError("An update would overwrite weights that generators still need.")
-        started = time.time()
-        answers = self.learners.call("update", serialization.pack_samples(samples))
-        metrics, seconds = answers[0]
-        ended = time.time()
-        for rank in range(len(answers)):
-            self.spans.add(f"learner {rank}", "learn", started, ended - seconds)
-        self.spans.add("learner 0", "sync", ended - seconds, ended)
+        metrics, seconds = self.learners.call("update", serialization.pack_samples(samples))[0]
         self._publish(self.version + 1, seconds)
-        self.spans.add("controller", "sync", ended, time.time())
         if self.version % self.config.monarch.verify_every == 0:
             self._verify_learners()
         self._emit_events()
         return dict(metrics)
 
     def timing(self) -> dict[str, Any]:
-        return {**self.timings, "spans": self.spans.take()}
+        return dict(self.timings)
 
     def state(self) -> LearnerState:
         if self.config.learn.sharding == "fsdp":

@@ -18,7 +18,6 @@ from typing import Any
 from glasshouse.backends.base import EventSink
 from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, ChunkTask
-from glasshouse.backends.monarch.process_spans import ProcessSpans
 from glasshouse.backends.monarch.runtime import CHUNK_TIMEOUT, ActorProcesses, ProcessDied
 from glasshouse.config import MonarchConfig
 from glasshouse.errors import RunError
@@ -39,7 +38,6 @@ class SupervisorContext:
     checksum: Callable[[int], bytes]
     """The learner's checksum of a version."""
     queue_event: EventSink
-    spans: ProcessSpans
 
 
 class GeneratorSupervisor(threading.Thread):
@@ -114,7 +112,6 @@ class GeneratorSupervisor(threading.Thread):
             or version - self.verified_version >= context.config.verify_every
         )
         end_tokens = sorted(context.policy.end_tokens)
-        started = time.time()
         call = processes.actor.generate.call(
             version, task.chunk, task.sampling, end_tokens, verify, self.reload
         )
@@ -133,10 +130,6 @@ class GeneratorSupervisor(threading.Thread):
                 )
             self.verified_version = version
         self.reload = False
-        loaded = started + reply.load_seconds
-        if reply.load_seconds:
-            context.spans.add(self.name.replace("-", " "), "sync", started, loaded)
-        context.spans.add(self.name.replace("-", " "), "generate", loaded, time.time())
         self.load_seconds = reply.load_seconds or self.load_seconds
         self.failures = 0
         context.queue.complete(task, completions)
