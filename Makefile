@@ -137,10 +137,6 @@ image-proof: ## build base and image with buildah, search for secrets; train, st
 weight-tree-proof: $(VENV)/.ready ## weights reach several hosts through each other, also if hosts are killed (2 min)
 	@$(BIN)/python -m proofs.weight_tree $(ARGS)
 
-.PHONY: forecast-proof
-forecast-proof: $(VENV)/.ready ## predicted against measured step times with 1, 2 and 4 generators; needs a quiet machine (5 min)
-	@$(BIN)/python -m proofs.forecast $(ARGS)
-
 .PHONY: plan-proof
 plan-proof: $(VENV)/.ready ## estimated against measured peak memory: pocket, and MODELS="smollm2 gemma3-270m" (5 min each)
 	@$(BIN)/python -m proofs.plan_memory $(MODELS) $(ARGS)

@@ -21,7 +21,6 @@ PROOFS = {
     "monarch": ("monarch-proof", 5),
     "weights": ("weight-tree-proof", 2),
     "fsdp": ("fsdp-proof", 10),
-    "forecast": ("forecast-proof", 5),
     "plan": ("plan-proof", 1),
     "trackers": ("track-proof", 5),
     "hosts": ("hosts-proof", 10),

@@ -18,18 +18,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from starlette.testclient import TestClient
 
 from glasshouse.cli import main as run_cli
 from glasshouse.errors import RunDataError
-from glasshouse.plan import planner
 from glasshouse.store.run_directory import load_summary
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
 from glasshouse.view.security import allowed_host_names
-from proofs.resume import SMALL, load_result
+from proofs.resume import load_result
 
 CPU_LIMIT = 60
 WALL_LIMIT = 900
@@ -123,36 +121,6 @@ def _figure(run: Path) -> Outcome:
         code, _, errors = call("figure", str(run), "--out", str(image))
         paths = re.findall(r'<path d="([^"]*)"', image.read_text()) if image.exists() else []
         return Outcome(code, "\n".join(paths), errors)
-
-
-def _remember_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    results: list[Any] = []
-
-    def call_once(*args: Any, **options: Any) -> Any:
-        if not results:
-            results.append(function(*args, **options))
-        return results[0]
-
-    return call_once
-
-
-# Three of the four seconds that `plan` takes. None of this depends on the run, which gives the times of its steps.
-INDEPENDENT_OF_THE_RUN = {
-    name: _remember_first(getattr(planner, name))
-    for name in ("estimate_memory", "suggest_layout", "measure_processor")
-}
-
-
-def _plan(run: Path) -> Outcome:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        patch.multiple(planner, **INDEPENDENT_OF_THE_RUN),
-    ):
-        config = Path(folder, "config.yaml")
-        config.write_text("steps: 10\n")
-        code, output, errors = call("plan", str(config), *SMALL, "--run", str(run), "--json")
-        step = json.loads(output)["step"] if code == 0 else None  # the rest depends on the machine
-        return Outcome(code, json.dumps(step), errors)
 
 
 def _track(run: Path) -> Outcome:
@@ -250,9 +218,7 @@ COMMANDS: dict[str, Callable[[Path], Outcome]] = {
     "eval": _read_only("eval", "CHECKPOINT", "evaluate.problems=4", "--json"),
     "report": _report,
     "figure": _figure,
-    "forecast": _read_only("hosts", "forecast", "RUN", "--json"),
     "view": _view,
-    "plan": _plan,
     "track": _track,
     "measure": _read_only("measure", "RUN", "--json"),
     "monitor": _read_only("monitor", "RUN", "--ends", "--problems", "4", "--json"),

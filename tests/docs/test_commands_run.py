@@ -38,7 +38,6 @@ NOT_RUN = {
     "hosts check": "needs another machine; make hosts-proof",
     "glasshouse view": "serves until it is stopped; tests/view starts it",
     "glasshouse plan": "traces the model for seconds; tests/plan",
-    "--groups-per-step 4000": "computes for seconds; tests/plan",
     "data scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",

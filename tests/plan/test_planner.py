@@ -15,12 +15,10 @@ from transformers import GPT2Config, Qwen3Config
 from glasshouse.cli import main
 from glasshouse.config import Config, load_config
 from glasshouse.errors import ConfigError
-from glasshouse.plan.accelerators import CONTEXT_BYTES, LISTED, TYPICAL, USABLE, parse_accelerator
+from glasshouse.plan.accelerators import CONTEXT_BYTES, USABLE, parse_accelerator
 from glasshouse.plan.layout import Layout, suggest_layout
 from glasshouse.plan.memory import TracedModel
-from glasshouse.plan.planner import plan_run
 from glasshouse.plan.prompts import make_prompts
-from glasshouse.plan.step_time import StepTime, estimate_step_time, kv_bytes_per_token
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "training" / "example.rl" / "config.yaml")
@@ -42,8 +40,8 @@ def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_plan_without_weights_suggests_lines_that_validate(
     bare_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [f"model={bare_folder}", "steps=60", *SMALL, "--prompt-tokens", "12"]
-    assert main(["plan", CONFIG, *arguments, "--gpu", "2xA100", "--price", "2", "--json"]) == 0
+    arguments = [f"model={bare_folder}", *SMALL, "--prompt-tokens", "12"]
+    assert main(["plan", CONFIG, *arguments, "--gpu", "2xA100", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (
         result["parameters"] == TracedModel.of(Qwen3Config.from_pretrained(bare_folder)).parameters
@@ -52,8 +50,6 @@ def test_plan_without_weights_suggests_lines_that_validate(
     assert result["layout"]["fits"]
     [process] = result["processes"]
     assert process["peak"] == max(sum(parts.values()) for parts in process["phases"].values())
-    hours = result["steps"] * result["step"]["seconds"] / 3600
-    assert result["cost"] == pytest.approx(hours * 2 * 2)
     changes = result["layout"]["changes"]
     assert changes["backend"] == "monarch"
     assert changes["monarch.generators"] == 1
@@ -114,11 +110,9 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         (["--gpu", "four cards"], "--gpu"),
         (["--gpu", "0x24GB"], "--gpu"),
         (["--gpu", "1xH10"], "H100"),
-        (["--price", "-1"], "--price"),
         (["--prompt-tokens", "0"], "--prompt-tokens"),
         (["model=no/such/folder"], "no/such/folder"),
         (["learn.lora_rnk=1"], "lora_rank"),
-        (["--run", "no-such-run"], "no-such-run"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(
@@ -138,43 +132,12 @@ def test_unreadable_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_accelerators_by_memory_and_by_name() -> None:
     assert parse_accelerator("8x80GB").count == 8
     assert parse_accelerator("1 x 80 GB").memory == 80 * 10**9
-    assert parse_accelerator("rtx 4090").bandwidth == 1008e9
-    assert {LISTED[name][0] for name in TYPICAL.values()} == set(TYPICAL)
+    assert parse_accelerator("rtx 4090").memory == 24 * 10**9
     with pytest.raises(ConfigError):
         parse_accelerator("")
     two = parse_accelerator("2x80GB")
     assert two.can_hold([70 * 10**9, 70 * 10**9])
     assert not two.can_hold([50 * 10**9, 50 * 10**9, 50 * 10**9])  # more processes than GPUs
-
-
-def test_time_of_a_step_is_worked_out_by_hand() -> None:
-    shape = Qwen3Config(
-        vocab_size=100, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-    )  # fmt: skip
-    model = TracedModel.of(shape)
-    assert kv_bytes_per_token(model, 2) == 2 * 2 * 1 * 8 * 2
-    config = load_config(
-        [], ["data.groups_per_step=4", "generate.group_size=2", "learn.lora_rank=1"]
-    )
-    device = parse_accelerator("1xA100")
-    step = estimate_step_time(model, config, device, prompt_tokens=10, tokens=20)
-    learned = 4 * 10 + 8 * 20
-    assert step.learn == pytest.approx(4 * model.parameters * learned / (312e12 * 0.35))
-    assert step.limit == "generation"
-    assert step.seconds == pytest.approx(step.generate + step.learn + step.other)
-    overlapping = StepTime(source="", generate=3, learn=2, other=1, overlaps=True)
-    assert overlapping.seconds == 4
-
-
-def test_times_of_a_run_of_another_model_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from glasshouse.plan import step_time
-
-    monkeypatch.setattr(step_time, "load_run_config", lambda run: load_config([], ["model=a/b"]))
-    with pytest.raises(ConfigError, match="a/b"):
-        plan_run(load_config([], SMALL), run=tmp_path)
 
 
 @pytest.mark.parametrize(

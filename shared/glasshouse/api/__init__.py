@@ -12,7 +12,7 @@
     figures.py     matplotlib figures
     data.py        problem files, contamination
     tracking.py    upload a run to a tracker
-    planning.py    memory, time and cost of a run before it starts
+    planning.py    memory of a run before it starts, and a layout that fits
     hosts.py       several machines
     rollouts.py    query and export the rollout log
     applications.py  the demo, the live page

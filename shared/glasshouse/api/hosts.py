@@ -1,24 +1,18 @@
-"""Train on several machines: certificates, workers, checks, forecasts."""
+"""Train on several machines: certificates, workers, checks."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glasshouse.config import Config
 from glasshouse.errors import ConfigError
-
-if TYPE_CHECKING:
-    from glasshouse.plan.forecast import RunForecast
 
 __all__ = [
     "authority_key",
     "check_hosts",
     "create_certificates",
-    "draw_forecast",
-    "forecast_run",
     "run_worker",
 ]
 
@@ -74,22 +68,3 @@ def check_hosts(config: Config, megabytes: int = 32) -> tuple[Any, list[str]]:
 
         results = measure_hosts(hosts, megabytes)
     return host_table(results), list(version_differences(results))
-
-
-def forecast_run(
-    run: Path, warn: Callable[[str], None] = warnings.warn, **settings: Any
-) -> RunForecast:
-    """Predict seconds per step for 1 to 1,000 generators from the times that a run measured. `warn`
-    receives what is damaged of the run."""
-    from glasshouse.plan.forecast import forecast_run as forecast
-    from glasshouse.store.verify import name_curve_damage
-
-    result = forecast(run, **settings)
-    name_curve_damage(run, warn)
-    return result
-
-
-def draw_forecast(result: RunForecast, out: Path) -> None:
-    from glasshouse.report.forecast_figure import draw_forecast as draw
-
-    draw(result.curves(), out)

@@ -1,10 +1,7 @@
-"""Plan a run: memory, time, cost and layout, without loading the model."""
+"""Plan a run: memory and layout, without loading the model."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.config import Config, import_modules
@@ -16,34 +13,17 @@ if TYPE_CHECKING:
 __all__ = ["plan_memory", "plan_run"]
 
 
-def plan_run(
-    config: Config,
-    *,
-    gpu: str = "",
-    run: Path | None = None,
-    price: float | None = None,
-    prompt_tokens: int | None = None,
-    completion_tokens: int | None = None,
-    warn: Callable[[str], None] = warnings.warn,
-) -> Plan:
-    """Estimate the peak memory of each part, seconds per step and cost of a run, and suggest a layout.
+def plan_run(config: Config, *, gpu: str = "", prompt_tokens: int | None = None) -> Plan:
+    """Estimate the peak memory of each part of a run, and suggest a layout that fits.
 
-    `gpu` is the device, as in "1x24GB" or "8xH100"; empty: this machine's processor. `run` is a run directory
-    of the same model whose times are used instead of listed throughput; `warn` receives what is damaged of it.
-    `price` is per device and hour.
+    `gpu` is the device, as in "1x24GB" or "8xH100"; empty: this machine's processor. `prompt_tokens` is the length
+    of a prompt; None: that of the task's prompts.
 
-    Example: `plan_run(load_config(["config.yaml"]), gpu="1x80GB", price=1.5).cost`
+    Example: `plan_run(load_config(["config.yaml"]), gpu="1x80GB").fits`
     """
     from glasshouse.plan import planner
-    from glasshouse.store.verify import name_curve_damage
 
-    result = planner.plan_run(
-        _fill_options(config), gpu=gpu, run=run, price=price, prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-    )  # fmt: skip
-    if run:
-        name_curve_damage(run, warn)
-    return result
+    return planner.plan_run(_fill_options(config), gpu=gpu, prompt_tokens=prompt_tokens)
 
 
 def plan_memory(config: Config) -> list[ProcessMemory]:

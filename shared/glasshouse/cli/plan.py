@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_command, add_json, print_damage
+from glasshouse.cli.parser import add_command, add_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,13 +19,12 @@ def add_commands(commands: Any) -> None:
         commands,
         "plan",
         _plan,
-        "estimate memory, time and cost of a run, and suggest a layout",
+        "estimate the memory of a run, and suggest a layout that fits",
         "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
         "planned on any machine. A folder with only a config.json is enough. docs/plan.md explains the figures.",
         [
             "glasshouse plan training/example.rl/config.yaml",
-            'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB" --price 1.50',
-            "glasshouse plan config.yaml --run runs/try        # with the times that a run measured",
+            'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB"',
         ],
     )
     parser.add_argument("config", metavar="CONFIG", help="the config file of the run")
@@ -35,21 +33,8 @@ def add_commands(commands: Any) -> None:
         help="GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
     )  # fmt: skip
     parser.add_argument(
-        "--run",
-        dest="measured_run",
-        metavar="RUN",
-        help="a run of the same model: its times instead of listed throughput",
-    )
-    parser.add_argument(
-        "--price", type=float, metavar="PER_HOUR", help="price of one device per hour, for the cost"
-    )
-    parser.add_argument(
         "--prompt-tokens", type=int, metavar="N",
         help="length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--completion-tokens", type=int, metavar="N",
-        help="mean length of a completion (default: that of --run, else generate.max_tokens)",
     )  # fmt: skip
     parser.add_overrides("as for glasshouse train")
     add_json(parser)
@@ -62,11 +47,8 @@ def _plan(args: argparse.Namespace) -> None:
     from glasshouse.text import terminal_safe
 
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
-        result = plan_run(
-            load_config([args.config], args.overrides), gpu=args.gpu,
-            run=Path(args.measured_run) if args.measured_run else None, price=args.price,
-            prompt_tokens=args.prompt_tokens, completion_tokens=args.completion_tokens, warn=print_damage,
-        )  # fmt: skip
+        config = load_config([args.config], args.overrides)
+        result = plan_run(config, gpu=args.gpu, prompt_tokens=args.prompt_tokens)
     if args.json:
         print(json.dumps(result.to_json(), indent=2))
         return
@@ -88,8 +70,7 @@ def _memory_table(result: Plan) -> Table:
     title = (
         f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
         f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable\n"
-        f"prompts of {result.prompt_tokens} tokens, completions of {result.completion_tokens:.0f}; "
-        "peak memory of the configuration as it is, in GB"
+        f"prompts of {result.prompt_tokens} tokens; peak memory of the configuration as it is, in GB"
     )
     table = Table(title=Text(terminal_safe(title)), title_justify="left")
     table.add_column("part")
@@ -123,23 +104,8 @@ def _sentences(result: Plan) -> list[str]:
             f"a device with more memory, {'generate.engine=vllm, ' if has_heavy_generator else ''}a smaller model, "
             "or a smaller generate.max_tokens."
         )
-    step = result.step
-    cost = (
-        ""
-        if result.cost is None
-        else f", {result.cost:,.2f} at {result.price:g} per device and hour"
-    )
-    sentences.append(
-        f"A step takes about {step.seconds:,.3g} s (generation {step.generate:,.3g}, learning {step.learn:,.3g}, "
-        f"other {step.other:,.3g}; {step.source}); {step.limit} limits it. {result.steps:,} steps: "
-        f"{_duration(result.hours)}{cost}, without evaluation."
-    )
     return sentences
 
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.3f}" if size < 1e9 else f"{size / 1e9:.1f}"
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"

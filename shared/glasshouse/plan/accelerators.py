@@ -1,13 +1,10 @@
-"""Devices and how fast they are: listed for GPUs, measured for the processor of this machine."""
+"""Devices and how much memory they have."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
 
 from glasshouse.errors import ConfigError, did_you_mean
 
@@ -28,14 +25,6 @@ class Accelerator:
     count: int
     memory: int
     """Bytes of one device."""
-    flops: float
-    """Dense matrix products per second in bfloat16 (a CPU: in float32), in operations."""
-    bandwidth: float
-    """Bytes per second from memory."""
-    learn_efficiency: float = 0.35
-    """Share of `flops` that learning reaches."""
-    generate_efficiency: float = 0.5
-    """Share of `bandwidth` (a CPU: of `flops`) that generation reaches."""
     is_gpu: bool = True
 
     @property
@@ -50,32 +39,22 @@ class Accelerator:
 
 
 LISTED = {
-    "L4": (24, 121, 300),
-    "A10": (24, 125, 600),
-    "RTX3090": (24, 71, 936),
-    "RTX4090": (24, 165, 1008),
-    "RTX5090": (32, 209, 1792),
-    "A100-40GB": (40, 312, 1555),
-    "A40": (48, 150, 696),
-    "RTXA6000": (48, 155, 768),
-    "L40S": (48, 362, 864),
-    "A100": (80, 312, 2039),
-    "H100-PCIe": (80, 756, 2000),
-    "H100": (80, 989, 3350),
-    "H200": (141, 989, 4800),
-    "B200": (180, 2250, 8000),
+    "L4": 24,
+    "A10": 24,
+    "RTX3090": 24,
+    "RTX4090": 24,
+    "RTX5090": 32,
+    "A100-40GB": 40,
+    "A40": 48,
+    "RTXA6000": 48,
+    "L40S": 48,
+    "A100": 80,
+    "H100-PCIe": 80,
+    "H100": 80,
+    "H200": 141,
+    "B200": 180,
 }
-"""Memory in GB, dense bfloat16 TFLOP/s and GB/s of the vendor's data sheets."""
-TYPICAL = {
-    24: "RTX3090",
-    32: "RTX5090",
-    40: "A100-40GB",
-    48: "A40",
-    80: "A100",
-    141: "H200",
-    180: "B200",
-}
-"""The card whose throughput is used if only the memory is given: a slow one of its size."""
+"""Memory in GB."""
 
 
 def parse_accelerator(text: str) -> Accelerator:
@@ -89,20 +68,14 @@ def parse_accelerator(text: str) -> Accelerator:
         memory = int(size[1])
         if memory < 1:
             raise _unknown(text)
-        nearest = min(TYPICAL, key=lambda listed: (abs(listed - memory), listed))
-        name = TYPICAL[nearest]
-        _, teraflops, bandwidth = LISTED[name]
-        label = f"{memory} GB, throughput of an {name}"
+        label = f"{memory} GB"
     else:
         names = {_normalize(name): name for name in LISTED}
         if _normalize(match[2]) not in names:
             raise _unknown(text)
-        label = name = names[_normalize(match[2])]
-        memory, teraflops, bandwidth = LISTED[name]
-    return Accelerator(
-        name=label, count=count, memory=memory * 10**9,
-        flops=teraflops * 1e12, bandwidth=bandwidth * 1e9,
-    )  # fmt: skip
+        label = names[_normalize(match[2])]
+        memory = LISTED[label]
+    return Accelerator(name=label, count=count, memory=memory * 10**9)
 
 
 def _normalize(name: str) -> str:
@@ -115,31 +88,3 @@ def _unknown(text: str) -> ConfigError:
         f'--gpu: "{text}" is unknown. Write a number of GPUs and their memory or name, as in 1x24GB or '
         f"8xH100.{did_you_mean(name, LISTED)}"
     )
-
-
-def measure_processor(memory: int, threads: int) -> Accelerator:
-    """This machine's processor, measured in about a second: matrix products in float32, and copies."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        a = torch.ones(1024, 1024)
-        large = torch.ones(16_000_000)
-        product = _fastest(lambda: a @ a)
-        copy = _fastest(large.clone)
-    finally:
-        torch.set_num_threads(before)
-    return Accelerator(
-        name="this machine's CPU", count=1, memory=memory, flops=2 * 1024**3 / product,
-        bandwidth=2 * 4 * large.numel() / copy, learn_efficiency=0.6, generate_efficiency=0.4,
-        is_gpu=False,
-    )  # fmt: skip
-
-
-def _fastest(function: Callable[[], object], repeats: int = 5) -> float:
-    """Seconds of the fastest of some calls."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)

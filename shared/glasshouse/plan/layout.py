@@ -26,7 +26,6 @@ from glasshouse.plan.memory import (
     TracedModel,
     estimate_memory,
 )
-from glasshouse.plan.step_time import kv_bytes_per_token
 
 MAX_MICROBATCH = 32_768
 """Larger microbatches are not faster."""
@@ -160,6 +159,14 @@ def _wanted_cache(model: TracedModel, config: Config, row: int) -> int:
     itemsize = 2 if config.dtype == "bfloat16" else 4
     rows = min(config.generate.chunk_size, config.data.groups_per_step) * config.generate.group_size
     return math.ceil(rows * row * kv_bytes_per_token(model, itemsize) / 2**20) + 1
+
+
+def kv_bytes_per_token(model: TracedModel, itemsize: int) -> int:
+    """Bytes of a token's keys and values."""
+    text = model.text_config
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * itemsize * heads * width * model.layers)
 
 
 def with_changes(config: Config, changes: dict[str, Any]) -> Config:

@@ -137,15 +137,13 @@ class TracedModel:
         return int(self.results[key])
 
 
-def estimate_memory(
-    model: TracedModel, config: Config, prompts: Prompts, *, completion_tokens: int | None = None
-) -> list[ProcessMemory]:
-    """The memory of each kind of process of a run. `prompts` are prompts of the task, or of their length;
-    `completion_tokens` is the length of a completion, by default the maximum.
+def estimate_memory(model: TracedModel, config: Config, prompts: Prompts) -> list[ProcessMemory]:
+    """The memory of each kind of process of a run, with completions of `generate.max_tokens`. `prompts` are prompts
+    of the task, or of their length.
 
     Example: `estimate_memory(TracedModel.of(AutoConfig.from_pretrained(folder)), config, prompts)[0].peak`
     """
-    learner = estimate_learner(model, config, prompts, completion_tokens)
+    learner = estimate_learner(model, config, prompts)
     uses_vllm = config.generate.engine == "vllm"
     generator = (estimate_vllm if uses_vllm else estimate_generator)(model, config, prompts)
     kept = {part: learner[LEARN][part] for part in PERSISTENT}
@@ -171,14 +169,13 @@ def estimate_memory(
 
 
 def estimate_learner(
-    model: TracedModel, config: Config, prompts: Prompts, completion_tokens: int | None = None
+    model: TracedModel, config: Config, prompts: Prompts
 ) -> dict[str, dict[str, int]]:
     """Traces an update, after a first one that creates the optimizer's state. Raises if the learner is to be sharded
     and the model cannot be."""
     if config.learn.sharding == "fsdp":
         check_shardable(model.config)
-    tokens = completion_tokens or config.generate.max_tokens
-    samples = choose_samples(config, prompts, tokens)
+    samples = choose_samples(config, prompts)
 
     def trace_layers(layers: int | None) -> MemoryTrace:
         policy = _trace_policy(model, config, layers)
@@ -197,7 +194,7 @@ def estimate_learner(
 
     engine = {"chunk_size", "device", "kv_cache_mb"}
     key = _describe(config, prompts, {"generate": engine, "learn": {"sharding"}})
-    peak = dict(zip(PARTS, model.trace(f"learner {tokens} {key}", trace_layers), strict=True))
+    peak = dict(zip(PARTS, model.trace(f"learner {key}", trace_layers), strict=True))
     if config.learn.sharding == "fsdp":
         peak = _divide_among_ranks(model, config, peak)
     phases = {LEARN: peak}
@@ -283,10 +280,10 @@ def estimate_vllm(model: TracedModel, config: Config, prompts: Prompts) -> dict[
     }
 
 
-def choose_samples(config: Config, prompts: Prompts, tokens: int) -> list[TrainingSample]:
+def choose_samples(config: Config, prompts: Prompts) -> list[TrainingSample]:
     """Samples whose update needs as much memory as that of a whole step, but takes less time to trace: two
     blocks of prompts, and three microbatches or more."""
-    limit = config.learn.microbatch_tokens
+    limit, tokens = config.learn.microbatch_tokens, config.generate.max_tokens
     longest = max(map(len, prompts))
     groups = min(config.data.groups_per_step, 2 * math.ceil(limit / longest) + 1)
     wanted = min(

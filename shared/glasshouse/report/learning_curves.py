@@ -14,7 +14,7 @@ from glasshouse.store.run_directory import load_metrics, load_summary
 from glasshouse.store.verify import name_curve_damage
 
 IMAGE_SUFFIXES = (".png", ".svg", ".pdf")
-INK, FAINT, WARM, COOL = "#1b4d3e", "#9bb8ae", "#c2562d", "#2f6db3"
+INK, FAINT, WARM = "#1b4d3e", "#9bb8ae", "#c2562d"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
