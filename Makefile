@@ -109,7 +109,7 @@ bit-flip-proof: $(VENV)/.ready ## 1,000 flipped bits and 300 cut files, every co
 	@$(BIN)/python -m proofs.bit_flips $(ARGS)
 
 .PHONY: hosts-proof
-hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects, a divided learner (10 min, root)
+hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects (5 min, root)
 	@$(BIN)/python -m proofs.hosts $(ARGS)
 
 .PHONY: discovery-proof
@@ -132,10 +132,6 @@ packaged-models-proof: $(VENV)/.ready ## convert the real weights of smollm2 and
 .PHONY: image-proof
 image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
 	@$(PYTHON) -m proofs.image $(ARGS)
-
-.PHONY: weight-tree-proof
-weight-tree-proof: $(VENV)/.ready ## weights reach several hosts through each other, also if hosts are killed (2 min)
-	@$(BIN)/python -m proofs.weight_tree $(ARGS)
 
 .PHONY: plan-proof
 plan-proof: $(VENV)/.ready ## estimated against measured peak memory: pocket, and MODELS="smollm2 gemma3-270m" (5 min each)

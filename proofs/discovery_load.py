@@ -34,7 +34,7 @@ class Supervisor:
         (self.certificates,) = create_certificates(folder / "own", ["127.0.0.1"])
         self.server = DiscoveryServer("127.0.0.1", 0, self.certificates)
         first = self.server.socket.getsockname()[1]
-        self.address = Address("tls", "127.0.0.1", first, first + 9)
+        self.address = Address("127.0.0.1", first, first + 9)
         self.requests: list[Collection[int]] = []
         self.child = subprocess.Popen(["sleep", "600"])
         self.detected: float | None = None

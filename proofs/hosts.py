@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from proofs.hosts_cluster import CONTROLLER, OUTSIDER, WORKERS, Cluster, RemoteCall
-from proofs.hosts_sharding import sharding
 from proofs.hosts_training import DETECTION_LIMIT, Measurements, train
 from proofs.network import NamespaceNetwork
 from proofs.processes import wait_until
@@ -209,7 +208,6 @@ PROOFS: dict[str, Callable[[NamespaceCluster], Measurements]] = {
     "orphans": orphans,
     "signals": signals,
     "train": train,
-    "sharding": sharding,
 }
 
 

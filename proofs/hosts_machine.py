@@ -1,5 +1,4 @@
-"""Functions that `hosts_cluster` runs on a machine: a controller that loses a host, an intruder, and a learner
-that is divided among hosts.
+"""Functions that `hosts_cluster` runs on a machine: a controller that loses a host, and an intruder.
 
     python -m proofs.hosts_machine FUNCTION '{"argument": …}'
 
@@ -110,61 +109,8 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     os._exit(0)  # Monarch would wait for the connection
 
 
-def divide_learner(overrides: list[str], folder: str) -> None:
-    """Take an update with ranks here and on the hosts, report what they hold, lose one, and report the error."""
-    from glasshouse import config, models
-    from glasshouse.backends.hosts import open_hosts
-    from glasshouse.backends.monarch import serialization
-    from glasshouse.backends.monarch.actors import TOKEN_FILE
-    from glasshouse.backends.monarch.learners import LearnerProcesses
-    from glasshouse.backends.monarch.runtime import Host, local_host
-    from glasshouse.backends.monarch.shared_weights import SharedWeights, count_trainable
-    from glasshouse.errors import GlasshouseError
-    from glasshouse.learn import TrainingSample
-
-    def error_text(*call: Any) -> str:
-        try:
-            learners.call(*call)
-        except GlasshouseError as error:
-            return str(error)
-        return ""
-
-    run = config.load_config([], overrides)
-    with open_hosts(run.hosts) as hosts:
-        weights = SharedWeights.create(count_trainable(models.load_policy(run.model)))
-        ranks = [Host(mesh, name, is_local=False) for name, mesh in hosts.meshes.items()]
-        learners = LearnerProcesses(
-            [local_host(), *ranks],
-            run,
-            weights.path,
-            0,
-            lambda: False,
-            hosts.provider.controller_ip,
-        )
-        samples = [
-            TrainingSample(prompt=(5, 6 + n // 2), tokens=(7, 8), sampler_logprobs=(-3.0, -3.0), advantage=(-1.0) ** n)
-            for n in range(8)
-        ]  # fmt: skip
-        metrics = [
-            answer[0] for answer in learners.call("update", serialization.pack_samples(samples))
-        ]
-        (Path(folder) / TOKEN_FILE).write_text("a token")
-        send(
-            losses=[row["loss"] for row in metrics],
-            checksums=[x.hex() for x in (weights.checksum(1), *learners.call("checksum"))],
-            shared_folder=error_text("check_folder", folder, "a token"),
-            files=sorted(path.name for path in Path(folder).iterdir()),
-            other_folder=error_text("check_folder", folder, "another token"),
-            pids=learners.pids,
-        )
-        receive()
-        send(error=error_text("checksum"))
-        learners.kill()
-    send(closed=True)
-
-
 FUNCTIONS: dict[str, Callable[..., None]] = {
-    "lose_host": lose_host, "intrude": intrude, "divide_learner": divide_learner,
+    "lose_host": lose_host, "intrude": intrude,
 }  # fmt: skip
 
 

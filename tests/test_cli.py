@@ -48,7 +48,7 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
         (["pocket", "build", "--recipe", "poket", "--out", "x"], "pocket"),
         (["pocket", "build", "--out", "docs"], "docs"),
         (["rollouts", "no/such/run"], "no/such/run"),
-        (["hosts", "worker", "--address", "tcp://localhost:26600"], "--plain"),
+        (["hosts", "worker", "--address", "tcp://h:1", "--certificates", "x"], "tls://"),
     ],
 )
 def test_a_user_error_names_its_cause_and_exits_with_2(

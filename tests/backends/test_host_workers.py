@@ -1,4 +1,4 @@
-"""Real workers at loopback addresses: TLS, a killed host, a divided learner, and what a stopped worker leaves.
+"""Real workers at loopback addresses: TLS, a killed host, and what a stopped worker leaves.
 
 proofs/hosts.py has the longer versions, on machines in network namespaces: code execution attempts
 with Monarch's own client, cut links, orphans, and the limits on the time until a loss is detected.
@@ -6,7 +6,6 @@ with Monarch's own client, cut links, orphans, and the limits on the time until 
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import ssl
@@ -20,9 +19,8 @@ pytest.importorskip("monarch")
 
 from proofs.hosts import lose_and_reconnect
 from proofs.hosts_cluster import CONTROLLER, OUTSIDER, WORKERS, Cluster
-from proofs.monarch_runs import MODEL
 from proofs.network import LoopbackNetwork
-from proofs.processes import wait_for_exit, wait_until
+from proofs.processes import wait_until
 
 from glasshouse.backends.hosts.address import Address
 from glasshouse.backends.hosts.discovery import request_worker_port
@@ -87,31 +85,6 @@ def test_a_worker_accepts_only_certificates_of_its_own_ca(cluster: LoopbackClust
 def test_a_killed_host_is_detected_and_reconnects_at_another_port(cluster: LoopbackCluster) -> None:
     """The other host continues meanwhile."""
     lose_and_reconnect(cluster, cluster.kill_worker, cluster.start_worker, detection_limit=120)
-
-
-def test_a_learner_is_divided_among_hosts_and_losing_a_rank_is_an_error(
-    cluster: LoopbackCluster, tmp_path: Path
-) -> None:
-    """proofs/hosts_sharding.py has the runs: equal to ranks on one host, lost hosts, resuming."""
-    overrides = [
-        MODEL, "learn.sharding=fsdp", "backend=monarch", "monarch.learners=1", "hosts.learners=1",
-        "hosts.kind=addresses", f"hosts.addresses=[{cluster.address(2)}]",
-        f"hosts.certificates={cluster.certificates(CONTROLLER)}", "monarch.spawn_timeout=600",
-    ]  # fmt: skip
-    with cluster.call("divide_learner", overrides=overrides, folder=str(tmp_path)) as run:
-        report = run.receive()
-        assert len(report["losses"]) == 2
-        assert len(set(report["losses"])) == 1
-        assert len(report["checksums"]) == 3
-        assert len(set(report["checksums"])) == 1  # rank 0 published what both ranks hold
-        assert report["shared_folder"] == ""
-        assert report["files"] == ["rank-0", "rank-1", "token"]
-        assert "a directory that all hosts share" in report["other_folder"]
-        os.kill(report["pids"][1], signal.SIGKILL)
-        run.send(go=True)
-        assert "The learner failed" in run.receive()["error"]
-        assert run.receive() == {"closed": True}
-    assert wait_for_exit(report["pids"])
 
 
 def test_a_stopped_or_killed_worker_leaves_no_process(cluster: LoopbackCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ pytest.importorskip("monarch")
 
 from glasshouse.backends.monarch import serialization
 from glasshouse.backends.monarch.shared_weights import SharedWeights, StaleWeights, checksum_tensors
-from glasshouse.backends.monarch.weight_sync import divide_into_branches
 from glasshouse.errors import ConfigError
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import TrainingSample
@@ -118,20 +116,6 @@ def test_shared_weights_hold_as_many_versions_as_slots(slots: int) -> None:
     for version in (3, newest + 1):
         with pytest.raises(StaleWeights, match=f"Version {version} "):
             reader.read(version, tensors)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
-def test_weights_reach_all_hosts_in_as_many_sends_as_the_number_has_digits(count: int) -> None:
-    reached: list[int] = []
-
-    def pass_on(hosts: Sequence[int]) -> int:
-        """Return how many sends follow one another until all of these hosts are reached."""
-        branches = divide_into_branches(hosts)
-        reached.extend(branch[0] for branch in branches)
-        return max((n + pass_on(branch[1:]) for n, branch in enumerate(branches, 1)), default=0)
-
-    assert pass_on(range(count)) == count.bit_length()
-    assert sorted(reached) == list(range(count))
 
 
 def test_a_version_sent_as_bytes_is_bitwise_equal() -> None:

@@ -86,7 +86,6 @@ def test_shards_are_safetensors_that_one_process_can_put_together(folder: Path) 
 def test_few_prompts_no_samples_and_errors_leave_no_rank_waiting(folder: Path) -> None:
     for report in results(folder, "edges", 2):
         assert report["loss"] < METRIC_BOUND
-        assert "rank 0 has 0, rank 1 has 1" in report["disagree"]
         assert "loss is nan" in report["not a number"]
 
 
@@ -158,12 +157,6 @@ def test_a_checkpoint_with_shards_is_verified_and_damage_is_found(
         (["learn.sharding=fsdp"], "backend=monarch"),
         (["learn.cpu_offload=true"], "learn.sharding=fsdp"),
         (["learn.process_group=nccl"], "learn.sharding=fsdp"),
-        (["backend=monarch", "hosts.kind=processes", "hosts.learners=1"], "learn.sharding=fsdp"),
-        (["backend=monarch", "learn.sharding=fsdp", "hosts.learners=1"], "monarch.learners=N"),
-        (
-            ["backend=monarch", "learn.sharding=fsdp", "hosts.kind=slurm", "hosts.learners=1"],
-            "docs/hosts.md",
-        ),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(overrides: list[str], words: str) -> None:

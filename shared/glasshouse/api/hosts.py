@@ -33,23 +33,16 @@ def authority_key(out: Path) -> Path:
 
 def run_worker(
     address: str,
-    certificates: Path | None,
+    certificates: Path,
     say: Callable[[str], None],
     *,
-    allow_plain: bool = False,
     listen_any: bool = False,
 ) -> int:
     """Offer this machine as a host until it is stopped; returns an exit code."""
     from glasshouse.backends.hosts.address import Address
     from glasshouse.backends.hosts.worker import run_worker as run
 
-    parsed = Address.parse(address)
-    if parsed.scheme == "tcp" and not allow_plain:
-        raise ConfigError(
-            f"--address {parsed} is plain TCP: anyone who reaches the port can run code on this machine. "
-            "Use tls://, or add --plain to allow it."
-        )
-    return run(parsed, certificates, say, listen_any=listen_any)
+    return run(Address.parse(address), certificates, say, listen_any=listen_any)
 
 
 def check_hosts(config: Config, megabytes: int = 32) -> tuple[Any, list[str]]:

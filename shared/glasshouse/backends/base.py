@@ -8,7 +8,6 @@ not depend on who generated them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from glasshouse.generate import SamplingParams
@@ -57,9 +56,6 @@ class Backend(GenerationBackend, Protocol):
 
     def restore(self, state: LearnerState) -> None:
         """Continue from a learner state and from the weights that the run's policy holds now."""
-
-    def check_checkpoint_folder(self, path: Path) -> None:
-        """Raise if a process that writes a part of each checkpoint does not see the folder."""
 
     def close(self) -> None:
         """Stop every process that the backend started."""

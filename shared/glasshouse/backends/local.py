@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from glasshouse.backends.base import Chunk, ChunkCompletions, PendingCompletions
@@ -80,9 +79,6 @@ class LocalBackend(LocalGeneration):
     def restore(self, state: LearnerState) -> None:
         self.learner.restore(state)
         self._sync_weights()
-
-    def check_checkpoint_folder(self, path: Path) -> None:
-        """This process writes all checkpoints."""
 
     def close(self) -> None:
         """There is no process to stop."""

@@ -61,11 +61,9 @@ def _add_worker(actions: Any) -> None:
         "--address", required=True, metavar="tls://HOST:PORT[-LAST]",
         help="the address to listen on, as the other machines reach it",
     )  # fmt: skip
-    parser.add_argument("--certificates", metavar="DIR", help="the certificate folder of this host")
     parser.add_argument(
-        "--plain", action="store_true",
-        help="allow a tcp:// address: unencrypted, and anyone who reaches the port can run code",
-    )  # fmt: skip
+        "--certificates", required=True, metavar="DIR", help="the certificate folder of this host"
+    )
     parser.add_argument(
         "--listen-any", action="store_true",
         help="allow an address that the certificate does not name, or 0.0.0.0 for all networks",
@@ -109,9 +107,8 @@ def _worker(args: argparse.Namespace) -> int:
 
     return run_worker(
         args.address,
-        Path(args.certificates) if args.certificates else None,
+        Path(args.certificates),
         lambda text: print(text, flush=True),
-        allow_plain=args.plain,
         listen_any=args.listen_any,
     )
 

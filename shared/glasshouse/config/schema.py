@@ -282,72 +282,24 @@ class DiagnosticsConfig(Section):
     last; 0: every step, for models of 10 million parameters or more every 10 steps."""
 
 
-class SlurmConfig(Section):
-    partition: str = ""
-    """Partition to submit to; empty: the cluster's default."""
-    time_limit: str = ""
-    """Time limit as HH:MM:SS; empty: the cluster's default."""
-    gpus: int = Field(0, ge=0)
-    """GPUs per host."""
-    account: str = ""
-    """Account to charge; empty: the cluster's default."""
-    arguments: tuple[str, ...] = ()
-    """Additional sbatch arguments, as in [--constraint=a100]."""
-    python: str = "python"
-    """Python interpreter on the hosts, with glasshouse installed."""
-    start_timeout: int = Field(3600, ge=1)
-    """Seconds to wait for the job to start."""
-
-
-class KubernetesConfig(Section):
-    namespace: str = "default"
-    """Namespace of the pods."""
-    image: str = ""
-    """Image of the pods, with glasshouse installed; empty: use existing pods, found by their label."""
-    gpus: int = Field(0, ge=0)
-    """GPUs per pod."""
-    kubeconfig: str = ""
-    """Path of the kubeconfig file; empty: this process runs in the cluster."""
-    start_timeout: int = Field(600, ge=1)
-    """Seconds to wait for the pods to start."""
-
-
 class HostsConfig(Section):
-    kind: Literal["local", "processes", "addresses", "slurm", "kubernetes"] = "local"
+    kind: Literal["local", "processes", "addresses"] = "local"
     """Where generators run: on this machine; in local processes that act as hosts; on workers that listen at
-    `addresses`; in a SLURM allocation; in Kubernetes pods. See docs/hosts.md."""
+    `addresses`. See docs/hosts.md."""
     count: int = Field(2, ge=1, le=MAX_PROCESSES)
-    """Number of hosts, for processes, slurm and kubernetes."""
+    """Number of hosts, with `kind: processes`."""
     addresses: tuple[str, ...] = ()
     """Addresses of the workers, as in [tls://10.0.0.2:26600-26609]. A restarted worker uses the next port of
     its range and reconnects."""
-    security: Literal["tls", "plain"] = "tls"
-    """`tls`: encrypted, with certificates on both sides; `plain`: neither, and anyone who can reach a port
-    can run code. slurm and kubernetes support only `plain`, which must be set explicitly."""
     certificates: str = ""
     """Folder with this host's ca.pem, host.pem and host.key, made by `glasshouse hosts certificates`."""
     controller_address: str = ""
     """Address at which the workers reach this process; empty: detected, with any free port."""
-    port: int = Field(26600, ge=1, le=65535)
-    """Port of the workers that slurm and kubernetes start."""
     attach_timeout: int = Field(30, ge=1)
     """Seconds to wait for a worker's reply when connecting."""
-    learners: int = Field(0, ge=0, le=MAX_PROCESSES)
-    """With learn.sharding: learner processes (ranks) on each host, in addition to the monarch.learners on this
-    machine. All hosts must see the run directory at the same path. Ranks exchange tensors without encryption; see
-    docs/sharding.md."""
     reconnect_timeout: float = Field(600, ge=0)
     """Seconds to wait if all hosts are lost. If only some are lost, the run continues on the others and waits
     for the lost ones without limit."""
-    slurm: SlurmConfig = SlurmConfig()
-    kubernetes: KubernetesConfig = KubernetesConfig()
-
-    @property
-    def number(self) -> int:
-        """How many hosts the section names."""
-        if self.kind == "local":
-            return 1
-        return len(self.addresses) if self.kind == "addresses" else self.count
 
 
 class MonarchConfig(Section):
@@ -425,11 +377,6 @@ class Config(Section):
     hosts: HostsConfig = HostsConfig()
     monitor: MonitorConfig = MonitorConfig()
     monarch: MonarchConfig = MonarchConfig()
-
-    @property
-    def learner_processes(self) -> int:
-        """Learner processes on this machine and on the hosts."""
-        return self.monarch.learners + self.hosts.learners * self.hosts.number
 
     def logs_step(self, step: int) -> bool:
         """Are this step's metrics printed and sent to trackers (`log_every`)?"""

@@ -11,9 +11,7 @@ microbatch whose loss is multiplied by 0: the other ranks wait for its calls.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,11 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-import transformers
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-import glasshouse
 from glasshouse.config import Config, LearnConfig
 from glasshouse.errors import ConfigError
 from glasshouse.learn.learner import Learner
@@ -240,33 +236,3 @@ def choose_process_group(name: str, device: torch.device, *, cpu_offload: bool) 
         )
     backend = {"auto": "nccl" if device.type == "cuda" else "gloo"}.get(name, name)
     return f"cpu:gloo,cuda:{backend}" if device.type == "cuda" else backend
-
-
-def describe_rank(config: Config, policy: Policy) -> dict[str, str]:
-    """What must be equal on all ranks: software, configuration, model."""
-    digest = hashlib.sha256(config.model_dump_json(exclude={"out"}).encode()).hexdigest()[:16]
-    names = hashlib.sha256()
-    for name, parameter in policy.model.named_parameters():
-        sample = parameter.detach().reshape(-1)[:64].cpu().numpy().tobytes()
-        names.update(f"{name} {tuple(parameter.shape)}".encode() + sample)
-    return {
-        "python": platform.python_version(),
-        "glasshouse": glasshouse.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "the configuration (hash)": digest,
-        "the model (hash)": names.hexdigest()[:16],
-    }
-
-
-def check_ranks_agree(facts: dict[str, str]) -> None:
-    """Raises on all ranks if their `facts` differ: their gradients would not belong together."""
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, facts)
-    for rank, other in enumerate(ranks):
-        for name, value in ranks[0].items():
-            if other.get(name) != value:
-                raise ConfigError(
-                    f"The learner's ranks disagree on {name}: rank 0 has {value}, rank {rank} has {other.get(name)}. "
-                    "Install the same software and the same model on every host (glasshouse hosts check)."
-                )

@@ -163,7 +163,7 @@ def estimate_memory(model: TracedModel, config: Config, prompts: Prompts) -> lis
         return [ProcessMemory(role="learner and generator", count=1, phases=phases)]
     monarch = config.monarch
     return [
-        ProcessMemory(role="learner", count=config.learner_processes, phases=learner),
+        ProcessMemory(role="learner", count=config.monarch.learners, phases=learner),
         ProcessMemory(role="generator", count=monarch.generators, phases={GENERATE: generator}),
     ]
 
@@ -207,7 +207,7 @@ def _divide_among_ranks(model: TracedModel, config: Config, peak: dict[str, int]
     """The memory of one rank of a sharded learner: its part of what the learner keeps, and whole tensors and
     gradients of what is gathered at a time: those outside the blocks, and two blocks. Activations are those of a
     learner that is not divided."""
-    parts = {**peak, **{part: peak[part] // config.learner_processes for part in PERSISTENT}}
+    parts = {**peak, **{part: peak[part] // config.monarch.learners for part in PERSISTENT}}
     shortest = model.build(1)
     block = _count_parameters(shortest.model.layers[0])
     gathered = _count_parameters(shortest) + block
@@ -331,7 +331,7 @@ def _checkpoint_memory(
     first. The ranks of a sharded learner write their parts of its state, without reading them back."""
     trained = 4 * _trained_parameters(model, config)
     if config.learn.sharding == "fsdp":
-        trained //= config.learner_processes
+        trained //= config.monarch.learners
         copies = 0
     elif config.learn.lora_rank:
         copies = 4 * model.parameters

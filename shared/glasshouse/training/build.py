@@ -136,7 +136,7 @@ def validate_config(config: Config) -> None:
 
 def check_sharding(config: Config) -> None:
     """Check the keys of a sharded learner; what depends on its device is checked by its processes."""
-    learn, hosts = config.learn, config.hosts
+    learn = config.learn
     if learn.sharding == "none":
         for key, is_set in (
             ("cpu_offload=true", learn.cpu_offload),
@@ -144,18 +144,11 @@ def check_sharding(config: Config) -> None:
         ):
             if is_set:
                 raise ConfigError(f"learn.{key} needs learn.sharding=fsdp.")
-        if hosts.learners:
-            raise ConfigError(f"hosts.learners={hosts.learners} needs learn.sharding=fsdp.")
         return
     if config.backend == "local":
         raise ConfigError(
             "learn.sharding=fsdp divides the learner among processes, and backend=local has one. Set "
             "backend=monarch and monarch.learners=N, or learn.sharding=none."
-        )
-    if hosts.learners and hosts.kind not in ("addresses", "processes"):
-        raise ConfigError(
-            f"hosts.learners={hosts.learners} starts ranks on workers (hosts.kind=addresses), and hosts.kind is "
-            f"{hosts.kind}. Set monarch.learners=N for ranks on this machine, or start workers (docs/hosts.md)."
         )
 
 

@@ -71,7 +71,6 @@ class Trainer:
             "start": fingerprint_weights(parts.policy),
         }
         diagnostics = Diagnostics(config)
-        parts.backend.check_checkpoint_folder(directory.checkpoints)
         restored = resume.restore_checkpoint(directory, parts, facts, self.display, diagnostics)
         self.progress = restored or self.progress
         self._write_held_out(directory.path / "data")

@@ -6,8 +6,6 @@ that losing one does not affect the others; `reconnect` attaches a lost host aga
     local        this machine
     processes    local processes that act as hosts
     addresses    `glasshouse hosts worker` on other machines, over mutual TLS
-    slurm        a SLURM allocation          } plain TCP, only with hosts.security=plain
-    kubernetes   pods of a MonarchMesh       }
 """
 
 from glasshouse.backends.hosts.address import Address

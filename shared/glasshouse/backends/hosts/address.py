@@ -1,7 +1,7 @@
 """Addresses of workers: `tls://10.0.0.2:26600`, or a range of ports, `tls://10.0.0.2:26600-26609`.
 
 With a range, the first port is for discovery (see `discovery`) and the worker listens at one of the
-others. A worker's identity is a hash of scheme, host and port, so both sides can compute it.
+others. A worker's identity is a hash of host and port, so both sides can compute it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from typing import cast
 from glasshouse.errors import ConfigError
 
 PATTERN = re.compile(
-    r"(?P<scheme>tls|tcp)://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)(?:-(?P<last>\d+))?"
+    r"tls://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)(?:-(?P<last>\d+))?"
 )
-SCHEMES = {"tls": "tls", "plain": "tcp"}
-"""The scheme of each value of `hosts.security`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,6 @@ class Address:
     Example: `Address.parse("tls://10.0.0.2:26600-26609").with_port(26601)`
     """
 
-    scheme: str
-    """`tls` or `tcp`."""
     host: str
     """A name or an IP; IPv6 in brackets."""
     first: int
@@ -52,11 +48,11 @@ class Address:
         last = int(match["last"] or first)
         if not 0 < first <= last <= 65535:
             raise ConfigError(f'"{text}": ports are 1 to 65535, the smaller one first.')
-        return cls(match["scheme"], match["host"], first, last)
+        return cls(match["host"], first, last)
 
     def __str__(self) -> str:
         ports = str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
-        return f"{self.scheme}://{self.host}:{ports}"
+        return f"tls://{self.host}:{ports}"
 
     @property
     def ip(self) -> str:
@@ -68,7 +64,7 @@ class Address:
         return range(self.first, self.last + 1)
 
     def with_port(self, port: int) -> Address:
-        return Address(self.scheme, self.host, port, port)
+        return Address(self.host, port, port)
 
     def ports_after(self, port: int | None) -> Iterator[int]:
         """Yield all ports in order, from the one after `port` around to `port` itself."""
@@ -76,7 +72,7 @@ class Address:
         yield from (self.ports[(start + i) % len(self.ports)] for i in range(len(self.ports)))
 
     def identity(self) -> int:
-        """Return 64 bits derived from scheme, host and port."""
+        """Return 64 bits derived from host and port."""
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
 
 

@@ -54,7 +54,7 @@ class DiscoveryServer:
     Example: `DiscoveryServer("10.0.0.2", 26600, folder).serve_one(0.5, lambda avoid: 26601)`
     """
 
-    def __init__(self, host: str, port: int, folder: Path | None) -> None:
+    def __init__(self, host: str, port: int, folder: Path) -> None:
         try:
             self.socket = listen_at(host, port)
         except OSError as error:
@@ -62,7 +62,7 @@ class DiscoveryServer:
                 f"A worker cannot listen at {host}:{port}: {error}. The host must be an address of "
                 "this machine, and the port free."
             ) from None
-        self.context = _tls_context(ssl.PROTOCOL_TLS_SERVER, folder) if folder else None
+        self.context = _tls_context(ssl.PROTOCOL_TLS_SERVER, folder)
         self.requests: queue.SimpleQueue[PortRequest] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.connections: dict[socket.socket, bool] = {}
@@ -103,10 +103,9 @@ class DiscoveryServer:
                 time.sleep(0.05)
                 continue
             try:
-                if self.context is not None:
-                    client = self.context.wrap_socket(
-                        client, server_side=True, do_handshake_on_connect=False
-                    )
+                client = self.context.wrap_socket(
+                    client, server_side=True, do_handshake_on_connect=False
+                )
                 with self.lock:
                     is_full = len(self.connections) >= MAX_CONNECTIONS
                 if is_full and not self._drop_oldest():
@@ -159,19 +158,17 @@ def listen_at(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-def request_worker_port(address: Address, folder: Path | None, avoid: Collection[int] = ()) -> int:
+def request_worker_port(address: Address, folder: Path, avoid: Collection[int] = ()) -> int:
     """Ask a worker for its port, other than the ports in `avoid`. The controller's side."""
     try:
         with socket.create_connection((address.ip, address.first), CONNECT_TIMEOUT) as plain:
-            if folder is None:
-                return _request(plain, avoid)
             context = _tls_context(ssl.PROTOCOL_TLS_CLIENT, folder)
             with context.wrap_socket(plain, server_hostname=address.ip) as secured:
                 return _request(secured, avoid)
     except ssl.SSLCertVerificationError as error:
         raise HostError(
             f"The worker at {address} is not trusted: {error.verify_message.rstrip('.')}. Its "
-            f"certificate must name {address.host} and be signed by {folder and folder / CA}."
+            f"certificate must name {address.host} and be signed by {folder / CA}."
         ) from None
     except ssl.SSLError as error:
         raise HostError(

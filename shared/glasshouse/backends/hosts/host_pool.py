@@ -7,15 +7,10 @@ it to track which hosts are connected and to reconnect a lost one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
-from glasshouse.backends.hosts.security import (
-    PLAIN_TCP_WARNING,
-    require_certificate_dir,
-    tls_environment,
-)
+from glasshouse.backends.hosts.security import require_certificate_dir, tls_environment
 from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.config import HostsConfig
 from glasshouse.errors import ConfigError, HostError
@@ -32,8 +27,6 @@ class HostProvider(Protocol):
     """Where hosts come from."""
 
     names: tuple[str, ...]
-    controller_ip: str
-    """The address at which the hosts reach this machine; empty if it is not known."""
 
     def attach(self, name: str) -> HostMesh:
         """Return the host as a mesh; raise `HostError` if it cannot be reached."""
@@ -100,17 +93,15 @@ class HostPool:
         self.close()
 
 
-def open_hosts(config: HostsConfig, warn: Callable[[str], None] | None = None) -> HostPool:
+def open_hosts(config: HostsConfig) -> HostPool:
     """Attach all hosts that the section `hosts` of a config names.
 
     Monarch reads its settings and chooses its transport once: open hosts before spawning actors.
     """
     validate_hosts_config(config)
-    if config.kind in ("addresses", "slurm", "kubernetes") and config.security == "plain":
-        (warn or _warn_on_stderr)(PLAIN_TCP_WARNING)
     if config.kind != "local":
         settings = {"HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT": f"{config.attach_timeout}s"}
-        if config.kind == "addresses" and config.security == "tls":
+        if config.kind == "addresses":
             settings |= tls_environment(require_certificate_dir(config.certificates))
         configure_monarch(several_hosts=True, extra=settings)
     import monarch.actor
@@ -127,15 +118,7 @@ def validate_hosts_config(config: HostsConfig) -> None:
         from glasshouse.backends.hosts.worker_provider import validate_addresses
 
         validate_addresses(config)
-        if config.security == "tls":
-            require_certificate_dir(config.certificates)
-    elif config.kind in ("slurm", "kubernetes") and config.security != "plain":
-        raise ConfigError(
-            f"hosts.kind={config.kind} uses Monarch's own jobs, which speak plain TCP: anyone who "
-            "reaches a port can run code. Either start workers with certificates "
-            f"(docs/examples/{config.kind}-tls.*) and set hosts.kind=addresses, or, on a network that "
-            "only you can reach, set hosts.security=plain."
-        )
+        require_certificate_dir(config.certificates)
 
 
 def _make_provider(config: HostsConfig) -> HostProvider:
@@ -147,19 +130,6 @@ def _make_provider(config: HostsConfig) -> HostProvider:
         from glasshouse.backends.hosts.local_providers import LocalHostProvider
 
         return LocalHostProvider()
-    if config.kind == "processes":
-        from glasshouse.backends.hosts.local_providers import ProcessHostProvider
+    from glasshouse.backends.hosts.local_providers import ProcessHostProvider
 
-        return ProcessHostProvider(config.count)
-    from glasshouse.backends.hosts.schedulers import (
-        SchedulerProvider,
-        make_kubernetes_job,
-        make_slurm_job,
-    )
-
-    make_job = make_slurm_job if config.kind == "slurm" else make_kubernetes_job
-    return SchedulerProvider(make_job(config), config)
-
-
-def _warn_on_stderr(text: str) -> None:
-    print(f"Warning: {text}", file=sys.stderr)
+    return ProcessHostProvider(config.count)

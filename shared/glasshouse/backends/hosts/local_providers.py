@@ -16,7 +16,6 @@ class LocalHostProvider:
     """This machine. Its actors end with the process meshes that hold them."""
 
     names: tuple[str, ...] = ("local",)
-    controller_ip = ""
 
     def attach(self, name: str) -> HostMesh:
         with monarch_sockets_in_own_directory():
@@ -37,8 +36,6 @@ class ProcessHostProvider:
 
     Each is a separate job, so that one can be killed and restarted.
     """
-
-    controller_ip = "127.0.0.1"
 
     def __init__(self, count: int) -> None:
         self.names = tuple(f"host{i}" for i in range(count))

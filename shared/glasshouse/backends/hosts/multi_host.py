@@ -1,8 +1,7 @@
 """The Monarch backend with its generators on several hosts.
 
 Generator n runs on host n modulo the number of hosts. When a host is lost, its generators wait for
-it while those of the other hosts do the work. The learner runs on the controller's machine; with
-`hosts.learners` it has ranks on every host too, and losing one of these ends the run.
+it while those of the other hosts do the work. The learner runs on the controller's machine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 from glasshouse.backends.base import EventSink
 from glasshouse.backends.hosts.host_pool import HostPool, open_hosts
-from glasshouse.backends.hosts.security import COLLECTIVES_WARNING
 from glasshouse.backends.monarch.backend import MonarchBackend
 from glasshouse.backends.monarch.runtime import Host, ProcessDied
 from glasshouse.config import Config
@@ -35,12 +33,8 @@ class HostAssignment:
         hosts: HostPool,
         reconnect_timeout: float,
         event: EventSink,
-        *,
-        has_ranks: bool = False,
     ) -> None:
-        """`has_ranks`: the hosts have ranks of the learner, so that losing one ends the run."""
         self.hosts, self.reconnect_timeout, self.event = hosts, reconnect_timeout, event
-        self.has_ranks = has_ranks
         self.lock = threading.Lock()
         self.stopping = threading.Event()
         self.meshes: dict[int, Any] = {}
@@ -83,12 +77,6 @@ class HostAssignment:
         """
         if number in self.meshes and self.hosts.meshes.get(name) is self.meshes[number]:
             self.hosts.mark_lost(name)
-            if self.has_ranks:
-                raise RunError(
-                    f"Host {name}, or generator {number} on it, is lost, and with the host its ranks of "
-                    "the learner (hosts.learners). Run the same command again to resume from the last "
-                    "checkpoint."
-                )
             self.event(
                 "host",
                 host=name,
@@ -111,29 +99,16 @@ class HostAssignment:
 
 
 class MultiHostBackend(MonarchBackend):
-    """The Monarch backend with its generators, and the ranks of `hosts.learners`, on the hosts of the
-    section `hosts`."""
+    """The Monarch backend with its generators on the hosts of the section `hosts`."""
 
     def __init__(self, policy: Policy, config: Config, event: EventSink) -> None:
-        def warn(text: str) -> None:
-            event("warning", text=text)
-
         def queue_event(kind: str, **details: Any) -> None:
             self._queue_event(kind, **details)
 
-        self.hosts = open_hosts(config.hosts, warn)  # before any other use of Monarch
-        self.assignment = HostAssignment(
-            self.hosts, config.hosts.reconnect_timeout, queue_event,
-            has_ranks=config.hosts.learners > 0,
-        )  # fmt: skip
-        learner_hosts: list[Host] = []
-        if config.hosts.learners:
-            warn(COLLECTIVES_WARNING)
-            meshes = self.hosts.meshes.items()
-            learner_hosts = [Host(mesh, name, is_local=False) for name, mesh in meshes]
-        own_ip = self.hosts.provider.controller_ip
+        self.hosts = open_hosts(config.hosts)  # before any other use of Monarch
+        self.assignment = HostAssignment(self.hosts, config.hosts.reconnect_timeout, queue_event)
         try:
-            super().__init__(policy, config, event, self.assignment, learner_hosts, own_ip)
+            super().__init__(policy, config, event, self.assignment)
         except BaseException:
             self.hosts.close()
             raise

@@ -11,15 +11,6 @@ from pathlib import Path
 from glasshouse.errors import ConfigError, HostError
 
 CA, CERTIFICATE, KEY, NAME = "ca.pem", "host.pem", "host.key", "name"
-PLAIN_TCP_WARNING = (
-    "hosts.security is plain: connections are neither encrypted nor authenticated. "
-    "Anyone who reaches a port of this run can run code on its hosts."
-)
-
-COLLECTIVES_WARNING = (
-    "hosts.learners: the learner's ranks exchange weights and gradients over connections that are "
-    "neither encrypted nor authenticated. Anyone who reaches their ports can run code on the hosts."
-)
 
 
 def tls_environment(folder: Path) -> dict[str, str]:
@@ -54,7 +45,6 @@ def require_certificate_dir(certificates: str) -> Path:
     if not certificates:
         raise ConfigError(
             "hosts.certificates is empty, but runs on several hosts use TLS. Set it to this host's "
-            "folder (`glasshouse hosts certificates` creates them) or, on a network that only you can "
-            "reach, set hosts.security=plain."
+            "folder (`glasshouse hosts certificates` creates them)."
         )
     return Path(certificates)

@@ -29,7 +29,7 @@ from glasshouse.backends.hosts.discovery import (
     listen_at,
     validate_certificate_dir,
 )
-from glasshouse.backends.hosts.security import PLAIN_TCP_WARNING, tls_environment
+from glasshouse.backends.hosts.security import tls_environment
 from glasshouse.backends.monarch_settings import configure_monarch
 from glasshouse.backends.monarch_sockets import clear_socket_directory, socket_environment
 from glasshouse.errors import ConfigError, HostError
@@ -52,7 +52,7 @@ class StopRequested(BaseException):
 
 def run_worker(
     address: Address,
-    certificates: Path | None,
+    certificates: Path,
     say: Callable[[str], None] = print,
     *,
     listen_any: bool = False,
@@ -62,23 +62,11 @@ def run_worker(
     An address with a single port has no discovery: the worker cannot be reattached once lost.
     `listen_any` allows an address that the certificate does not name, 0.0.0.0 for example.
     """
-    if (address.scheme == "tls") != (certificates is not None):
-        raise ConfigError(
-            f"{address} needs this host's certificates: --certificates DIR."
-            if address.scheme == "tls"
-            else f"{address} is plain TCP, which uses no --certificates; write tls:// instead."
-        )
-    if certificates is not None:
-        environment = tls_environment(certificates)
-        validate_certificate_dir(certificates)
-        if not listen_any:
-            validate_listen_address(address, certificates)
-        configure_monarch(several_hosts=True, extra=environment)
-    else:
-        if not listen_any:
-            validate_listen_address(address, None)
-        configure_monarch(several_hosts=True)
-        say(f"Warning: {PLAIN_TCP_WARNING}")
+    environment = tls_environment(certificates)
+    validate_certificate_dir(certificates)
+    if not listen_any:
+        validate_listen_address(address, certificates)
+    configure_monarch(several_hosts=True, extra=environment)
     discovery = None
     if len(address.ports) > 1:
         discovery = DiscoveryServer(address.ip, address.first, certificates)
@@ -103,15 +91,13 @@ def run_worker(
     return 0
 
 
-def validate_listen_address(address: Address, certificates: Path | None) -> None:
+def validate_listen_address(address: Address, certificates: Path) -> None:
     """Refuse an address that stands for all addresses, or that the certificate does not name."""
     if is_any_address(address.ip):
         raise ConfigError(
             f"--address {address} would listen on every network of this machine. Write the address by "
             "which the other machines reach it, or add --listen-any to allow this."
         )
-    if certificates is None:
-        return
     from glasshouse.backends.hosts.certificates import read_certificate_hosts
 
     hosts = read_certificate_hosts(certificates)

@@ -1,4 +1,4 @@
-"""Hosts on which `glasshouse hosts worker` already runs: attach to them over TLS or plain TCP."""
+"""Hosts on which `glasshouse hosts worker` already runs: attach to them over TLS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glasshouse.backends.hosts.address import SCHEMES, Address
+from glasshouse.backends.hosts.address import Address
 from glasshouse.backends.hosts.discovery import request_worker_port, validate_certificate_dir
 from glasshouse.backends.hosts.host_pool import STOP_TIMEOUT
 from glasshouse.backends.hosts.security import read_certificate_name, require_certificate_dir
@@ -26,17 +26,13 @@ class WorkerProvider:
 
         self.addresses = {a.host: a for a in map(Address.parse, config.addresses)}
         self.names = tuple(self.addresses)
-        self.folder = (
-            require_certificate_dir(config.certificates) if config.security == "tls" else None
-        )
+        self.folder = require_certificate_dir(config.certificates)
         self.timeout = config.attach_timeout
         self.used_ports: dict[str, list[int]] = {name: [] for name in self.names}
         """The ports at which each worker was attached, the latest last."""
-        if self.folder is not None:
-            validate_certificate_dir(self.folder)
+        validate_certificate_dir(self.folder)
         first = next(iter(self.addresses.values()))
         own = config.controller_address or choose_controller_address(first, self.folder)
-        self.controller_ip = Address.parse(own).ip
         enable_transport(own)
 
     def attach(self, name: str) -> HostMesh:
@@ -94,25 +90,25 @@ def monarch_address(address: Address) -> str:
     return f"{ProcId(Uid.instance_from_value(address.identity(), 'service'))}@{address}"
 
 
-def choose_controller_address(worker: Address, folder: Path | None) -> str:
+def choose_controller_address(worker: Address, folder: Path) -> str:
     """Choose an address of this machine that the worker can reach, at a free port.
 
-    With TLS it is the address in this host's certificate, because the worker verifies it.
+    It is the address in this host's certificate, because the worker verifies it.
     """
     try:
-        ip = (read_certificate_name(folder) if folder else "") or own_ip(worker.ip, worker.first)
+        ip = read_certificate_name(folder) or own_ip(worker.ip, worker.first)
         port = free_port(ip)
     except OSError as error:
         raise HostError(
             f"No address of this machine is known that the worker {worker} could reach: {error}. "
-            f"Check {folder or worker.host}, or set hosts.controller_address."
+            f"Check {folder}, or set hosts.controller_address."
         ) from None
     host = f"[{ip}]" if ":" in ip else ip
-    return f"{worker.scheme}://{host}:{port}"
+    return f"tls://{host}:{port}"
 
 
 def validate_addresses(config: HostsConfig) -> None:
-    """Check that there are addresses, each host once, with the scheme of `hosts.security`."""
+    """Check that there are addresses, each host once."""
     addresses = [Address.parse(text) for text in config.addresses]
     if not addresses:
         raise ConfigError(
@@ -124,15 +120,4 @@ def validate_addresses(config: HostsConfig) -> None:
     if repeated:
         raise ConfigError(f"hosts.addresses names {', '.join(repeated)} more than once.")
     if config.controller_address:
-        addresses.append(Address.parse(config.controller_address))
-    scheme = SCHEMES[config.security]
-    for address in addresses:
-        if address.scheme != scheme:
-            raise ConfigError(
-                f"{address} does not match hosts.security={config.security}, which needs {scheme}://."
-                + (
-                    " To use plain TCP, set hosts.security=plain."
-                    if address.scheme == "tcp"
-                    else ""
-                )
-            )
+        Address.parse(config.controller_address)

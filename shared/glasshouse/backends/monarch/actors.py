@@ -7,10 +7,9 @@ An error of the user is returned as a value (`RemoteUserError`), because the pro
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from monarch.actor import Actor, current_rank, endpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
 from glasshouse.backends.monarch import parallel_learner, serialization
-from glasshouse.backends.monarch.process_group import Rendezvous, join_process_group
+from glasshouse.backends.monarch.process_group import join_process_group
 from glasshouse.backends.monarch.shared_weights import (
     SharedWeights,
     checksum_tensors,
@@ -27,15 +26,12 @@ from glasshouse.backends.monarch.shared_weights import (
 )
 from glasshouse.backends.torch_setup import configure_torch
 from glasshouse.config import Config, import_modules
-from glasshouse.errors import GlasshouseError, HostError, RunError
+from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.generate import ENGINES, Generator, SamplingParams, make_generator
 from glasshouse.learn import Learner, LearnerState, sharded
 from glasshouse.models import Policy, load_configured_policy
 from glasshouse.models.configured import choose_device, read_size
 from glasshouse.types import Request
-
-TOKEN_FILE = "token"
-"""The file by which a rank recognizes a folder of the controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +43,9 @@ class ActorSetup:
     """The file of shared weights on the actor's host."""
     version: int
     index: int = 0
-    """The number of the process among those of its role and host; decides its GPU."""
-    first_rank: int = 0
-    """The rank of the first learner of its host."""
-    rendezvous: Rendezvous = field(default_factory=Rendezvous)
-    """Where several learners find each other."""
+    """The number of the process among those of its role; decides its GPU."""
+    rendezvous: str = ""
+    """The file through which several learners find each other."""
 
     def load_policy(self, role: str) -> tuple[Policy, SharedWeights]:
         """Load the same model as the controller, on the device of this role, and map the shared weights."""
@@ -133,8 +127,8 @@ class LearnerActor(Actor):
 
     @endpoint
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
-        setup = replace(setup, index=current_rank().rank)
-        self.rank, world_size = setup.first_rank + setup.index, setup.config.learner_processes
+        self.rank, world_size = current_rank().rank, setup.config.monarch.learners
+        setup = replace(setup, index=self.rank)
         try:
             if setup.config.learn.sharding == "fsdp":
                 self._open_sharded(setup, world_size)
@@ -160,12 +154,11 @@ class LearnerActor(Actor):
         )
         configure_torch(config.threads)
         policy = load_configured_policy(config, training=True, role="controller")
-        if self.rank == 0:  # it gathers and publishes the weights; other hosts do not have the file
+        if self.rank == 0:  # it gathers and publishes the weights
             self.weights = SharedWeights.open(setup.weights_path, count_trainable(policy))
         if device.type == "cuda":
             torch.cuda.set_device(device)
         join_process_group(setup.rendezvous, self.rank, world_size, group)
-        sharded.check_ranks_agree(sharded.describe_rank(config, policy))
         self.learner = sharded.ShardedLearner.on_device(policy, config, device)
 
     def _write_weights(self) -> None:
@@ -215,24 +208,6 @@ class LearnerActor(Actor):
     def publish(self) -> None:
         """Write the weights to the shared file. No other rank may be reading them."""
         self._write_weights()
-
-    @endpoint
-    def check_folder(self, folder: str, token: str) -> serialization.RemoteUserError | None:
-        """Check that this rank sees a folder of the controller and can write to it."""
-        try:
-            if (Path(folder) / TOKEN_FILE).read_text() == token:
-                (Path(folder) / f"rank-{self.rank}").write_text(token)
-                return None
-            reason = "another file has its name"
-        except OSError as error:
-            reason = str(error)
-        return serialization.RemoteUserError.from_error(
-            HostError(
-                f"Rank {self.rank} of the learner, on {platform.node()}, cannot use the checkpoint folder "
-                f"{Path(folder).parent} ({reason}). With hosts.learners each rank writes a part of each "
-                "checkpoint: set out=… to a directory that all hosts share, at the same path."
-            )
-        )
 
     @endpoint
     def save_shards(self, folder: str) -> serialization.RemoteUserError | None:

@@ -9,8 +9,6 @@ controller (training loop)   data, rewards, rollout log; owns the file of shared
 from __future__ import annotations
 
 import atexit
-import secrets
-import tempfile
 import threading
 import time
 from collections import deque
@@ -20,7 +18,7 @@ from typing import Any
 
 from glasshouse.backends.base import Chunk, EventSink
 from glasshouse.backends.monarch import runtime, serialization
-from glasshouse.backends.monarch.actors import TOKEN_FILE, ActorSetup, GeneratorActor
+from glasshouse.backends.monarch.actors import ActorSetup, GeneratorActor
 from glasshouse.backends.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.backends.monarch.learners import LearnerProcesses
 from glasshouse.backends.monarch.runtime import SPAWN_TIMEOUT, ActorProcesses, Host, ProcessDied
@@ -41,7 +39,6 @@ from glasshouse.errors import RunError
 from glasshouse.generate import SamplingParams
 from glasshouse.learn import LearnerState, TrainingSample
 from glasshouse.models import Policy
-from glasshouse.store.checkpoints import WRITING
 
 
 class MonarchBackend:
@@ -56,11 +53,8 @@ class MonarchBackend:
         config: Config,
         event: EventSink = lambda kind, **details: None,
         assign_host: Callable[[int], Host] | None = None,
-        learner_hosts: Sequence[Host] = (),
-        controller_ip: str = "",
     ) -> None:
-        """`assign_host`: the host of generator n; called again each time it is respawned. `learner_hosts`: the
-        other hosts that have ranks of the learner; they reach this machine at `controller_ip`."""
+        """`assign_host`: the host of generator n; called again each time it is respawned."""
         controller = runtime.local_host()
         self.policy, self.config, self.event = policy, config, event
         self.assign_host = assign_host or (lambda number: controller)
@@ -75,9 +69,8 @@ class MonarchBackend:
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
         self.learners = LearnerProcesses(
-            [controller, *learner_hosts], config, self.weights.path, 0, lambda: self.queue.closed,
-            controller_ip,
-        )  # fmt: skip
+            controller, config, self.weights.path, 0, lambda: self.queue.closed
+        )
         context = SupervisorContext(
             queue=self.queue, policy=policy, config=config.monarch, spawn=self._spawn,
             open=self._open, checksum=self.weights.checksum, queue_event=self._queue_event,
@@ -127,16 +120,6 @@ class MonarchBackend:
         self._publish(state.version, 0.0)
         for supervisor in self.supervisors:  # a generator may hold other weights of that version
             supervisor.reload, supervisor.verified_version = True, None
-
-    def check_checkpoint_folder(self, path: Path) -> None:
-        if not self.config.hosts.learners:
-            return
-        path.mkdir(exist_ok=True)
-        # a suffix that the next start removes if this process is killed
-        with tempfile.TemporaryDirectory(dir=path.resolve(), suffix=WRITING) as folder:
-            token = secrets.token_hex(16)
-            (Path(folder) / TOKEN_FILE).write_text(token)
-            self.learners.call("check_folder", folder, token)
 
     def close(self) -> None:
         if self.queue.closed:

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,15 @@ class ActorProcesses:
         Raises `ProcessDied` as soon as a process has ended or, with a timeout, takes too long. `key` is the config
         key of the timeout, for the message.
         """
-        ((_, answers),) = wait_for_each([self], [future], timeout, key)
-        return answers
+        deadline = time.monotonic() + timeout if timeout else float("inf")
+        while True:
+            answers = self.poll(future)
+            if answers is not None:
+                return answers
+            if time.monotonic() > deadline:
+                raise ProcessTimeout(
+                    f"it did not answer within {timeout:g} s" + (f" ({key})" if key else "")
+                )
 
     def poll(self, future: Any) -> list[Any] | None:
         """Return the answers, or None if they are not there after a moment; raise `ProcessDied`."""
@@ -188,31 +195,6 @@ class ActorProcesses:
                 self.mesh.stop().get(timeout=5)
         self.pidfds, self.reported_dead = [], True
         self.log.close()
-
-
-def wait_for_each(
-    meshes: Sequence[ActorProcesses], futures: Sequence[Any], timeout: float = 0.0, key: str = ""
-) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the number of each mesh with the answers of its processes, as they arrive.
-
-    Raises as `ActorProcesses.wait` does, for any of the meshes; the text names it if there are several.
-    """
-    deadline = time.monotonic() + timeout if timeout else float("inf")
-    pending = dict(enumerate(futures))
-    while pending:
-        for number, future in list(pending.items()):
-            mesh = meshes[number]
-            try:
-                answers = mesh.poll(future)
-            except ProcessDied as error:
-                raise error if len(meshes) == 1 else ProcessDied(f"{mesh.name}: {error}") from None
-            if answers is not None:
-                del pending[number]
-                yield number, answers
-            elif time.monotonic() > deadline:
-                raise ProcessTimeout(
-                    f"it did not answer within {timeout:g} s" + (f" ({key})" if key else "")
-                )
 
 
 def process_environment(threads: int) -> dict[str, str]:
