@@ -3,9 +3,8 @@
 import re
 
 import pytest
-import yaml
 
-from glasshouse.config import Config, Section, describe_keys, load_config, to_yaml
+from glasshouse.config import Config, Section, describe_keys, load_config, parse_yaml, to_yaml
 from glasshouse.errors import ConfigError, GlasshouseError
 from glasshouse.types import Style
 
@@ -124,7 +123,9 @@ def test_unknown_override_names_the_command_line(write_config):
         ("steps: many", "steps", "'many'"),
         ("steps: 2.5", "steps", "2.5"),
         ("steps: -1", "steps", "-1"),
-        ("steps: yes", "steps", "True"),
+        ("steps: yes", "steps", "'yes'"),
+        ("steps: true", "steps", "True"),
+        ("steps: 1:30", "steps", "'1:30'"),
         ("seed: null", "seed", "None"),
         ("learn: {learning_rate: fast}", "learn.learning_rate", "'fast'"),
         ("learn: {learning_rate: 0}", "learn.learning_rate", "0"),
@@ -198,7 +199,7 @@ def test_config_round_trips_through_yaml(write_config):
 
 
 def test_yaml_has_every_key_in_schema_order():
-    content = yaml.safe_load(to_yaml(Config()))
+    content = parse_yaml(to_yaml(Config()))
     assert list(content) == list(Config.model_fields)
     for key, *_ in describe_keys():
         value = content

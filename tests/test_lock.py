@@ -7,13 +7,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tools.lock import CONSTRAINTS, HEADER, LOCK, format_constraints, format_lock
 from tools.torch_build import choose_build, is_reachable, read_pin
 
 import glasshouse
+from glasshouse.config import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SEPARATE = {"docs", "gemma3", "mlflow", "trackio", "wandb"}
@@ -74,7 +74,7 @@ def test_licence_and_version_are_in_one_place() -> None:
     assert (ROOT / "shared" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
     assert glasshouse.__version__ == project["version"]
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    citation = parse_yaml((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from transformers import GPT2Config, Qwen3Config
 
 from glasshouse.cli import main
-from glasshouse.config import Config, load_config
+from glasshouse.config import Config, load_config, parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.plan.accelerators import CONTEXT_BYTES, USABLE, parse_accelerator
 from glasshouse.plan.layout import Layout, suggest_layout
@@ -65,7 +64,7 @@ def test_layout_uses_adapters_only_if_all_weights_do_not_fit(bare_folder: Path) 
     layout = suggest_layout(model, config, large, prompts)
     assert layout.fits
     assert layout.changes["learn.lora_rank"] == 0
-    assert Config.model_validate(yaml.safe_load(layout.lines()))
+    assert Config.model_validate(parse_yaml(layout.lines()))
     assert not suggest_layout(
         model, config, parse_accelerator("1x1GB"), prompts
     ).fits  # the context
@@ -96,7 +95,7 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         assert layout.config.learn.lora_rank == 0
         monarch = layout.config.monarch
         assert (monarch.learners, monarch.generators) == (learners, generators)
-        assert Config.model_validate(yaml.safe_load(layout.lines()))
+        assert Config.model_validate(parse_yaml(layout.lines()))
     other = TracedModel.of(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=400))
     assert suggest(8, 1.2, other).config.learn.sharding == "none"  # cannot be sharded
     config = load_config([], [*SMALL, "backend=monarch", "learn.sharding=fsdp"])

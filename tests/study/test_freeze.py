@@ -6,11 +6,11 @@ import datetime
 from pathlib import Path
 
 import pytest
-import yaml
 from rich.console import Console
 from tests.study.synthetic_study import TREE, make_table
 
 from glasshouse.cli import main
+from glasshouse.config import dump_yaml, parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.report.study_output import publish_study, report_study
 from glasshouse.study.freeze import describe_registration, freeze_study, list_amendments
@@ -140,7 +140,7 @@ def test_a_frozen_study_is_not_run_with_seeds_that_another_study_has_used_since(
     ],
 )
 def test_seeds_are_a_number_a_range_or_a_list(seeds: object, expected: object) -> None:
-    tree = {**yaml.safe_load(STUDY), "seeds": seeds}
+    tree = {**parse_yaml(STUDY), "seeds": seeds}
     if expected is None:
         with pytest.raises(ConfigError, match="seeds"):
             parse_study(tree, "s")
@@ -149,7 +149,7 @@ def test_seeds_are_a_number_a_range_or_a_list(seeds: object, expected: object) -
 
 
 def test_each_of_four_bases_needs_two_seeds() -> None:
-    tree = {**yaml.safe_load(STUDY), "bases": ["a", "b", "c", "d"]}
+    tree = {**parse_yaml(STUDY), "bases": ["a", "b", "c", "d"]}
     check_seeds_per_base(parse_study({**tree, "seeds": {"first": 101, "count": 8}}, "s"))
     with pytest.raises(ConfigError, match=r"two seeds.*a 1"):
         check_seeds_per_base(parse_study({**tree, "seeds": [0, 1, 2, 3, 5, 6, 7]}, "s"))
@@ -157,7 +157,7 @@ def test_each_of_four_bases_needs_two_seeds() -> None:
 
 def test_amendments_are_in_the_report_the_readme_and_the_printed_table(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
-    file.write_text(yaml.safe_dump({**TREE, "config": {**TREE["config"], "steps": 30}}))
+    file.write_text(dump_yaml({**TREE, "config": {**TREE["config"], "steps": 30}}))
     freeze_study(file, DAY)
     study = load_study(file, ["steps=40"])
     console = Console(record=True, width=150)

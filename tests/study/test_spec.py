@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
+from glasshouse.config import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.evaluation.setup import draw_held_out
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
@@ -82,7 +82,7 @@ def test_command_line_overrides_apply_before_the_arms(file: Path) -> None:
 
 def test_a_dumped_study_loads_as_the_same_study(file: Path) -> None:
     study = load_study(file, ["steps=2"])
-    loaded = parse_study(yaml.safe_load(dump_study(study)), "dumped")
+    loaded = parse_study(parse_yaml(dump_study(study)), "dumped")
     assert loaded == study
     assert not study.run_differences(loaded)
 
@@ -102,7 +102,7 @@ def test_a_subset_keeps_the_questions_that_it_can_answer(file: Path) -> None:
 
 def test_differences_between_runs_are_named_and_more_arms_or_seeds_are_none(file: Path) -> None:
     study = load_study(file)
-    tree = yaml.safe_load(dump_study(study))
+    tree = parse_yaml(dump_study(study))
     tree["arms"]["more"] = {"learn.learning_rate": 0.1}
     tree |= {"seeds": 9, "title": "Other", "questions": []}
     assert study.run_differences(parse_study(tree, "")) == []
@@ -172,7 +172,7 @@ def test_a_wrong_override_is_an_error_that_names_the_key(
 
 
 def test_a_question_about_two_measures_takes_no_other_arm() -> None:
-    tree = yaml.safe_load(STUDY)
+    tree = parse_yaml(STUDY)
     question = {"ask": "?", "measure": "a", "against_measure": "b", "arm": "kl", "expect": "rises"}
     study = parse_study({**tree, "questions": [question]}, "s")
     assert study.subset(["kl"]).questions[0].against_measure == "b"

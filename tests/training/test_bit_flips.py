@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from proofs.bit_flips import call, cut_short, flip_bit, list_files
 from proofs.resume import Result, list_differences
 from proofs.run_commands import COMMANDS
@@ -19,6 +18,7 @@ from tests.training.short_runs import SharedRuns, resume
 
 from glasshouse.checksums import add_check, compute_checksum, format_checksums, parse_checked
 from glasshouse.cli import main
+from glasshouse.config import parse_yaml
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.models import load_policy
 from glasshouse.store import RolloutReader, checkpoints
@@ -133,7 +133,7 @@ def test_changed_configuration_without_a_checkpoint_is_refused(shared_runs, tmp_
 def test_changed_free_key_is_kept_after_a_resume(killed_at_5: Path) -> None:
     """The checksum, not the checkpoint, decides: the run wrote the new value itself."""
     assert main(["resume", str(killed_at_5), "--quiet", "checkpoints.every=3"]) == 0
-    assert yaml.safe_load((killed_at_5 / "config.yaml").read_text())["checkpoints"]["every"] == 3
+    assert parse_yaml((killed_at_5 / "config.yaml").read_text())["checkpoints"]["every"] == 3
     assert verify_run(killed_at_5).is_sound
 
 

@@ -3,7 +3,7 @@
 schema.py       the sections and keys, each with its description
 loading.py      builds a `Config` from files and overrides; errors name the key and suggest the nearest
 imports.py      imports the modules of the key `imports`
-yaml_parser.py  YAML with limits: no aliases, repeated keys, deep nesting or huge integers
+yaml_files.py   reads and writes YAML 1.2, with limits: no aliases, repeated keys or deep nesting
 rendering.py    a `Config` as YAML, as dotted keys, as a diff; the description of every key
 """
 
@@ -14,10 +14,9 @@ from glasshouse.config.loading import (
     load_config,
     merge_layers,
     override_config,
-    read_yaml_file,
     resolve_layers,
 )
-from glasshouse.config.rendering import describe_keys, diff_configs, flatten, flatten_keys, to_yaml
+from glasshouse.config.rendering import describe_keys, diff_configs, flatten, to_yaml
 from glasshouse.config.schema import (
     ChatConfig,
     CheckpointConfig,
@@ -35,6 +34,7 @@ from glasshouse.config.schema import (
     Section,
     TaskConfig,
 )
+from glasshouse.config.yaml_files import dump_yaml, flatten_keys, parse_yaml, read_yaml_file
 
 __all__ = [
     "ChatConfig",
@@ -56,12 +56,14 @@ __all__ = [
     "TaskConfig",
     "describe_keys",
     "diff_configs",
+    "dump_yaml",
     "flatten",
     "flatten_keys",
     "import_modules",
     "load_config",
     "merge_layers",
     "override_config",
+    "parse_yaml",
     "read_yaml_file",
     "resolve_layers",
     "script_import",

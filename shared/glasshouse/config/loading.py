@@ -14,12 +14,13 @@ from pydantic import ValidationError
 
 from glasshouse.config.rendering import describe_keys
 from glasshouse.config.schema import FREE_FORM_SECTIONS, Config
-from glasshouse.config.yaml_parser import (
+from glasshouse.config.yaml_files import (
     MAX_CONFIG_BYTES,
     MAX_DEPTH,
+    SURROGATE,
     RefusedYAML,
-    has_surrogates,
     parse_yaml,
+    read_yaml_file,
 )
 from glasshouse.errors import ConfigError, plain_reason
 
@@ -92,45 +93,13 @@ def merge_layers(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[st
     return merged
 
 
-def read_yaml_file(file: Path) -> dict[str, Any]:
-    """Reads a YAML file whose top level is a mapping."""
-    try:
-        if not file.is_file() and file.exists():  # opening a FIFO would wait forever
-            what = "a folder" if file.is_dir() else "not a regular file"
-            raise ConfigError(f"The config file {file} is {what}. Name a YAML file.")
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_CONFIG_BYTES + 1)
-        if len(data) > MAX_CONFIG_BYTES:
-            raise ConfigError(
-                f"The config file {file} is larger than {MAX_CONFIG_BYTES:,} bytes. Is it a config file? "
-                "Put problems into a problem file (data.file, evaluate.file)."
-            )
-        content = parse_yaml(data.decode())
-    except FileNotFoundError:
-        raise ConfigError(f"The config file {file} does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The config file {file} could not be read: {error}.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        what = "" if isinstance(error, RefusedYAML) else " is not valid YAML"
-        raise ConfigError(f"{file}{line}{what}: {getattr(error, 'problem', error)}.") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{file} contains a {type(content).__name__}; write a mapping of keys to values."
-        )
-    return content
-
-
 def _parse_override(override: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(
             f'"{override}" is not an override; write key=value, for example learn.learning_rate=1e-4.'
         )
-    if has_surrogates(override):
+    if SURROGATE.search(override):
         raise ConfigError(f"The override {ascii(override)[:100]} is not valid Unicode.")
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f'the command line: "{key}" is longer than {MAX_CONFIG_BYTES:,} bytes.')
@@ -166,8 +135,8 @@ def _set_key(mapping: dict[str, Any], key: str, value: Any) -> None:
 def _merge_into(mapping: dict[str, Any], layer: Mapping[str, Any]) -> None:
     """Merges sections key by key and replaces everything else. A free-form section (task.options,
     reward.terms) is replaced as a whole: a mix of two would make no sense. A dotted name
-    (learn.kl_coef) sets that one key."""
-    for name, value in layer.items():
+    (learn.kl_coef) sets that one key, after the sections."""
+    for name, value in sorted(layer.items(), key=lambda item: "." in str(item[0])):
         if isinstance(name, str) and "." in name:
             _set_key(mapping, name, value)
         elif (

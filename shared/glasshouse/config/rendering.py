@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel
 
 from glasshouse.config.schema import Config, Section
-
-
-class PlainDumper(yaml.SafeDumper):
-    """Writes a repeated value twice: config files may not contain aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+from glasshouse.config.yaml_files import dump_yaml, flatten_keys
 
 
 def diff_configs(before: Config, after: Config) -> list[str]:
@@ -32,19 +25,9 @@ def flatten(config: Config) -> Iterator[tuple[str, Any]]:
     return ((key, value) for key, value in pairs if value != {})
 
 
-def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All (dotted key, value) pairs; an empty section is a pair with the value `{}`."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten_keys(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def to_yaml(config: Config) -> str:
     """The config as YAML, in the order of the schema."""
-    content = config.model_dump(mode="json")
-    return yaml.dump(content, Dumper=PlainDumper, sort_keys=False, allow_unicode=True)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def describe_keys() -> list[tuple[str, str, str, str]]:
@@ -58,7 +41,7 @@ def _describe_section(section: type[BaseModel], prefix: str) -> Iterator[tuple[s
         if isinstance(kind, type) and issubclass(kind, Section):
             yield from _describe_section(kind, f"{prefix}{name}.")
             continue
-        default = yaml.safe_dump(_to_plain(field.get_default()), default_flow_style=True)
+        default = dump_yaml(_to_plain(field.get_default()), flow=True)
         default = default.removesuffix("...\n").strip()
         yield (
             f"{prefix}{name}",

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from glasshouse.config import Config
+from glasshouse.config import Config, dump_yaml
 from glasshouse.models import llama
 from glasshouse.plan.accelerators import Accelerator
 from glasshouse.plan.memory import (
@@ -52,7 +50,7 @@ class Layout:
             for section in sections:
                 place = place.setdefault(section, {})
             place[last] = value
-        return str(yaml.safe_dump(nested, sort_keys=False))
+        return dump_yaml(nested)
 
 
 def suggest_layout(

@@ -13,10 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from glasshouse import config as configs
-from glasshouse.config.yaml_parser import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.store.atomic_files import write_text
 from glasshouse.study.frozen import Frozen, hash_content
@@ -50,11 +47,9 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
         sha256=hash_content(content),
         content=content,
     )
-    section = yaml.safe_dump(
-        {"frozen": frozen.model_dump(mode="json")}, sort_keys=False, allow_unicode=True, width=100
-    )
+    section = configs.dump_yaml({"frozen": frozen.model_dump(mode="json")}, width=100)
     text = f"{file.read_text().rstrip()}\n\n{COMMENT}\n{section}"
-    parsed = parse_study(parse_yaml(text), str(file))
+    parsed = parse_study(configs.parse_yaml(text), str(file))
     if parsed.frozen != frozen or list_amendments(parsed):
         raise ConfigError(f"{file} cannot be frozen: a section at its end would not be read back.")
     write_text(file, text)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from glasshouse import config as configs
@@ -346,7 +345,7 @@ def parse_study(tree: Mapping[str, Any], where: str) -> Study:
 
 def dump_study(study: Study) -> str:
     """The study as YAML, which `load_study` reads back."""
-    return yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return configs.dump_yaml(study.model_dump(mode="json"))
 
 
 def _refuse_reserved_keys(tree: Mapping[str, Any], where: str) -> None:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glasshouse.config import flatten_keys
 from glasshouse.statistics import mean_interval
-from glasshouse.view.run_config import config_value, flatten_config
+from glasshouse.view.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
     finite,
@@ -35,7 +36,7 @@ def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
     """Everything that the comparison shows."""
     left_out = len(readers) - MAX_RUNS
     readers = readers[:MAX_RUNS]
-    flat = [dict(flatten_config(reader.config)) for reader in readers]
+    flat = [dict(flatten_keys(reader.config)) for reader in readers]
     arms = group_by_arm(readers)
     by_arm: dict[str, list[Any]] = {}
     for reader, arm in zip(readers, arms, strict=True):
@@ -74,7 +75,7 @@ def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
     configs = [
         {
             key: value
-            for key, value in flatten_config(reader.config)
+            for key, value in flatten_keys(reader.config)
             if key.split(".")[0] not in IGNORED_SECTIONS
         }
         for reader in readers

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glasshouse.config import flatten_keys
 from glasshouse.measures.registry import HEADLINE_ACCURACY, MEASURES, headline_accuracy, lookup
 from glasshouse.view.checked_lines import Row
-from glasshouse.view.run_config import flatten_config
 
 HEADLINE_MEASURES = (
     "disclosure_rule.undetected_use",
@@ -62,7 +62,7 @@ def collect_measures(
     points: dict[str, list[dict[str, Any]]] = {}
     for evaluation in evaluations:
         organism = evaluation.get("organism")
-        flat = flatten_config(organism) if isinstance(organism, dict) else ()
+        flat = flatten_keys(organism) if isinstance(organism, dict) else ()
         for id, value in flat:
             if id != "rollouts" and (value is None or isinstance(value, int | float)):
                 point = {"value": finite(value), "low": None, "high": None}

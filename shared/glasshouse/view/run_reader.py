@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.checksums import parse_checked, read_regular_file
+from glasshouse.config import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.monitors import Monitor
 from glasshouse.store.checkpoints import read_newest_state
@@ -25,11 +26,7 @@ from glasshouse.store.verify import verify_curves, verify_manifest
 from glasshouse.text import shell_command
 from glasshouse.view.checked_lines import GrowingFile, Row, read_sample
 from glasshouse.view.discovery import RunLocation
-from glasshouse.view.run_config import (
-    config_value,
-    flatten_config,
-    read_run_config,
-)
+from glasshouse.view.run_config import config_value, read_run_config
 from glasshouse.view.run_facts import describe_sessions, read_versions
 from glasshouse.view.run_measures import (
     HEADLINE_MEASURES,
@@ -204,7 +201,7 @@ class RunReader:
             "seconds_left": left,
             "version": self.version,
             "generation": self.metrics.generation,
-            "config": dict(flatten_config(self.config)),
+            "config": dict(flatten_keys(self.config)),
             "config_text": self.config_text,
             "metrics": metric_columns(self.metrics.rows, since),
             "accuracy": held_out_accuracy(evaluations),
