@@ -169,7 +169,7 @@ track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, kille
 parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a million generated texts, every property test with 2,000 examples (15 min)
 	@$(BIN)/python -m proofs.parser_speed
 	@$(BIN)/python -m proofs.parser_fuzz
-	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/answers tests/rewards tests/learn tests/generate $(ARGS)
+	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/tasks/answers tests/rollout tests/learn tests/generate $(ARGS)
 
 .PHONY: view-proof
 view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory over a day, accessibility (15 min)

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse import randomness
-from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.errors import GlasshouseError
-from glasshouse.generate import Generator, SamplingParams, TorchGenerator
-from glasshouse.generate.vllm import VllmGenerator
-from glasshouse.models import Policy, load_policy
-from glasshouse.types import Request
+from glasshouse.generate.engines import Generator
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.generate.vllm.engine import VllmGenerator
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.models.torch_setup import configure_torch
+from glasshouse.types import Request, SamplingParams
 
 GROUP = 8
 

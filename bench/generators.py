@@ -19,12 +19,11 @@ from pathlib import Path
 from workload import Workload
 
 from glasshouse import randomness
-from glasshouse.backends.base import Chunk
-from glasshouse.backends.monarch import MonarchBackend
-from glasshouse.evaluation.setup import fill_task_options
-from glasshouse.generate import SamplingParams
-from glasshouse.models import Policy, load_policy
-from glasshouse.tasks import make_task
+from glasshouse.distributed.monarch.backend import MonarchBackend
+from glasshouse.measurement.evaluation_setup import fill_task_options
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.rollout.sampler import Chunk
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.types import Request
 
 TARGET_RATIO = 1.8
@@ -63,7 +62,7 @@ def main() -> int:
         config = work.config(1, backend="monarch", monarch={"generators": generators})
         policy = load_policy(config.model)
         backends[generators] = MonarchBackend(policy, fill_task_options(config, policy))
-    sampling = SamplingParams.from_config(work.config(1).generate)
+    sampling = work.config(1).generate.sampling()
     seconds: dict[int, list[float]] = {1: [], 2: []}
     try:
         for round_number in range(options.rounds + 2):

@@ -19,14 +19,15 @@ from typing import Any
 from worker_process import Port, Reply
 from workload import Workload
 
-from glasshouse import randomness, track
-from glasshouse.store import RunDirectory
-from glasshouse.training import Trainer
+from glasshouse import randomness
+from glasshouse.runs.run_directory import RunDirectory
+from glasshouse.track.async_log import start_trackers
 from glasshouse.training.checkpointing import CheckpointManager
 from glasshouse.training.diagnostics import Diagnostics
 from glasshouse.training.interruption import Interruption
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.session import Session
+from glasshouse.training.trainer import Trainer
 from glasshouse.types import Request
 
 
@@ -68,7 +69,7 @@ class GlasshouseWorker:
         resources, trainer = ExitStack(), self.trainer
         directory = resources.enter_context(RunDirectory.open(path, self.config))
         trackers = resources.enter_context(
-            track.start_trackers((), directory.path, self.config, directory.log_event)
+            start_trackers((), directory.path, self.config, directory.log_event)
         )
         return BenchmarkSession(
             self.parts, directory, trainer.display, Interruption(trainer.display.stopping), trackers,

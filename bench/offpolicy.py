@@ -19,7 +19,7 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from glasshouse.store.run_directory import load_metrics
+from glasshouse.runs.run_directory import load_metrics
 
 STEPS_AHEAD = (0, 1, 2, 4)
 WARM_UP = 5

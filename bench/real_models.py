@@ -38,10 +38,10 @@ from rich.table import Table
 from worker_process import FOLDER, WorkerProcess
 from workload import STYLE, Workload
 
-from glasshouse import tasks
 from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.policy import load_tokenizer, locate_model
 from glasshouse.models.prompt_forward import count_common_tokens
+from glasshouse.tasks.catalogue import make_task
 
 OURS = "glasshouse_worker.py"
 LEARNING_RATE = 1e-6
@@ -138,7 +138,7 @@ def count_prompt_tokens(work: Workload) -> int:
     """Tokens of the prompts of a step, their common start once."""
     tokenizer = load_tokenizer(work.model)
     config = work.config(1)
-    task = tasks.make_task(config.task.name, config.task.options)
+    task = make_task(config.task.name, config.task.options)
     prompts = [
         tokenizer(render_prompt(tokenizer, task.messages(p, STYLE), work.model))["input_ids"]
         for p in work.problems(config).take(work.groups_per_step)

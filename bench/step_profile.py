@@ -17,15 +17,18 @@ from glasshouse_worker import GlasshouseWorker
 from workload import Workload
 
 from glasshouse import randomness
-from glasshouse.data import FreshProblems
-from glasshouse.generate import TorchGenerator, torch_engine
+from glasshouse.generate import torch_engine
 from glasshouse.generate.llama_decoder import BaseLlamaDecoder, LlamaDecoder
-from glasshouse.learn import Learner, learner
-from glasshouse.models import Policy
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.learn import learner
+from glasshouse.learn.learner import Learner
 from glasshouse.models.logprobs import CompletionBatch
+from glasshouse.models.policy import Policy
 from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.rollout import collector
-from glasshouse.store import RolloutLog, RunDirectory
+from glasshouse.runs.rollout_log import RolloutLog
+from glasshouse.runs.run_directory import RunDirectory
+from glasshouse.tasks.streams import FreshProblems
 from glasshouse.training import loop
 
 KL_ESTIMATE = "learner KL estimate"

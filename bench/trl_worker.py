@@ -22,9 +22,9 @@ from trl import GRPOConfig, GRPOTrainer
 from worker_process import Port, Reply
 from workload import STYLE, Workload
 
-from glasshouse import tasks
-from glasshouse.models import load_policy
-from glasshouse.rewards import grade
+from glasshouse.models.policy import load_policy
+from glasshouse.rollout.grading import grade
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.types import Problem
 
 MAX_STEPS = 400
@@ -71,7 +71,7 @@ class TRLWorker:
         self.work = work
         self.policy = policy = load_policy(work.model)
         config = work.config(1, policy)
-        task = tasks.make_task(config.task.name, config.task.options)
+        task = make_task(config.task.name, config.task.options)
         messages, rows = work.messages(task), list[dict[str, str]]()
         self.problems: dict[str, Problem] = {}
         for problem in work.problems(config).take(work.groups_per_step * MAX_STEPS):

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glasshouse import randomness, tasks
-from glasshouse.config import Config
-from glasshouse.data import FreshProblems, Split
-from glasshouse.evaluation.setup import fill_task_options
+from glasshouse import randomness
+from glasshouse.config.schema import Config
+from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import POCKET_FOLDER, Policy
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FreshProblems
 from glasshouse.types import Message, Problem, Style
 
 TASK, STYLE, LEARNING_RATE = "sum_digits", Style.COT, 3e-4
@@ -103,9 +106,9 @@ class Workload:
         return fill_task_options(config, policy) if policy else config
 
     def problems(self, config: Config) -> FreshProblems:
-        return FreshProblems(tasks.make_task(TASK, config.task.options), Split.TRAIN, self.seed)
+        return FreshProblems(make_task(TASK, config.task.options), Split.TRAIN, self.seed)
 
-    def messages(self, task: tasks.Task[Any]) -> Callable[[Problem, Style], list[Message]]:
+    def messages(self, task: Task[Any]) -> Callable[[Problem, Style], list[Message]]:
         """The function that builds the messages of a problem: the task's, or with solved examples."""
         task_messages = task.messages
         if not self.spec.examples:

@@ -16,15 +16,17 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.config import LearnConfig, load_config
-from glasshouse.evaluation.evaluate import evaluate_model
-from glasshouse.evaluation.monitor_run import monitor_run
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.learn import Learner, TrainingSample
-from glasshouse.models import Policy, load_policy
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import LearnConfig
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.measurement.evaluate import evaluate_model
+from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.training import Trainer
-from glasshouse.types import Request
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Request, SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")

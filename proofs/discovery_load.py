@@ -4,7 +4,7 @@
 
 Uses real sockets on loopback and a `DiscoveryServer` with certificates, but no Monarch worker; the
 supervisor's loop is the one of `glasshouse hosts worker`. CI runs a smaller version
-(tests/backends/test_discovery.py); the limit on the time is only checked here.
+(tests/distributed/test_discovery.py); the limit on the time is only checked here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from glasshouse.backends.hosts.address import Address
-from glasshouse.backends.hosts.certificates import create_certificates
-from glasshouse.backends.hosts.discovery import DiscoveryServer, request_worker_port
+from glasshouse.distributed.hosts.address import Address
+from glasshouse.distributed.hosts.certificates import create_certificates
+from glasshouse.distributed.hosts.discovery import DiscoveryServer, request_worker_port
 
 HALF_OPEN, TRICKLING, RIGHTFUL, LIMIT = 200, 20, 20, 2.0
 

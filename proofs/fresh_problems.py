@@ -2,7 +2,7 @@
 
     python -m proofs.fresh_problems [--count 1000000] [--tasks sum_digits …]
 
-`make data-million` runs it; CI runs it with 10,000 (tests/data/test_fresh_problems.py). The draws are
+`make data-million` runs it; CI runs it with 10,000 (tests/tasks/test_fresh_problems.py). The draws are
 stored as 64-bit hashes in a preallocated array, so any growth of memory is caused by the stream. If a
 task has fewer problems than the count, no problem may repeat within an epoch.
 """
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.data import FreshProblems, Split, assign_split
-from glasshouse.tasks import TASKS, make_task
+from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.tasks.streams import FreshProblems
 
 GYM = "gym.chain_sum"
 """A task that cannot be enumerated; a twentieth of the draws, because reasoning-gym is slow."""

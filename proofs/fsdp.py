@@ -33,14 +33,14 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from glasshouse.config import LearnConfig
-from glasshouse.learn import Learner, TrainingSample
+from glasshouse.config.schema import LearnConfig
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.sharded import ShardedLearner
-from glasshouse.models import load_policy
 from glasshouse.models.lora import add_adapters
-from glasshouse.models.policy import Policy
-from glasshouse.store import checkpoints
-from glasshouse.store.run_directory import load_metrics
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.runs import checkpoints
+from glasshouse.runs.run_directory import load_metrics
 from proofs.monarch_runs import MODEL
 from proofs.processes import child_pids, wait_for_exit, wait_until
 

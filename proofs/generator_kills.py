@@ -20,10 +20,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from glasshouse import config
-from glasshouse.backends.monarch.backend import MonarchBackend
-from glasshouse.training import Trainer
+from glasshouse.config.loading import load_config
+from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.training.display import Display
+from glasshouse.training.trainer import Trainer
 from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,10 +102,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="glasshouse-kills-") as folder:
         undisturbed, disturbed = Path(folder) / "undisturbed", Path(folder) / "disturbed"
         steps = args.kills + 1
-        Trainer(config.load_config([], overrides(undisturbed, steps))).train()
+        Trainer(load_config([], overrides(undisturbed, steps))).train()
         killer, started = GeneratorKiller(args.kills, args.seed), time.monotonic()
         options = [*overrides(disturbed, steps), "backend=monarch"]
-        trainer = Trainer(config.load_config([], options), killer)
+        trainer = Trainer(load_config([], options), killer)
         assert isinstance(trainer.backend, MonarchBackend)
         killer.backend = trainer.backend
         trainer.train()

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from glasshouse.measures import gmean
-from glasshouse.measures.gmean_instances import gmean2_of_split
+from glasshouse.measurement import gmean
+from glasshouse.measurement.gmean_instances import gmean2_of_split
 
 PROBLEMS_PER_TABLE = 2
 BATCH = 500

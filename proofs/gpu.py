@@ -35,14 +35,15 @@ from typing import Any
 
 import torch
 
-from glasshouse.config import Config, load_config
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import Config
 from glasshouse.errors import GlasshouseError
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.models.provenance import software_versions
-from glasshouse.plan.memory import TracedModel, estimate_memory
-from glasshouse.plan.prompts import read_model_config, sample_prompts
-from glasshouse.store.run_directory import load_metrics
-from glasshouse.training import Trainer
+from glasshouse.runs.run_directory import load_metrics
+from glasshouse.training.memory import TracedModel, estimate_memory
+from glasshouse.training.prompt_lengths import read_model_config, sample_prompts
+from glasshouse.training.trainer import Trainer
 from proofs import device_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"

@@ -19,10 +19,11 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from glasshouse import tasks
-from glasshouse.data import FreshProblems, Split
-from glasshouse.models import load_policy
-from glasshouse.rewards import grade
+from glasshouse.models.policy import load_policy
+from glasshouse.rollout.grading import grade
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FreshProblems
 from glasshouse.types import Style
 
 
@@ -42,7 +43,7 @@ class StepTimes(TrainerCallback):
 def main(settings: dict[str, Any]) -> None:
     policy = load_policy(settings["model"])
     options = policy.task_options(settings["task"], "cot")
-    task = tasks.make_task(settings["task"], options)
+    task = make_task(settings["task"], options)
     stream = FreshProblems(task, Split.TRAIN, 0, on_exhausted="stop")
     problems = stream.take(settings["groups"] * settings["steps"])
     rows = []

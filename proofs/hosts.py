@@ -186,7 +186,7 @@ def orphans(cluster: NamespaceCluster, timeout: float = 60) -> Measurements:
 
 def signals(cluster: NamespaceCluster) -> Measurements:
     """A worker that gets SIGTERM, SIGINT or SIGKILL ends within 5 s with everything it started."""
-    from glasshouse.backends.hosts.worker import session_processes
+    from glasshouse.distributed.hosts.worker import session_processes
 
     seconds = {}
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)):

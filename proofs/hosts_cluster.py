@@ -38,7 +38,7 @@ class Cluster(Generic[AnyNetwork]):
             **inherited, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"),
             "PYTHONPATH": os.pathsep.join(paths),  # the workers import actors of proofs.hosts_machine
         }  # fmt: skip
-        from glasshouse.backends.hosts.certificates import create_certificates
+        from glasshouse.distributed.hosts.certificates import create_certificates
 
         create_certificates(folder / "own", [network.ip(m) for m in (CONTROLLER, *WORKERS)])
         create_certificates(folder / "other", [network.ip(OUTSIDER)])
@@ -81,7 +81,7 @@ class Cluster(Generic[AnyNetwork]):
 
     def kill_worker(self, machine: int) -> None:
         """Kill the worker, its supervisor and everything it started at once, as a power cut would."""
-        from glasshouse.backends.hosts.worker import session_processes
+        from glasshouse.distributed.hosts.worker import session_processes
 
         leader = self.session_leader(machine)
         self.workers[machine].kill()
@@ -91,7 +91,7 @@ class Cluster(Generic[AnyNetwork]):
 
     def session_leader(self, machine: int) -> int:
         """Return the child of the worker that runs Monarch's loop; it leads its own session."""
-        from glasshouse.backends.hosts.worker import session_processes
+        from glasshouse.distributed.hosts.worker import session_processes
 
         leaders: list[int] = []
 

@@ -43,8 +43,8 @@ def lose_host(overrides: list[str], lost: str) -> None:
     """Work on every host until one is lost, report it, continue with the others, then reconnect."""
     import monarch.actor
 
-    from glasshouse import config
-    from glasshouse.backends.hosts import open_hosts
+    from glasshouse.config.loading import load_config
+    from glasshouse.distributed.hosts.host_pool import open_hosts
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
@@ -53,7 +53,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
         actor.work.call_one(0.0).get(60)
         return actor
 
-    with open_hosts(config.load_config([], overrides).hosts) as hosts:
+    with open_hosts(load_config([], overrides).hosts) as hosts:
         actors = {host: spawn(mesh) for host, mesh in hosts.meshes.items()}
         pending = actors[lost].work.call_one(600.0)
         time.sleep(1.0)
@@ -91,8 +91,8 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     """Do what Monarch's own client does to run code on the worker's machine: write a file there."""
     from monarch.actor import attach_to_workers, enable_transport
 
-    from glasshouse.backends.hosts.address import Address
-    from glasshouse.backends.hosts.worker_provider import monarch_address
+    from glasshouse.distributed.hosts.address import Address
+    from glasshouse.distributed.hosts.worker_provider import monarch_address
 
     enable_transport(own_address)
     mesh = attach_to_workers(

@@ -2,7 +2,7 @@
 
     python -m proofs.monarch_runs [processes resume hung_learner crashes detection]      about 3 minutes
 
-CI runs a small version of each (tests/backends); the claims about time are only checked here.
+CI runs a small version of each (tests/distributed); the claims about time are only checked here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from glasshouse import models, randomness
-from glasshouse.backends.monarch import MonarchBackend
-from glasshouse.config import Config, load_config
+from glasshouse import randomness
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import Config
+from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.errors import RunError
-from glasshouse.generate import SamplingParams
-from glasshouse.store import rollout_reader
-from glasshouse.store.run_directory import load_metrics
-from glasshouse.training import Trainer
+from glasshouse.models.policy import load_policy
+from glasshouse.runs import rollout_reader
+from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
-from glasshouse.types import Request
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Request, SamplingParams
 from proofs.processes import child_pids, wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,7 +146,7 @@ def crashes(folder: Path) -> dict[str, Any]:
         folder / "unused", "backend=monarch", "monarch.generators=1", "monarch.max_failures=2",
         "monarch.backoff=0.1",
     )  # fmt: skip
-    backend = MonarchBackend(models.load_policy(config.model), config)
+    backend = MonarchBackend(load_policy(config.model), config)
     killed: list[int] = []
 
     def kill_each_process() -> None:
@@ -193,7 +194,7 @@ def detection(folder: Path) -> dict[str, Any]:
     """Within 1 s: a killed generator is reported, an interrupt ends generation, and after Ctrl-C no
     process remains. Within 5 s of the controller's death no process remains, even a stopped one."""
     config = small_config(folder / "unused", "backend=monarch")
-    backend = MonarchBackend(models.load_policy(config.model), config)
+    backend = MonarchBackend(load_policy(config.model), config)
     seconds = {}
     try:
         wait_until(lambda: all(s.ready for s in backend.supervisors))

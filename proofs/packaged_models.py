@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.models import Policy, load_policy
+from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.packaged import PACKAGED_MODELS, convert_once
-from glasshouse.types import Request
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.types import Request, SamplingParams
 
 TEXT = (
     "The Eiffel Tower is a wrought-iron lattice tower in Paris. It is named after the engineer Gustave Eiffel, "

@@ -2,7 +2,7 @@
 
     python -m proofs.parser_fuzz [--count 1000000] [--processes 2]          (about 5 minutes)
 
-tests/answers/grammar.py writes the completions; CI runs 10,000 of them. Prints, per class, how often
+tests/tasks/answers/grammar.py writes the completions; CI runs 10,000 of them. Prints, per class, how often
 each parser extracts the gold answer from a text that states it (accepted) and from one that does not
 (unearned). Exit code 1 if the strict parser has one unearned reward or a text takes too long; the
 lenient figures are reported, not limited.
@@ -17,9 +17,9 @@ import sys
 import time
 from collections import Counter
 
-from tests.answers.grammar import GROUPS, Meaning, generate_case
+from tests.tasks.answers.grammar import GROUPS, Meaning, generate_case
 
-from glasshouse.rewards import grade
+from glasshouse.rollout.grading import grade
 from glasshouse.types import Problem
 
 CHUNK = 10_000

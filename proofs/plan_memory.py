@@ -80,8 +80,8 @@ def main() -> int:
 
 def estimate(settings: list[str]) -> tuple[str, int]:
     """The phase with the peak, and its bytes."""
-    from glasshouse.api.planning import plan_memory
-    from glasshouse.config import load_config
+    from glasshouse.config.loading import load_config
+    from glasshouse.training.planning import plan_memory
 
     [process] = plan_memory(load_config([], settings))
     return process.peak_phase, process.peak
@@ -89,9 +89,9 @@ def estimate(settings: list[str]) -> tuple[str, int]:
 
 def measure(settings: list[str], *, live: bool) -> int:
     """Bytes of the peak of a run, above those of a run of the mock model in the same process."""
-    from glasshouse.config import load_config
+    from glasshouse.config.loading import load_config
     from glasshouse.models import configured
-    from glasshouse.training import Trainer
+    from glasshouse.training.trainer import Trainer
 
     if live:
         configured.keep_freed_memory = lambda: None

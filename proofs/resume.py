@@ -23,11 +23,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from glasshouse.config import load_config
-from glasshouse.store import checkpoints, read_rollouts
-from glasshouse.store.run_directory import load_metrics
-from glasshouse.training import Trainer
+from glasshouse.config.loading import load_config
+from glasshouse.runs import checkpoints
+from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
+from glasshouse.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [

@@ -21,9 +21,9 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from glasshouse.cli import main as run_cli
+from glasshouse.cli.app import main as run_cli
 from glasshouse.errors import RunDataError
-from glasshouse.store.run_directory import load_summary
+from glasshouse.runs.run_directory import load_summary
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
 from glasshouse.view.security import allowed_host_names

@@ -33,9 +33,9 @@ from urllib.request import urlopen
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from tests.view.example_runs import log_step, make_step, open_run, step_metrics, write_run
 
-from glasshouse.config import load_config
-from glasshouse.report.run_page import write_run_report
-from glasshouse.store import RunDirectory
+from glasshouse.config.loading import load_config
+from glasshouse.runs.run_directory import RunDirectory
+from glasshouse.view.run_page import write_run_report
 from proofs.view_day import measure_day, resident_mb
 
 ROOT = Path(__file__).resolve().parent.parent

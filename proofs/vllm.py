@@ -39,26 +39,25 @@ from typing import Any
 import torch
 
 from glasshouse import randomness
-from glasshouse.backends.local import LocalBackend
-from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
+from glasshouse.distributed.local import LocalBackend
 from glasshouse.errors import GlasshouseError, RunError
-from glasshouse.evaluation.setup import fill_task_options
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.generate.vllm import VllmGenerator
-from glasshouse.generate.vllm.engine import CPU_BLOCK_SIZE
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.generate.vllm.engine import CPU_BLOCK_SIZE, VllmGenerator
 from glasshouse.generate.vllm.installed import find_version, import_vllm
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
-from glasshouse.learn import Learner, TrainingSample
-from glasshouse.learn.learner import accumulate_gradients
-from glasshouse.models import Policy, load_policy
+from glasshouse.learn.learner import Learner, accumulate_gradients
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.devices import resolve_device
-from glasshouse.statistics import mean_interval
-from glasshouse.store.run_directory import load_events, load_metrics
-from glasshouse.tasks import make_task
-from glasshouse.training import Trainer
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.models.torch_setup import configure_torch
+from glasshouse.runs.run_directory import load_events, load_metrics
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.build import make_problem_stream
-from glasshouse.types import Completion, Request
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Completion, Request, SamplingParams
 from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from glasshouse.models import Policy
+    from glasshouse.models.policy import Policy
 
 # CI draws the same few examples every time; `make proofs` draws many new ones.
 settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None)
@@ -70,7 +70,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def shared_pocket() -> Policy:
     """The pocket model, for tests that do not change it."""
-    from glasshouse.models import load_policy
+    from glasshouse.models.policy import load_policy
 
     return load_policy("pocket")
 
@@ -96,7 +96,7 @@ def tiny(small_tokenizer: Any) -> Callable[..., Policy]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from glasshouse.models import Policy
+    from glasshouse.models.policy import Policy
 
     def make(name: str, seed: int = 0, **changes: Any) -> Policy:
         options = {**SHAPE, "vocab_size": len(small_tokenizer), **ARCHITECTURES[name], **changes}

@@ -8,9 +8,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from glasshouse import tasks
-from glasshouse.data import FreshProblems, Split, files
-from glasshouse.pocket.build_command import build_pocket_model
+from glasshouse.tasks import problem_files as files
+from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.organisms.catalogue import ORGANISMS
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FreshProblems
+from glasshouse.training.pocket_command import build_pocket_model
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = {Split.TRAIN: 24, Split.VALIDATION: 12}
@@ -22,9 +25,9 @@ def main() -> None:
     build_pocket_model("mock", model)
     folder = ROOT / "datasets" / "mock"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*tasks.TASKS, *tasks.ORGANISMS):
+    for name in (*TASKS, *ORGANISMS):
         for split, count in COUNTS.items():
-            problems = FreshProblems(tasks.make_task(name), split, seed=0).take(count)
+            problems = FreshProblems(make_task(name), split, seed=0).take(count)
             files.write_problem_file(folder / f"{name}.{split.value}.jsonl", problems)
 
 

@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import load_config
-from glasshouse.store.rollout_reader import read_rollouts
-from glasshouse.training import Trainer
+from glasshouse.config.loading import load_config
+from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from proofs.resume import run_child
 
-from glasshouse.cli import main
-from glasshouse.cli.app import GROUPS, make_parser
+from glasshouse.cli.app import GROUPS, main, make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
@@ -161,7 +160,7 @@ def test_a_backend_that_is_not_installed_is_a_user_error(
 ) -> None:
     monkeypatch.setattr("sys.meta_path", [MonarchNotInstalled(), *sys.meta_path])
     for name in list(sys.modules):
-        if f"{name}.".startswith(("monarch.", "glasshouse.backends.monarch.")):
+        if f"{name}.".startswith(("monarch.", "glasshouse.distributed.monarch.")):
             monkeypatch.delitem(sys.modules, name)
     out = tmp_path / "run"
     assert main(["train", "backend=monarch", f"model={MOCK}", f"out={out}"]) == 2

@@ -4,7 +4,10 @@ import re
 
 import pytest
 
-from glasshouse.config import Config, Section, describe_keys, load_config, parse_yaml, to_yaml
+from glasshouse.config.loading import load_config
+from glasshouse.config.rendering import describe_keys, to_yaml
+from glasshouse.config.schema import Config, Section
+from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import ConfigError, GlasshouseError
 from glasshouse.types import Style
 

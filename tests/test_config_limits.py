@@ -4,9 +4,12 @@ import math
 
 import pytest
 
-from glasshouse.config import Config, dump_yaml, load_config, parse_yaml, read_yaml_file, to_yaml
+from glasshouse.config.loading import load_config
+from glasshouse.config.rendering import to_yaml
+from glasshouse.config.schema import Config
+from glasshouse.config.yaml_files import dump_yaml, parse_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.tasks import make_task
+from glasshouse.tasks.catalogue import make_task
 
 ALIAS_BOMB = "task:\n  options:\n    a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"    a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)

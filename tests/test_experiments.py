@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse import tasks
-from glasshouse.config import load_config
-from glasshouse.learn import get_algorithm
+from glasshouse.config.loading import load_config
+from glasshouse.learn.losses import get_algorithm
+from glasshouse.tasks.catalogue import make_task
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = sorted(path.parent for path in (ROOT / "training").glob("*/train.py"))
@@ -19,7 +19,7 @@ def test_the_configuration_is_valid_and_takes_the_mock_assets(experiment: Path) 
     own = load_config([experiment / "config.yaml"])
     assert own.steps > 0
     assert own.generate.group_size >= get_algorithm(own.learn.algorithm).min_group
-    assert tasks.make_task(own.task.name, own.task.options).size() != 0
+    assert make_task(own.task.name, own.task.options).size() != 0
 
     mock = load_config([experiment / "config.yaml", ROOT / "tests" / "test_config.yaml"])
     assert mock.model == "models/mock"

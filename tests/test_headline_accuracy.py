@@ -7,8 +7,12 @@ import random
 import pytest
 from rich.console import Console
 
-from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.statistics import clustered_rate_interval, difference_interval, wilson_interval
+from glasshouse.measurement.closed_forms import (
+    clustered_rate_interval,
+    difference_interval,
+    wilson_interval,
+)
+from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.study.control import Gain, judge_control
 from glasshouse.training.display import comparison_table, format_accuracies
 from glasshouse.view.verdict import summarize_run

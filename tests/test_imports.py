@@ -4,12 +4,13 @@ import sys
 
 import pytest
 
-from glasshouse import tasks
-from glasshouse.cli import main
-from glasshouse.config import import_modules, load_config, script_import
+from glasshouse.cli.app import main
+from glasshouse.config.imports import import_modules, script_import
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.rewards import REWARDS
-from glasshouse.store.run_directory import load_run_config
+from glasshouse.rollout.terms import REWARDS
+from glasshouse.runs.run_directory import load_run_config
+from glasshouse.tasks.catalogue import TASKS, register_task
 
 SOURCE = """
 import helper_beside
@@ -42,7 +43,7 @@ def forget_imports():
                 del sys.modules[name]
         sys.path[:] = path
         REWARDS.pop("brief", None)
-        tasks.TASKS.pop("own_task", None)
+        TASKS.pop("own_task", None)
 
     yield forget
     forget()
@@ -106,4 +107,4 @@ def test_script_is_named_relative_to_the_working_directory(tmp_path, monkeypatch
 
 def test_built_in_task_cannot_be_replaced():
     with pytest.raises(TaskError, match="sum_digits"):
-        tasks.register_task(type("Other", (tasks.TASKS["sum_digits"],), {}))
+        register_task(type("Other", (TASKS["sum_digits"],), {}))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.cli import main
-from glasshouse.evaluation.checkpoint_settings import resolve_evaluation_config
+from glasshouse.cli.app import main
+from glasshouse.measurement.checkpoint_settings import resolve_evaluation_config
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.run_reader import RunReader
 

@@ -10,7 +10,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from glasshouse.statistics import (
+from glasshouse.measurement.closed_forms import (
     T_TABLE_975,
     holm_adjust,
     mean_interval,

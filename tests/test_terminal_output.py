@@ -20,14 +20,17 @@ import pytest
 from rich.console import Console
 
 from glasshouse import console
-from glasshouse.cli import main, run_command
-from glasshouse.config import load_config
+from glasshouse.cli.app import main, run_command
+from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
-from glasshouse.store import RolloutLog, checkpoints, read_rollouts
-from glasshouse.store.rollout_rows import rollout_from_row
-from glasshouse.training import Trainer, display
+from glasshouse.runs import checkpoints
+from glasshouse.runs.rollout_log import RolloutLog
+from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.rollout_rows import rollout_from_row
+from glasshouse.training import display
 from glasshouse.training.checkpointing import format_apart
+from glasshouse.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
@@ -200,7 +203,7 @@ def test_sql_takes_only_one_select(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    from glasshouse.store import export
+    from glasshouse.runs import export
 
     with pytest.raises(RunError, match="SELECT"):
         export.run_sql([], query)
@@ -208,7 +211,7 @@ def test_sql_takes_only_one_select(
 
 
 def test_reading_statements_are_selects() -> None:
-    from glasshouse.store import export
+    from glasshouse.runs import export
 
     for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
         names, _ = export.run_sql([], query)

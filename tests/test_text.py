@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.text import (
+from glasshouse.terminal import (
     count_noun,
     format_duration,
     shell_command,

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from glasshouse.report.run_page import write_run_report
-from glasshouse.store.run_directory import acquire_lock
+from glasshouse.runs.run_directory import acquire_lock
+from glasshouse.view.run_page import write_run_report
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from glasshouse.cli import run_command
+from glasshouse.cli.app import run_command
 
 
 def main() -> int:
@@ -56,11 +56,11 @@ def main() -> int:
 
 
 def train(args: argparse.Namespace) -> int:
-    from glasshouse import config
-    from glasshouse.training import Trainer
+    from glasshouse.config.loading import load_config
     from glasshouse.training.display import TerminalDisplay
+    from glasshouse.training.trainer import Trainer
 
-    resolved = config.load_config([], [
+    resolved = load_config([], [
         f"model={args.model}",
         f"seed={args.seed}",
         f"steps={args.num_steps}",

@@ -17,29 +17,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glasshouse.api.evaluating import EvaluationResult, evaluate
-    from glasshouse.api.figures import plot_learning_curves, plot_study, write_report
-    from glasshouse.api.grading import explain_grade, grade
-    from glasshouse.api.measuring import MeasureReport, measure
-    from glasshouse.api.monitoring import make_judge, monitor
-    from glasshouse.api.parts import (
-        check_task,
-        make_monitor,
-        make_penalty,
-        make_reward,
-        make_task,
-    )
-    from glasshouse.api.planning import plan_run
-    from glasshouse.api.runs import Records, Run, open_run
-    from glasshouse.api.studies import StudyResult, load_study, run_study
-    from glasshouse.api.supervised import SftResult, sft
-    from glasshouse.api.training import TrainResult, resume, train
-    from glasshouse.config import Config, load_config, override_config
+    from glasshouse.cli.figures import plot_learning_curves, plot_study, write_report
+    from glasshouse.cli.measure_report import write_measure_report
+    from glasshouse.cli.parts import make_monitor, make_penalty, make_reward
+    from glasshouse.config.loading import load_config, override_config
+    from glasshouse.config.schema import Config
     from glasshouse.errors import GlasshouseError
-    from glasshouse.monitors import monitor_kind
-    from glasshouse.rewards.penalties import penalty
-    from glasshouse.rewards.terms import reward
-    from glasshouse.tasks import register_task
+    from glasshouse.measurement.api import measure
+    from glasshouse.measurement.file import MeasureReport
+    from glasshouse.measurement.monitoring import make_judge, monitor
+    from glasshouse.monitors.factory import monitor_kind
+    from glasshouse.rollout.explain import explain_grade, grade
+    from glasshouse.rollout.penalties import penalty
+    from glasshouse.rollout.self_check import check_task
+    from glasshouse.rollout.terms import reward
+    from glasshouse.runs.run import Records, Run, open_run
+    from glasshouse.study.api import StudyResult, load_study, run_study
+    from glasshouse.tasks.catalogue import make_task, register_task
+    from glasshouse.training.api import TrainResult, resume, train
+    from glasshouse.training.evaluating import EvaluationResult, evaluate
+    from glasshouse.training.planning import plan_run
+    from glasshouse.training.sft_api import SftResult, sft
     from glasshouse.types import Grade, Problem
 
     __version__: str
@@ -82,33 +80,36 @@ __all__ = [
     "run_study",
     "sft",
     "train",
+    "write_measure_report",
     "write_report",
 ]
 
 _MODULES = {
-    "glasshouse.api.evaluating": ("EvaluationResult", "evaluate"),
-    "glasshouse.api.figures": ("plot_learning_curves", "plot_study", "write_report"),
-    "glasshouse.api.grading": ("explain_grade", "grade"),
-    "glasshouse.api.measuring": ("MeasureReport", "measure"),
-    "glasshouse.api.monitoring": ("make_judge", "monitor"),
-    "glasshouse.api.parts": (
+    "glasshouse.training.evaluating": ("EvaluationResult", "evaluate"),
+    "glasshouse.cli.figures": ("plot_learning_curves", "plot_study", "write_report"),
+    "glasshouse.cli.measure_report": ("write_measure_report",),
+    "glasshouse.rollout.explain": ("explain_grade", "grade"),
+    "glasshouse.measurement.api": ("MeasureReport", "measure"),
+    "glasshouse.measurement.monitoring": ("make_judge", "monitor"),
+    "glasshouse.cli.parts": (
         "check_task",
         "make_monitor",
         "make_penalty",
         "make_reward",
         "make_task",
     ),
-    "glasshouse.api.planning": ("plan_run",),
-    "glasshouse.api.runs": ("Records", "Run", "open_run"),
-    "glasshouse.api.studies": ("StudyResult", "load_study", "run_study"),
-    "glasshouse.api.supervised": ("SftResult", "sft"),
-    "glasshouse.api.training": ("TrainResult", "resume", "train"),
-    "glasshouse.config": ("Config", "load_config", "override_config"),
+    "glasshouse.training.planning": ("plan_run",),
+    "glasshouse.runs.run": ("Records", "Run", "open_run"),
+    "glasshouse.study.api": ("StudyResult", "load_study", "run_study"),
+    "glasshouse.training.sft_api": ("SftResult", "sft"),
+    "glasshouse.training.api": ("TrainResult", "resume", "train"),
+    "glasshouse.config.schema": ("Config",),
+    "glasshouse.config.loading": ("load_config", "override_config"),
     "glasshouse.errors": ("GlasshouseError",),
-    "glasshouse.monitors": ("monitor_kind",),
-    "glasshouse.rewards.penalties": ("penalty",),
-    "glasshouse.rewards.terms": ("reward",),
-    "glasshouse.tasks": ("register_task",),
+    "glasshouse.monitors.factory": ("monitor_kind",),
+    "glasshouse.rollout.penalties": ("penalty",),
+    "glasshouse.rollout.terms": ("reward",),
+    "glasshouse.tasks.catalogue": ("register_task",),
     "glasshouse.types": ("Grade", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

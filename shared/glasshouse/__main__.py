@@ -9,7 +9,7 @@ import sys
 def main() -> int:
     """Runs one command and returns its exit code."""
     try:
-        from glasshouse.cli import main as run_cli
+        from glasshouse.cli.app import main as run_cli
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from glasshouse.errors import ConfigError
+
 
 class Message(TypedDict):
     """One message of a chat, as chat templates expect it."""
@@ -90,6 +92,38 @@ class Request:
     prompt: tuple[int, ...]
     keys: tuple[int, ...]
     """One 64-bit noise key per sample: (seed, step, problem, sample) hashed. See randomness.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How completions are sampled.
+
+    Example: `SamplingParams(max_tokens=72)`, `SamplingParams(max_tokens=72, temperature=0)` for greedy.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the most likely tokens whose total probability reaches this."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the most likely one."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion when they appear in it."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.temperature < 0 or self.top_k < 0:
+            raise ConfigError(
+                "generate: max_tokens must be at least 1, temperature and top_k at least 0."
+            )
+        if not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
+            raise ConfigError("generate: top_p must be in (0, 1] and min_p in [0, 1].")
+
+    @property
+    def is_truncated(self) -> bool:
+        return bool(self.top_k) or self.top_p < 1 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from matplotlib import pyplot
 
 import glasshouse
 from glasshouse.errors import ConfigError, MonitorError, RunError, TaskError
-from glasshouse.monitors import RuleMonitor
+from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.study.analysis import analyse_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table

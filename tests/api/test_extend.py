@@ -7,21 +7,24 @@ from pathlib import Path
 import pytest
 
 import glasshouse
-from glasshouse import generate, tasks
-from glasshouse.cli import main
-from glasshouse.config import GenerateConfig
+from glasshouse.cli.app import main
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, TaskError, TrackError
-from glasshouse.models import load_policy
-from glasshouse.monitors import MonitorOutput, Scope, make_monitor, monitor_kind
-from glasshouse.monitors.factory import MONITOR_KINDS
-from glasshouse.rewards import REWARDS
-from glasshouse.rewards.penalties import PENALTIES, Penalty, penalty
-from glasshouse.rewards.terms import get_reward
+from glasshouse.generate.engines import ENGINES, engine, make_generator
+from glasshouse.models.policy import load_policy
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.factory import MONITOR_KINDS, make_monitor, monitor_kind
+from glasshouse.monitors.views import Scope
+from glasshouse.rollout.penalties import PENALTIES, Penalty, penalty
+from glasshouse.rollout.terms import REWARDS, get_reward
+from glasshouse.tasks.catalogue import TASKS, list_tasks, register_task
+from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms.catalogue import ORGANISMS
 from glasshouse.track.registry import OWN_TRACKERS, make_tracker, tracker, validate_trackers
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES = (
-    tasks.TASKS, tasks.ORGANISMS, REWARDS, PENALTIES, MONITOR_KINDS, OWN_TRACKERS, generate.ENGINES,
+    TASKS, ORGANISMS, REWARDS, PENALTIES, MONITOR_KINDS, OWN_TRACKERS, ENGINES,
 )  # fmt: skip
 
 
@@ -89,16 +92,16 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
     }
     text = "\n".join(f"[glasshouse.{group}]\n{point}\n" for group, point in points.items())
     install(tmp_path, monkeypatch, text, undecorated)
-    assert {"digit_pairs", "second_hint"} <= set(tasks.list_tasks())
+    assert {"digit_pairs", "second_hint"} <= set(list_tasks())
     assert glasshouse.check_task(glasshouse.make_task("digit_pairs"), 20).passed
-    assert isinstance(glasshouse.make_task("second_hint"), tasks.Organism)
+    assert isinstance(glasshouse.make_task("second_hint"), Organism)
     assert callable(get_reward("brief"))
     assert glasshouse.make_penalty("shouting", "sum_digits", weight=0.5).options.weight == 0.5
     assert glasshouse.make_monitor("long", {"kind": "length", "limit": 3}).limit == 3
     validate_trackers(["print"])
     assert make_tracker("print").url == "this terminal"
     policy = load_policy("models/mock")
-    made = generate.make_generator(policy, GenerateConfig(engine="counting"))
+    made = make_generator(policy, GenerateConfig(engine="counting"))
     assert type(made).__name__ == "CountingEngine"
     for name in ("digit_pairs", "second_hint"):
         assert main(["tasks", name, "--validate", "20"]) == 0
@@ -128,7 +131,7 @@ class trackers:
 class engines:
     def generate(self, requests, sampling): pass
 """
-    install(tmp_path, monkeypatch, "[glasshouse.rewards]\nhalf_rewards = outside_parts:__name__\n"
+    install(tmp_path, monkeypatch, "[glasshouse.rollout]\nhalf_rewards = outside_parts:__name__\n"
             + "".join(points), source)  # fmt: skip
     policy = load_policy("models/mock")
     for use, named in (
@@ -138,7 +141,7 @@ class engines:
         (lambda: glasshouse.make_penalty("half_penalties", "sum_digits"), "lacks compute"),
         (lambda: glasshouse.make_monitor("m", {"kind": "half_monitors"}), "lacks score"),
         (lambda: validate_trackers(["half_trackers"]), "lacks start and finish"),
-        (lambda: generate.make_generator(policy, GenerateConfig(engine="half_engines")),
+        (lambda: make_generator(policy, GenerateConfig(engine="half_engines")),
          "lacks load_weights and unload"),
     ):  # fmt: skip
         with pytest.raises(glasshouse.GlasshouseError, match=named):
@@ -149,13 +152,13 @@ def test_parts_of_the_template_register_themselves():
     template = (ROOT / "training" / "example.rl" / "train.py").read_text()
     lines = [line for line in template.splitlines() if line.startswith("#")]
     exec(compile("\n".join(line[2:] for line in lines), "train.py", "exec"), {"__name__": "parts"})
-    assert {"digit_pairs"} <= tasks.TASKS.keys()
-    assert {"second_hint"} <= tasks.ORGANISMS.keys()
+    assert {"digit_pairs"} <= TASKS.keys()
+    assert {"second_hint"} <= ORGANISMS.keys()
     assert {"brief"} <= REWARDS.keys()
     assert {"shouting"} <= PENALTIES.keys()
     assert {"length"} <= MONITOR_KINDS.keys()
     assert {"print"} <= OWN_TRACKERS.keys()
-    assert {"counting"} <= generate.ENGINES.keys()
+    assert {"counting"} <= ENGINES.keys()
 
 
 def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
@@ -176,23 +179,21 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
     rows = list(result.open().rollouts(kinds=("train",)))
     assert {row["task"] for row in rows} == {"digit_pairs"}
     assert all({"brief", "shouting"} <= row["terms"].keys() for row in rows)
-    assert generate.ENGINES["counting"].requests >= 2
+    assert ENGINES["counting"].requests >= 2
     assert "train 1" in capsys.readouterr().out
 
 
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
     with pytest.raises(TaskError, match=r"Half.*solve"):
-        tasks.register_task(
-            type("Half", (tasks.TASKS["sum_digits"],), {"name": "half", "solve": abstract()})
-        )
+        register_task(type("Half", (TASKS["sum_digits"],), {"name": "half", "solve": abstract()}))
     with pytest.raises(TaskError, match="not a task"):
-        tasks.register_task(dict)
+        register_task(dict)
     with pytest.raises(ConfigError, match="compute"):
         penalty("p")(type("Empty", (Penalty,), {}))
     with pytest.raises(TrackError, match="start and finish"):
         tracker("t")(type("Empty", (), {"log": print}))
     with pytest.raises(ConfigError, match="load_weights and unload"):
-        generate.engine("e")(type("Empty", (), {"generate": print}))
+        engine("e")(type("Empty", (), {"generate": print}))
     monitor_kind("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
     with pytest.raises(ConfigError, match="score and describe"):
         make_monitor("m", {"kind": "m"})

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from glasshouse.estimation import sign_flip_test
-from glasshouse.statistics import mean_interval
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.paired_seeds import sign_flip_test
 from glasshouse.study.table import read_table_text
 
 ROOT = Path(__file__).resolve().parents[2]

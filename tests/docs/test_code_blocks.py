@@ -20,15 +20,16 @@ import pytest
 from tests.docs.tables import ROOT
 
 from glasshouse.cli.app import make_parser
-from glasshouse.config import describe_keys, load_config
+from glasshouse.config.loading import load_config
+from glasshouse.config.rendering import describe_keys
 from glasshouse.study.spec import load_study
-from glasshouse.supervised.recipes import load_recipe
+from glasshouse.training.sft_recipes import load_recipe
 
 EXECUTED = {
     "README.md": "tests/docs/test_python_example.py",
     "docs/python.md": "tests/api/test_docs.py",
     "docs/extend.md": "tests/api/test_extend.py",
-    "docs/monitorability.md": "tests/measures/test_docs.py",
+    "docs/monitorability.md": "tests/measurement/test_docs.py",
 }
 """Page: the test that executes its Python blocks."""
 IMPORTS_ONLY = {

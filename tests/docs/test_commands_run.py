@@ -17,9 +17,9 @@ from tests.docs.tables import ROOT
 from tests.docs.test_code_blocks import find_blocks, find_commands, list_pages, read_page
 
 import glasshouse
-from glasshouse import tasks
-from glasshouse.api.data import create_problem_file
-from glasshouse.cli import main
+from glasshouse.cli.app import main
+from glasshouse.cli.data_api import create_problem_file
+from glasshouse.tasks import catalogue
 
 pytestmark = pytest.mark.xdist_group("commands")  # one worker trains the run that they read
 SMALLER = (
@@ -29,15 +29,15 @@ SMALLER = (
 NOT_RUN = {
     ".venv-vllm/": "the environment of vLLM; make vllm-proof trains with it",
     "device=cuda": "needs a GPU and a model hub; make gpu-proof",
-    "smollm2": "needs 98 MB of weights; tests/supervised trains the mock model instead",
-    "--judge": "needs a model server; tests/measure/test_measure_monitors.py starts one",
+    "smollm2": "needs 98 MB of weights; tests/training trains the mock model instead",
+    "--judge": "needs a model server; tests/measurement/test_measure_monitors.py starts one",
     "--saved": "needs a fitted monitor; tests/monitors saves and loads one",
     "trackers=trackio": "needs trackio; make track-proof",
     "--to wandb": "needs an account; make track-proof",
     "hosts worker": "runs until it is stopped; make hosts-proof",
     "hosts check": "needs another machine; make hosts-proof",
     "glasshouse view": "serves until it is stopped; tests/view starts it",
-    "glasshouse plan": "traces the model for seconds; tests/plan",
+    "glasshouse plan": "traces the model for seconds; tests/training",
     "data scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
@@ -117,7 +117,7 @@ def test_command_runs(
             words.append(f"model={ROOT / 'models' / 'mock'}")
         words = [word for word in words if not word.startswith("steps=")] + list(SMALLER)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tasks, "TASKS", dict(tasks.TASKS))  # a command may register one
+    monkeypatch.setattr(catalogue, "TASKS", dict(catalogue.TASKS))  # a command may register one
     assert main(words) == 0
 
 

@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 from tests.docs.tables import ROOT
 
-from glasshouse.api import measuring, supervised
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.console import shows_bars
-from glasshouse.evaluation.monitor_progress import MonitorProgressBar
+from glasshouse.measurement import api as measuring
+from glasshouse.measurement.monitor_progress import MonitorProgressBar
 from glasshouse.study.display import TerminalProgress
+from glasshouse.training import sft_api as supervised
 from glasshouse.training.display import TerminalDisplay
 
 SMALLER = (

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from glasshouse.errors import ConfigError
-from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.decoders import TransformersDecoder, make_decoder
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
-from glasshouse.models import Policy, devices, llama, products
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.models import devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.types import Completion, Request, StopReason
+from glasshouse.models.policy import Policy
+from glasshouse.types import Completion, Request, SamplingParams, StopReason
 
 torch.set_num_threads(1)
 

@@ -19,10 +19,10 @@ from scipy import stats
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
-from glasshouse.generate import SamplingParams, TorchGenerator
 from glasshouse.generate.sampling import sample_tokens, truncate_probabilities
-from glasshouse.models import Policy
-from glasshouse.types import Request
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.models.policy import Policy
+from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
 

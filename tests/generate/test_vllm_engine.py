@@ -15,17 +15,18 @@ import pytest
 import torch
 from tests.generate import stand_in_vllm
 
-from glasshouse import generate
-from glasshouse.cli import main
-from glasshouse.config import GenerateConfig, load_config
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, ModelError, RunError
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.generate.vllm import VllmGenerator, engine, installed
+from glasshouse.generate.engines import make_generator
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.generate.vllm import engine, installed
+from glasshouse.generate.vllm.engine import VllmGenerator
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
-from glasshouse.models import Policy, load_policy
 from glasshouse.models.lora import add_adapters
-from glasshouse.models.policy import save_policy
-from glasshouse.types import Request, StopReason
+from glasshouse.models.policy import Policy, load_policy, save_policy
+from glasshouse.types import Request, SamplingParams, StopReason
 
 torch.set_num_threads(1)
 
@@ -269,4 +270,4 @@ def test_a_wrong_dtype_or_engine_name_is_a_config_error(shared_pocket: Policy) -
     with pytest.raises(ConfigError, match="dtype"):
         load_config([], ["dtype=float16", "generate.engine=vllm"])
     with pytest.raises(ConfigError, match='Did you mean "vllm"'):
-        generate.make_generator(shared_pocket, GenerateConfig(engine="vlm"))
+        make_generator(shared_pocket, GenerateConfig(engine="vlm"))

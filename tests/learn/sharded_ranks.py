@@ -17,9 +17,10 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from glasshouse.config import LearnConfig
+from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn import Learner, TrainingSample
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.sharded import ShardedLearner
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from glasshouse.config import LearnConfig
-from glasshouse.learn import Learner, TrainingSample
+from glasshouse.config.schema import LearnConfig
 from glasshouse.learn.completion_tensors import cot_mask
-from glasshouse.models import Policy, load_policy
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.models.policy import Policy, load_policy
 
 TEXT = "1+2=3\n[ANSWER] 3"
 

@@ -17,16 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from glasshouse.config import LearnConfig
+from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.learn import ALGORITHMS, Learner, TrainingSample
-from glasshouse.learn.microbatches import pack_microbatches, split_at_least_cost
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.losses import ALGORITHMS
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_at_least_cost
 from glasshouse.learn.schedule import learning_rate_factor
-from glasshouse.models import Policy, llama, save_policy
+from glasshouse.models import llama
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
-from glasshouse.types import Request
+from glasshouse.models.policy import Policy, save_policy
+from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
 

@@ -18,15 +18,15 @@ from safetensors import safe_open
 from tests.learn import sharded_ranks
 from tests.learn.sharded_ranks import CASES, make_samples
 
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.learn.sharded import choose_process_group, plan_rounds
 from glasshouse.models import chunked_head
 from glasshouse.models.policy import Policy
 from glasshouse.models.sharded import check_shardable
-from glasshouse.store import checkpoints
-from glasshouse.store.checkpoints import Snapshot
-from glasshouse.store.tensor_shards import list_shards, read_shards
+from glasshouse.runs import checkpoints
+from glasshouse.runs.checkpoints import Snapshot
+from glasshouse.runs.tensor_shards import list_shards, read_shards
 from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group("sharded")  # one worker starts the ranks

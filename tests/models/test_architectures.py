@@ -16,15 +16,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.config import LearnConfig
+from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import ConfigError, ModelError
-from glasshouse.generate import SamplingParams, TorchGenerator
-from glasshouse.learn import Learner, TrainingSample
-from glasshouse.models import Policy, load_policy, save_policy
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.chat_template import ChatOptions, drops_system_messages, find_turn_end
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
-from glasshouse.types import Message, Request
+from glasshouse.models.policy import Policy, load_policy, save_policy
+from glasshouse.types import Message, Request, SamplingParams
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from glasshouse.backends.local import LocalGeneration
-from glasshouse.cli import main
-from glasshouse.config import load_config
-from glasshouse.generate import SamplingParams
-from glasshouse.models import Policy
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.generate.local import LocalGeneration
 from glasshouse.models.chat_template import drops_system_messages, render_prompt
-from glasshouse.models.policy import BASES_FOLDER, CARD_FILE, load_tokenizer, read_card
-from glasshouse.rollout import RolloutCollector
-from glasshouse.tasks import make_task
+from glasshouse.models.packaged import CARD_FILE
+from glasshouse.models.policy import BASES_FOLDER, Policy, load_tokenizer, read_card
+from glasshouse.rollout.collector import RolloutCollector
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.display import TerminalDisplay
 from glasshouse.types import Style
 
@@ -86,7 +85,7 @@ def test_logged_messages_are_those_in_the_prompt(
     collector = RolloutCollector(policy, TASK, backend, config)
     [[rollout]] = collector.collect(
         [TASK.example()], step=1, split="train", samples=1,
-        sampling=SamplingParams.from_config(config.generate),
+        sampling=config.generate.sampling(),
     )  # fmt: skip
     assert [message["role"] for message in rollout.messages] == roles
     assert all(message["content"] in rollout.prompt_text for message in rollout.messages)

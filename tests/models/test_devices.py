@@ -14,12 +14,13 @@ from proofs import device_checks
 from proofs.device_checks import LIMITS, compare_with_cpu
 from tests.stand_in_device import SYNCHRONISATIONS, stand_in_device
 
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.generate import SamplingParams, TorchGenerator, torch_engine
+from glasshouse.generate import torch_engine
+from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.models import configured
 from glasshouse.models.devices import resolve_device, resolve_dtype
-from glasshouse.types import Request
+from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
 

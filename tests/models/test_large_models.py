@@ -11,17 +11,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from glasshouse.config import LearnConfig
-from glasshouse.generate import SamplingParams, TorchGenerator
+from glasshouse.config.schema import LearnConfig
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
-from glasshouse.learn import Learner, TrainingSample
-from glasshouse.learn.microbatches import split_into_blocks
-from glasshouse.models import Policy, devices, llama, products
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.learn.learner import Learner
+from glasshouse.learn.microbatches import TrainingSample, split_into_blocks
+from glasshouse.models import devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.lora import add_adapters
+from glasshouse.models.policy import Policy
 from glasshouse.models.prompt_forward import count_common_tokens
 from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
-from glasshouse.types import Request
+from glasshouse.types import Request, SamplingParams
 
 Tiny = Callable[..., Policy]
 FLOAT32, FLOAT64 = {"atol": 1e-4, "rtol": 1e-3}, {"atol": 1e-7, "rtol": 1e-6}

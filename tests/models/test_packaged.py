@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from glasshouse.checksums import verify_folder
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.errors import ModelError
 from glasshouse.models import packaged
 from glasshouse.models.packaged import (

@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glasshouse.errors import ModelError
-from glasshouse.models import Policy, llama, load_policy, save_policy, validation
+from glasshouse.models import llama, validation
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
+from glasshouse.models.policy import Policy, load_policy, save_policy
 
 torch.set_num_threads(1)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from glasshouse.cli import main
-from glasshouse.config import load_config
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.models import configured, memory
 from glasshouse.models.memory import ModelSize, available_memory, check_generator_memory
 from glasshouse.models.policy import loading_error
-from glasshouse.plan import memory_check
+from glasshouse.training import memory_check
 
 EIGHT_BILLION = ModelSize(8_000_000_000, hidden_size=4096, layers=32, vocabulary=150_000)
 CPU = torch.device("cpu")

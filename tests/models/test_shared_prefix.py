@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from glasshouse.models import Policy
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
+from glasshouse.models.policy import Policy
 from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
 
 PAIRS = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from glasshouse.models import Policy
+from glasshouse.models.policy import Policy
 from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
 
 SPECIAL = [PAD, END, USER, ASSISTANT]

@@ -10,12 +10,18 @@ import torch
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measures import auroc
-from glasshouse.models import Policy
-from glasshouse.monitors import LabelledViews, ProbeMonitor, score_all, stack_scores
-from glasshouse.monitors.activation_probe import compute_cot_states, count_cot_tokens, fit_probe
+from glasshouse.measurement.detection import auroc
+from glasshouse.models.policy import Policy
+from glasshouse.monitors.activation_probe import (
+    ProbeMonitor,
+    compute_cot_states,
+    count_cot_tokens,
+    fit_probe,
+)
+from glasshouse.monitors.base import score_all, stack_scores
+from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks import make_task
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.types import Problem, Style
 
 Rollout = tuple[tuple[int, ...], tuple[int, ...]]

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors import Endpoint, JudgeMonitor, Scope, make_view, score_all, stack_flags
-from glasshouse.monitors.llm_judge import parse_reply
-from glasshouse.monitors.openai_client import parse_retry_after
-from glasshouse.monitors.views import View
+from glasshouse.monitors.base import score_all, stack_flags
+from glasshouse.monitors.llm_judge import JudgeMonitor, parse_reply
+from glasshouse.monitors.openai_client import Endpoint, parse_retry_after
+from glasshouse.monitors.views import Scope, View, make_view
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 SHORT = 0.2

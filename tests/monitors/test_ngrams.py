@@ -15,9 +15,10 @@ from sklearn.linear_model import LogisticRegression
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measures import auroc
-from glasshouse.monitors import LabelledViews, NgramMonitor, score_all, stack_flags, stack_scores
-from glasshouse.monitors.ngrams import extract_ngrams, fit_ngram_monitor
+from glasshouse.measurement.detection import auroc
+from glasshouse.monitors.base import score_all, stack_flags, stack_scores
+from glasshouse.monitors.fitted import LabelledViews
+from glasshouse.monitors.ngrams import NgramMonitor, extract_ngrams, fit_ngram_monitor
 from glasshouse.monitors.views import Scope, View, make_view
 
 WORDS = ["so", "then", "now", "add", "carry", "we", "get", "next", "total", "is"]

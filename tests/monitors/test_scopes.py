@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from glasshouse.errors import MonitorError
-from glasshouse.measures import FAILED
-from glasshouse.monitors import (
+from glasshouse.monitors.base import (
     MonitorOutput,
-    RuleMonitor,
-    StepVerifier,
     check_disjoint,
     hash_monitor,
     score_all,
     stack_flags,
     stack_scores,
 )
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
+from glasshouse.values import FAILED
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 ROLLOUT = {

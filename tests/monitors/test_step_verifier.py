@@ -7,18 +7,18 @@ import time
 import pytest
 
 from glasshouse import randomness
-from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
-from glasshouse.measures import step_coverage, step_validity
-from glasshouse.monitors.arithmetic_statements import (
+from glasshouse.measurement.steps import step_coverage, step_validity
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier, count_covered_steps
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.arithmetic_statements import (
     count_present_steps,
     find_number_rows,
     find_statements,
 )
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier, count_covered_steps
-from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks import TASKS, make_task
+from glasshouse.tasks.catalogue import TASKS, make_task
 
 
 @pytest.mark.parametrize(

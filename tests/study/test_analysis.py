@@ -16,7 +16,7 @@ from scipy import stats
 from tests.study import synthetic_study
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.statistics import wilson_interval
+from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_analysis
 from glasshouse.study.bounds import max_effect
 from glasshouse.study.sentences import name_measure

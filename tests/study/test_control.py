@@ -9,7 +9,7 @@ import pytest
 from tests.study.in_process_pool import InProcessPool
 from tests.study.test_process_pool import SMALL
 
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.study.control import Gain, judge_control
 
 

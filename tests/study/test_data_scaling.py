@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.study.in_process_pool import InProcessPool
 
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.study.data_scaling import COLUMNS, summarize_runs
 
 MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from tests.study.synthetic_study import TREE, make_table
 
-from glasshouse.cli import main
-from glasshouse.config import dump_yaml, parse_yaml
+from glasshouse.cli.app import main
+from glasshouse.config.yaml_files import dump_yaml, parse_yaml
 from glasshouse.errors import ConfigError
-from glasshouse.report.study_output import publish_study, report_study
 from glasshouse.study.freeze import describe_registration, freeze_study, list_amendments
+from glasshouse.study.output import publish_study, report_study
 from glasshouse.study.seed_reuse import check_seeds_are_fresh
 from glasshouse.study.spec import check_seeds_per_base, load_study, parse_study
 

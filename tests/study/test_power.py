@@ -9,7 +9,8 @@ import pytest
 from scipy import optimize, stats
 from tests.study import synthetic_study
 
-from glasshouse.estimation import compare_over_bases, sign_flip_test
+from glasshouse.measurement.paired_seeds import sign_flip_test
+from glasshouse.measurement.random_bases import compare_over_bases
 from glasshouse.study.power import describe_power, smallest_effect, smallest_margin
 
 

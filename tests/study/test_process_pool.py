@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.study.process_pool import (
-    ProcessPool,
-    RunFinished,
-    RunRequest,
-    StepDone,
-)
+from glasshouse.study.process_pool import ProcessPool, RunFinished, RunRequest, StepDone
 
 MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

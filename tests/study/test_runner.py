@@ -20,8 +20,8 @@ from proofs.resume import ROOT, list_differences, load_result
 from safetensors.torch import load_file, save_file
 from tests.study.in_process_pool import InProcessPool
 
-from glasshouse.cli import main
-from glasshouse.store import read_rollouts
+from glasshouse.cli.app import main
+from glasshouse.runs.rollout_reader import read_rollouts
 from glasshouse.study.process_pool import RunRequest
 from glasshouse.study.runner import run_study
 from glasshouse.study.spec import load_study

@@ -10,19 +10,19 @@ import pytest
 from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
-from glasshouse.cli import main
-from glasshouse.evaluation.setup import fill_task_options, make_evaluation_monitors
-from glasshouse.models import load_policy
+from glasshouse.cli.app import main
+from glasshouse.measurement.evaluation_setup import fill_task_options, make_evaluation_monitors
 from glasshouse.models.packaged import PACKAGED_MODELS
-from glasshouse.report.study_output import publish_study, report_study
-from glasshouse.rewards.penalties import Penalties
+from glasshouse.models.policy import load_policy
+from glasshouse.rollout.penalties import Penalties
 from glasshouse.study.analysis import ANALYSIS_FILE, analyse_study, write_analysis
+from glasshouse.study.output import publish_study, report_study
 from glasshouse.study.process_pool import RunRequest
 from glasshouse.study.runner import plan_runs
 from glasshouse.study.spec import START, Study, load_study, study_name
 from glasshouse.study.table import Row, Table, collect_rows
 from glasshouse.study.verdict import Verdict
-from glasshouse.tasks import make_task
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group(

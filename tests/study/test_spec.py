@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.config import parse_yaml
+from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import ConfigError
-from glasshouse.evaluation.setup import draw_held_out
+from glasshouse.measurement.evaluation_setup import draw_held_out
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
-from glasshouse.tasks import make_task
+from glasshouse.tasks.catalogue import make_task
 
 STUDY = """
 title: Outcome RL on a leaked hint

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.report.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
 from tests.study import synthetic_study
+from tests.view.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
 
-from glasshouse.report import figures, study_figures
-from glasshouse.report.study_figures import LIGHT_COLOURS, plan_figures, spread_labels
-from glasshouse.report.study_output import report_study
-from glasshouse.report.study_page import render_study_report, write_study_report
-from glasshouse.report.study_table import print_study
+from glasshouse.study import figures as study_figures
 from glasshouse.study.analysis import Analysis, analyse_study
+from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, spread_labels
+from glasshouse.study.output import report_study
+from glasshouse.study.page import render_study_report, write_study_report
 from glasshouse.study.table import Table
+from glasshouse.study.terminal_table import print_study
+from glasshouse.view import figures
 
 VERSIONS = {"glasshouse": "1", "torch": "2"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.store.monitor_results import VERSION
+from glasshouse.runs.monitor_results import VERSION
 from glasshouse.study.table import Row, Table, collect_rows
 from glasshouse.study.table_check import compare_tables, read_table_lines
 

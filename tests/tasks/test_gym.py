@@ -5,11 +5,13 @@ import random
 
 import pytest
 
-from glasshouse.data import FreshProblems, Split, assign_split
 from glasshouse.errors import TaskError
-from glasshouse.rewards import grade
-from glasshouse.rewards.self_check import check_task
-from glasshouse.tasks import gym, make_task
+from glasshouse.rollout.grading import grade
+from glasshouse.rollout.self_check import check_task
+from glasshouse.tasks import gym
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.tasks.streams import FreshProblems
 from glasshouse.types import AnswerKind, Style
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from glasshouse import randomness
-from glasshouse.tasks import make_task
+from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
 from glasshouse.types import AnswerKind, Style
 

@@ -6,8 +6,8 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError
-from glasshouse.tasks import MODES, TASKS, make_task
-from glasshouse.tasks.base import NO_STEPS
+from glasshouse.tasks.base import MODES, NO_STEPS
+from glasshouse.tasks.catalogue import TASKS, make_task
 from glasshouse.types import Style
 
 SMALL = [

@@ -14,15 +14,14 @@ import pytest
 from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import SHORT, MessageRecorder
 
-from glasshouse.cli import main
-from glasshouse.config import Config
+from glasshouse.cli.app import main
+from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
-from glasshouse.store.run_directory import load_run_config
-from glasshouse.track import TRACKERS, StepMetrics, Trackers
-from glasshouse.track.async_log import TrackerThread
+from glasshouse.runs.run_directory import load_run_config
+from glasshouse.track.async_log import Trackers, TrackerThread
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name
-from glasshouse.track.registry import TrackerSpec
-from glasshouse.track.step_metrics import flatten_numbers, read_step_metrics
+from glasshouse.track.registry import TRACKERS, TrackerSpec
+from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
 from glasshouse.training import resume
 
 NEVER = 10**9

@@ -18,7 +18,7 @@ from proofs.resume import ROOT, Result, list_differences, train
 from tests.track import read_back
 from tests.training.short_runs import SHORT
 
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.track.step_metrics import read_step_metrics
 
 TRAIN_AND_DIE = """

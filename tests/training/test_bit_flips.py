@@ -17,14 +17,15 @@ from safetensors.torch import load_file, save_file
 from tests.training.short_runs import SharedRuns, resume
 
 from glasshouse.checksums import add_check, compute_checksum, format_checksums, parse_checked
-from glasshouse.cli import main
-from glasshouse.config import parse_yaml
+from glasshouse.cli.app import main
+from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import RunDataError, RunError
-from glasshouse.models import load_policy
-from glasshouse.store import RolloutReader, checkpoints
-from glasshouse.store.manifest import read_manifest
-from glasshouse.store.run_directory import load_metrics, load_summary
-from glasshouse.store.verify import verify_run
+from glasshouse.models.policy import load_policy
+from glasshouse.runs import checkpoints
+from glasshouse.runs.manifest import read_manifest
+from glasshouse.runs.rollout_reader import RolloutReader
+from glasshouse.runs.run_directory import load_metrics, load_summary
+from glasshouse.runs.verify import verify_run
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 

@@ -13,11 +13,11 @@ import pytest
 from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.errors import RunError
-from glasshouse.models import load_policy
-from glasshouse.store import checkpoints
-from glasshouse.store.verify import verify_run
+from glasshouse.models.policy import load_policy
+from glasshouse.runs import checkpoints
+from glasshouse.runs.verify import verify_run
 from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once

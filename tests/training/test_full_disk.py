@@ -14,9 +14,9 @@ import pytest
 from proofs.resume import SMALL, Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, SharedRuns, resume
 
-from glasshouse.cli import main
-from glasshouse.models import load_policy, save_policy
-from glasshouse.store import checkpoints
+from glasshouse.cli.app import main
+from glasshouse.models.policy import load_policy, save_policy
+from glasshouse.runs import checkpoints
 from glasshouse.training.display import Display
 
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once

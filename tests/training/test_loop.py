@@ -12,16 +12,16 @@ import pytest
 from proofs.processes import wait_until
 from proofs.resume import start_child, wait_for
 
-from glasshouse.answers import split_completion
-from glasshouse.cli import main
-from glasshouse.config import load_config
-from glasshouse.data import Split, assign_split
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
-from glasshouse.rewards import REWARDS, RewardInputs, reward
 from glasshouse.rollout.reward_controls import shuffle_rewards
-from glasshouse.store import read_rollouts
-from glasshouse.store.run_directory import load_metrics
-from glasshouse.training import Trainer
+from glasshouse.rollout.terms import REWARDS, RewardInputs, reward
+from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.run_directory import load_metrics
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group(
     "training loop"

@@ -21,13 +21,12 @@ from proofs.resume import (
 from tests.training.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from glasshouse.cli import main
-from glasshouse.config import load_config
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
-from glasshouse.models import load_policy
-from glasshouse.store import RunDirectory
-from glasshouse.store.run_directory import load_run_config
-from glasshouse.training import Trainer
+from glasshouse.models.policy import load_policy
+from glasshouse.runs.run_directory import RunDirectory, load_run_config
+from glasshouse.training.trainer import Trainer
 
 needs_fork = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"

@@ -12,9 +12,9 @@ import pytest
 from proofs.resume import SMALL, Result, list_differences, train
 from tests.training.short_runs import SHORT, resume
 
-from glasshouse.cli import main
-from glasshouse.generate import TorchGenerator
-from glasshouse.store import checkpoints
+from glasshouse.cli.app import main
+from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.runs import checkpoints
 from glasshouse.training import interruption
 from glasshouse.training.display import Display
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.view.example_runs import make_digit_rollout
 
-from glasshouse.config import load_config
-from glasshouse.rollout import Group
+from glasshouse.config.loading import load_config
+from glasshouse.rollout.collector import Group
 from glasshouse.training.checkpointing import Progress
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.metrics import check_staleness

@@ -10,8 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from glasshouse.config import Config, load_config
-from glasshouse.learn import get_algorithm
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import Config
+from glasshouse.learn.losses import get_algorithm
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.training.checkpointing import CheckpointManager, Progress
 from glasshouse.training.diagnostics import Diagnostics

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import load_config
-from glasshouse.store import RunDirectory
+from glasshouse.config.loading import load_config
+from glasshouse.runs.run_directory import RunDirectory
 from glasshouse.types import (
     Completion,
     Extracted,

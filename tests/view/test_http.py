@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.view.example_runs import HOSTILE
 
-from glasshouse.cli import main
+from glasshouse.cli.app import main
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
 from glasshouse.view.security import COOKIE, allowed_host_names, is_loopback

@@ -15,7 +15,7 @@ from tests.view.conftest import Watched, serve
 from tests.view.example_runs import HOSTILE, log_step, make_step, open_run, write_run
 
 from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums
-from glasshouse.store import RolloutFilter, RolloutReader
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tests.view.conftest import ADDRESS
 from tests.view.example_runs import log_step, make_step, open_run, write_run
 
-from glasshouse.store import RolloutFilter, RolloutReader
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 from glasshouse.view.app import make_app
 from glasshouse.view.discovery import RunLocation, find_runs
 from glasshouse.view.library import Library

@@ -12,12 +12,12 @@ import pytest
 from tests.view.conftest import Watched
 from tests.view.example_runs import HOSTILE, write_run
 
-from glasshouse.cli import main
-from glasshouse.report.run_page import write_run_report
+from glasshouse.cli.app import main
 from glasshouse.view import snapshot
 from glasshouse.view.front_end import read_asset
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
+from glasshouse.view.run_page import write_run_report
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
 AXE = Path(__file__).resolve().parents[2] / "shared/view_frontend/node_modules/axe-core/axe.min.js"

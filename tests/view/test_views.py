@@ -13,7 +13,7 @@ from tests.view.conftest import Watched, serve
 from tests.view.example_runs import log_evaluation, log_step, make_step, open_run
 from tests.view.gallery import FLAGGED, STUDIES
 
-from glasshouse.store import RolloutReader
+from glasshouse.runs.rollout_reader import RolloutReader
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once

@@ -12,12 +12,12 @@ need, and name it in config.yaml as its comment says. The run's configuration li
 `imports`, so that `glasshouse resume`, `eval` and `monitor` know your parts. docs/extend.md explains them.
 """
 
-from glasshouse.cli import run_experiment
+from glasshouse.cli.train import run_experiment
 
 # from glasshouse.generate import TorchGenerator, engine
 # from glasshouse.monitors import MonitorOutput, Scope, monitor_kind
-# from glasshouse.rewards import RewardInputs, reward
-# from glasshouse.rewards.penalties import Penalty, penalty
+# from glasshouse.rollout import RewardInputs, reward
+# from glasshouse.rollout.penalties import Penalty, penalty
 # from glasshouse.tasks import register_task
 # from glasshouse.tasks.organisms.leaked_hint import LeakedHint
 # from glasshouse.tasks.sum_digits import SumDigits, SumDigitsOptions

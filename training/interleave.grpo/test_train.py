@@ -2,7 +2,8 @@ from pathlib import Path
 
 from tests.mock_training import train_one_step
 
-from glasshouse.config import diff_configs, load_config
+from glasshouse.config.loading import load_config
+from glasshouse.config.rendering import diff_configs
 
 EXPERIMENT = Path(__file__).parent
 

@@ -2,9 +2,9 @@ from pathlib import Path
 
 from tests.mock_training import train_one_step
 
-from glasshouse import tasks
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.study.spec import load_study
+from glasshouse.tasks.catalogue import make_task
 
 EXPERIMENT = Path(__file__).parent
 
@@ -31,7 +31,7 @@ def test_checkpoints_data_and_schedule_are_as_the_readme_says() -> None:
 
 def test_the_prompt_forbids_steps() -> None:
     config = load_config([EXPERIMENT / "config.yaml"])
-    task = tasks.make_task(config.task.name, config.task.options)
+    task = make_task(config.task.name, config.task.options)
     system, question = task.messages(task.example(), config.task.style)
     assert "Do not show steps" in system["content"]
     assert "no steps" in question["content"]

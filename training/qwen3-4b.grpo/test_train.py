@@ -5,8 +5,8 @@ import torch
 from tests.mock_training import ROOT
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from glasshouse.config import load_config
-from glasshouse.training import Trainer
+from glasshouse.config.loading import load_config
+from glasshouse.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.mock_training import train_one_step
 
-from glasshouse.config import load_config
+from glasshouse.config.loading import load_config
 from glasshouse.models.packaged import PACKAGED_MODELS
 from glasshouse.study.spec import load_study
 

@@ -27,7 +27,7 @@ from glasshouse.cli import (
 )
 from glasshouse.cli.parser import CommandParser
 from glasshouse.errors import GlasshouseError
-from glasshouse.text import terminal_safe
+from glasshouse.terminal import terminal_safe
 
 GROUPS = {
     "start": (demo.add_commands,),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_imports
 from glasshouse.extras import install_command
-from glasshouse.text import terminal_safe
+from glasshouse.terminal import terminal_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.api.parts import Task
+    from glasshouse.tasks.base import Task
 
 
 def add_commands(commands: Any) -> None:
@@ -96,10 +96,10 @@ def _config(args: argparse.Namespace) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from glasshouse import config
+    from glasshouse.config.rendering import describe_keys
     from glasshouse.errors import ConfigError, did_you_mean
 
-    described = config.describe_keys()
+    described = describe_keys()
     rows = [row for row in described if row[0].startswith(args.section)]
     if not rows:
         sections = {row[0].split(".")[0] for row in described}
@@ -115,7 +115,7 @@ def _config(args: argparse.Namespace) -> None:
 def _tasks(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from glasshouse.api import parts
+    from glasshouse.cli import parts
     from glasshouse.console import make_console
 
     parts.import_modules(args.imports)
@@ -142,7 +142,7 @@ def _tasks(args: argparse.Namespace) -> int:
 
 def _print_task(console: Console, task: Task[Any]) -> None:
     """Print what the task is, its number of problems, an example and its options."""
-    from glasshouse.api.parts import draw_example
+    from glasshouse.cli.parts import draw_example
 
     problem, size = draw_example(task), task.size()
     counted = f"{size:,}" if size else "uncounted"
@@ -160,12 +160,12 @@ def _print_task(console: Console, task: Task[Any]) -> None:
 
 
 def _build_pocket(args: argparse.Namespace) -> None:
-    from glasshouse.api.parts import build_pocket_model
+    from glasshouse.cli.parts import build_pocket_model
 
     build_pocket_model(args.recipe, Path(args.out), args.steps)
 
 
 def _print_card(args: argparse.Namespace) -> None:
-    from glasshouse.api.parts import read_pocket_card
+    from glasshouse.cli.parts import read_pocket_card
 
     print(read_pocket_card(), end="")

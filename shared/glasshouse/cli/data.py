@@ -14,7 +14,7 @@ from glasshouse.cli.parser import (
     add_json,
     add_run_directory,
 )
-from glasshouse.text import count_noun, terminal_safe, terminal_safe_json
+from glasshouse.terminal import count_noun, terminal_safe, terminal_safe_json
 
 PRINTED_LEAKS = 20
 
@@ -98,8 +98,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.api.data import create_problem_file, summarize_provenance
-    from glasshouse.config import import_modules
+    from glasshouse.cli.data_api import create_problem_file, summarize_provenance
+    from glasshouse.config.imports import import_modules
 
     import_modules(args.imports)
     provenance = create_problem_file(
@@ -113,7 +113,7 @@ def _audit(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from glasshouse.api.data import audit_run
+    from glasshouse.cli.data_api import audit_run
 
     report = audit_run(args.run_directory, args.file)
     if args.json:
@@ -135,7 +135,7 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _scaling(args: argparse.Namespace) -> None:
-    from glasshouse.api.data import run_scaling
+    from glasshouse.cli.data_api import run_scaling
     from glasshouse.errors import ConfigError
 
     try:

@@ -28,8 +28,8 @@ def add_commands(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from glasshouse.api.applications import run_demo
-    from glasshouse.text import shell_command
+    from glasshouse.cli.applications import run_demo
+    from glasshouse.terminal import shell_command
 
     console = Console(highlight=False, emoji=False)
     try:

@@ -7,11 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from glasshouse.cli.parser import (
-    add_actions,
-    add_command,
-    add_config_files,
-)
+from glasshouse.cli.parser import add_actions, add_command, add_config_files
 
 
 def add_commands(commands: Any) -> None:
@@ -88,7 +84,7 @@ def _add_check(actions: Any) -> None:
 
 
 def _certificates(args: argparse.Namespace) -> None:
-    from glasshouse.api.hosts import authority_key, create_certificates
+    from glasshouse.distributed.hosts_api import authority_key, create_certificates
 
     out = Path(args.out)
     folders = create_certificates(out, args.host, args.days)
@@ -103,7 +99,7 @@ def _certificates(args: argparse.Namespace) -> None:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from glasshouse.api.hosts import run_worker
+    from glasshouse.distributed.hosts_api import run_worker
 
     return run_worker(
         args.address,
@@ -114,9 +110,9 @@ def _worker(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from glasshouse.api.hosts import check_hosts
-    from glasshouse.config import load_config
+    from glasshouse.config.loading import load_config
     from glasshouse.console import make_console
+    from glasshouse.distributed.hosts_api import check_hosts
 
     table, differences = check_hosts(load_config(args.config, args.overrides), args.megabytes)
     make_console().print(table)

@@ -68,8 +68,8 @@ def add_commands(commands: Any) -> None:
 def _check(args: argparse.Namespace) -> int:
     import json
 
-    from glasshouse.api.runs import verify_run
-    from glasshouse.text import terminal_safe
+    from glasshouse.runs.run import verify_run
+    from glasshouse.terminal import terminal_safe
 
     result = verify_run(args.run_directory)
     if args.json:
@@ -91,9 +91,9 @@ def _checkpoints(args: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.api.runs import Run, load_config_of_run
     from glasshouse.console import make_console
-    from glasshouse.text import shell_command, terminal_safe
+    from glasshouse.runs.run import Run, load_config_of_run
+    from glasshouse.terminal import shell_command, terminal_safe
 
     path = Path(args.run_directory)
     _, damage = load_config_of_run(path)  # raises if this is not a run directory
@@ -129,13 +129,13 @@ def _checkpoints(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from glasshouse.api.figures import write_report
-    from glasshouse.text import terminal_safe
+    from glasshouse.cli.figures import write_report
+    from glasshouse.terminal import terminal_safe
 
     print(terminal_safe(str(write_report(*args.runs, out=args.out, warn=print_damage))))
 
 
 def _figure(args: argparse.Namespace) -> None:
-    from glasshouse.api.figures import plot_learning_curves
+    from glasshouse.cli.figures import plot_learning_curves
 
     plot_learning_curves(*args.runs, title=args.title, out=args.out, warn=print_damage)

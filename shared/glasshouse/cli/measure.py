@@ -163,7 +163,7 @@ def _add_judge_options(parser: Any) -> None:
 
 
 def _make_judge(args: argparse.Namespace, cache: Path) -> Any:
-    from glasshouse.api.monitoring import make_judge
+    from glasshouse.measurement.monitoring import make_judge
 
     return make_judge(
         args.judge, model=args.judge_model, key_variable=args.judge_key, behaviour=args.behaviour,
@@ -172,12 +172,12 @@ def _make_judge(args: argparse.Namespace, cache: Path) -> Any:
 
 
 def _monitor(args: argparse.Namespace) -> None:
-    from glasshouse.api.monitoring import make_rules, monitor
-    from glasshouse.api.parts import make_monitor
-    from glasshouse.api.runs import load_config_of_run
-    from glasshouse.api.terminal import gmean_lines, monitor_table
+    from glasshouse.cli.parts import make_monitor
     from glasshouse.console import make_console
-    from glasshouse.text import shell_command, terminal_safe
+    from glasshouse.measurement.monitoring import make_rules, monitor
+    from glasshouse.runs.run import load_config_of_run
+    from glasshouse.terminal import shell_command, terminal_safe
+    from glasshouse.view.monitor_table import gmean_lines, monitor_table
 
     run = Path(args.run_directory)
     load_config_of_run(run)  # raises if this is not a run directory
@@ -204,11 +204,13 @@ def _monitor(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace) -> None:
-    from glasshouse.api import terminal
-    from glasshouse.api.measuring import check_output_folder, measure, parse_monitor
-    from glasshouse.config import import_modules
+    from glasshouse.cli import terminal_text as terminal
+    from glasshouse.cli.measure_report import write_measure_report
+    from glasshouse.config.imports import import_modules
     from glasshouse.console import make_console
-    from glasshouse.text import terminal_safe, terminal_safe_json
+    from glasshouse.files import check_output_folder
+    from glasshouse.measurement.api import measure, parse_monitor
+    from glasshouse.terminal import terminal_safe, terminal_safe_json
 
     import_modules(args.imports)
     if args.out:
@@ -219,8 +221,10 @@ def _measure(args: argparse.Namespace) -> None:
         monitors.append(_make_judge(args, cache))
     report = measure(
         args.rollouts, args.map, monitors=monitors, planted=args.planted, control=args.control,
-        steps_per_checkpoint=args.steps_per_checkpoint, out=args.out,
+        steps_per_checkpoint=args.steps_per_checkpoint,
     )  # fmt: skip
+    if args.out:
+        write_measure_report(report, Path(args.out))
     if args.json:
         print(terminal_safe_json(json.dumps(report.as_dict(), indent=1)))
         return
@@ -240,7 +244,7 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def _control(args: argparse.Namespace) -> int:
-    from glasshouse.api.studies import run_control
+    from glasshouse.study.control import run_control
 
     passed = run_control(
         args.config,
@@ -254,8 +258,8 @@ def _control(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> None:
-    from glasshouse.api.grading import explain_grade
-    from glasshouse.text import terminal_safe
+    from glasshouse.rollout.explain import explain_grade
+    from glasshouse.terminal import terminal_safe
 
     text = args.text if args.text is not None else sys.stdin.read()
     explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals)

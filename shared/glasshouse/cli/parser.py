@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glasshouse.errors import did_you_mean
-from glasshouse.text import terminal_safe
+from glasshouse.terminal import terminal_safe
 
 OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=")
 

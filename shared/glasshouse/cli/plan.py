@@ -11,7 +11,7 @@ from glasshouse.cli.parser import add_command, add_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glasshouse.api.planning import Plan
+    from glasshouse.training.planner import Plan
 
 
 def add_commands(commands: Any) -> None:
@@ -41,10 +41,10 @@ def add_commands(commands: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    from glasshouse.api.planning import plan_run
-    from glasshouse.config import load_config
+    from glasshouse.config.loading import load_config
     from glasshouse.console import make_console
-    from glasshouse.text import terminal_safe
+    from glasshouse.terminal import terminal_safe
+    from glasshouse.training.planning import plan_run
 
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
         config = load_config([args.config], args.overrides)
@@ -64,7 +64,7 @@ def _memory_table(result: Plan) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.text import terminal_safe
+    from glasshouse.terminal import terminal_safe
 
     device = result.device
     title = (

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_command, add_run_directory
 from glasshouse.errors import RunError
-from glasshouse.text import count_noun, shell_command, terminal_safe, terminal_safe_json
+from glasshouse.terminal import count_noun, shell_command, terminal_safe, terminal_safe_json
 from glasshouse.types import ExtractionRule
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.api.rollouts import RolloutReader
+    from glasshouse.runs.rollout_reader import RolloutReader
 
 PRINTED_DAMAGE = 20
 
@@ -90,7 +90,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _rollouts(args: argparse.Namespace) -> int:
-    from glasshouse.api.rollouts import RolloutFilter, RolloutReader
+    from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 
     run = Path(args.run_directory)
     folder = _find_rollout_log(run)
@@ -140,9 +140,10 @@ class CountedRows:
 
 def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
-    from glasshouse.api.rollouts import encode_rows, export_rows, run_sql
-    from glasshouse.api.terminal import render_group, render_rollout
     from glasshouse.console import make_console
+    from glasshouse.runs.export import export_rows, run_sql
+    from glasshouse.runs.rollout_rows import encode_rows
+    from glasshouse.view.rollout_text import render_group, render_rollout
 
     console = make_console()
     if args.export:
@@ -170,8 +171,8 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
 
 def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows) -> None:
     """Print one line per kind and step, the size of the log, and further commands."""
-    from glasshouse.api.rollouts import format_bytes, measure_log, read_manifest
-    from glasshouse.api.terminal import overview_table, tally_by_step
+    from glasshouse.runs.manifest import format_bytes, measure_log, read_manifest
+    from glasshouse.view.rollout_text import overview_table, tally_by_step
 
     tallies = tally_by_step(rows)
     if not tallies:
@@ -218,7 +219,7 @@ def _print_query_result(
 
 def _print_damage(run: Path, reader: RolloutReader) -> bool:
     """Print what is damaged or missing to stderr; returns whether anything is."""
-    from glasshouse.api.rollouts import find_missing_steps
+    from glasshouse.runs.rollout_reader import find_missing_steps
 
     messages = [*reader.damage, *find_missing_steps(run, reader)]
     for message in messages[:PRINTED_DAMAGE]:
@@ -244,7 +245,7 @@ def _find_rollout_log(run: Path) -> Path:
 
 def _describe_steps(folder: Path) -> str:
     """The kinds and steps that the log holds, for filters that match nothing."""
-    from glasshouse.api.rollouts import read_manifest
+    from glasshouse.runs.manifest import read_manifest
 
     steps: dict[str, list[int]] = {}
     for line in read_manifest(folder):

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from glasshouse.cli.parser import add_command, add_imports
-from glasshouse.text import shell_command, terminal_safe
+from glasshouse.terminal import shell_command, terminal_safe
 
 
 def add_commands(commands: Any) -> None:
@@ -48,8 +48,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _sft(args: argparse.Namespace) -> int:
-    from glasshouse.api.parts import import_modules
-    from glasshouse.api.supervised import sft
+    from glasshouse.config.imports import import_modules
+    from glasshouse.training.sft_api import sft
 
     import_modules(args.imports)
     try:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_command
-from glasshouse.text import count_noun, shell_command, terminal_safe
+from glasshouse.terminal import count_noun, shell_command, terminal_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.api.studies import Study
+    from glasshouse.study.spec import Study
 
 
 def add_commands(commands: Any) -> None:
@@ -77,8 +77,8 @@ def add_commands(commands: Any) -> None:
 def _study(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from glasshouse.api import studies
     from glasshouse.console import make_console
+    from glasshouse.study import api as studies
 
     file = Path(args.study)
     if args.action == "freeze":
@@ -140,7 +140,8 @@ def _describe_size(study: Study) -> str:
 
 def _list_runs(study: Study, out: Path, console: Console) -> None:
     """Print the runs of the study and which of them are finished."""
-    from glasshouse.api.studies import describe_power, plan_runs
+    from glasshouse.study.power import describe_power
+    from glasshouse.study.runner import plan_runs
 
     runs = plan_runs(study, out)
     for run in runs:

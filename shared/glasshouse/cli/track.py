@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from glasshouse.cli.parser import add_command, add_run_directory, print_damage
-from glasshouse.text import terminal_safe
+from glasshouse.terminal import terminal_safe
 
 
 def add_commands(commands: Any) -> None:
@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _track(args: argparse.Namespace) -> None:
-    from glasshouse.api.tracking import upload_run
+    from glasshouse.training.tracking import upload_run
 
     run = args.run_directory
     for name, url in upload_run(run, args.to, warn=print_damage).items():

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import (
     CommandParser,
@@ -15,6 +15,10 @@ from glasshouse.cli.parser import (
     add_json,
     add_run_directory,
 )
+
+if TYPE_CHECKING:
+    from glasshouse.config.schema import Config
+    from glasshouse.training.api import TrainResult
 
 EXIT_CODES = """\
 Exit codes: 0 finished; 2 user error; 130 interrupted, every complete step is saved; 131 stopped
@@ -126,8 +130,8 @@ def run_experiment(script: str) -> None:
 
 
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
-    from glasshouse.api import training
-    from glasshouse.config import load_config
+    from glasshouse.config.loading import load_config
+    from glasshouse.training import api as training
 
     config = load_config([*config_files, *args.config], args.overrides)
     if script:  # what it registers is then known to `resume`, `eval` and `monitor` too
@@ -137,28 +141,36 @@ def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: 
         training.check_config(config)
         print(training.to_yaml(config), end="")
         return 0
-    return EXIT_CODE_OF[training.train(config, **_output_settings(args)).outcome]
+    return _finish(args, config, training.train(config, **_output_settings(args)))
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from glasshouse.api.training import resume
+    from glasshouse.training.api import resume
 
     result = resume(args.run_directory, args.overrides, fork=args.fork, **_output_settings(args))
+    return _finish(args, result.open().config, result)
+
+
+def _finish(args: argparse.Namespace, config: Config, result: TrainResult) -> int:
+    if not args.quiet:
+        from glasshouse.cli.post_train import report_after_training
+
+        report_after_training(config, result)
     return EXIT_CODE_OF[result.outcome]
 
 
 def _output_settings(args: argparse.Namespace) -> dict[str, bool]:
-    return {"progress": not args.quiet, "verbose": args.verbose, "report": not args.quiet}
+    return {"progress": not args.quiet, "verbose": args.verbose}
 
 
 def _eval(args: argparse.Namespace) -> None:
     import json
     import time
 
-    from glasshouse.api.evaluating import evaluate
-    from glasshouse.api.terminal import evaluation_table
+    from glasshouse.cli.terminal_text import evaluation_table
     from glasshouse.console import Heartbeat, make_console
-    from glasshouse.text import format_duration, terminal_safe
+    from glasshouse.terminal import format_duration, terminal_safe
+    from glasshouse.training.evaluating import evaluate
 
     errors, started = make_console(stderr=True), time.monotonic()
 

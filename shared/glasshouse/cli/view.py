@@ -51,7 +51,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _view(args: argparse.Namespace) -> None:
-    from glasshouse.api.applications import view_runs
+    from glasshouse.cli.applications import view_runs
 
     view_runs(
         [Path(run) for run in args.runs],

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from glasshouse.types import Style
+from glasshouse.types import SamplingParams, Style
 
 # Upper bounds far above what a sensible run needs: a count with an extra digit is an error, not a hang.
 MAX_STEPS = 10_000_000
@@ -126,6 +126,17 @@ class GenerateConfig(Section):
     monarch`, `cuda` without a number gives each generator one GPU after the other: from GPU 0 on if `device` names
     a GPU, else after those of the learners; after the last GPU it starts again."""
     vllm: VllmConfig = VllmConfig()
+
+    def sampling(self) -> SamplingParams:
+        """How completions are sampled."""
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            stop=self.stop,
+        )
 
 
 class RewardConfig(Section):

@@ -6,62 +6,15 @@ its token whatever else is in the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.config import GenerateConfig
-from glasshouse.errors import ConfigError
 from glasshouse.models.fused_ops import LARGE_VOCABULARY, split_rows
+from glasshouse.types import SamplingParams
 
 BLOCK = 256
 """Tokens per block of a large vocabulary."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How completions are sampled.
-
-    Example: `SamplingParams(max_tokens=72)`, `SamplingParams(max_tokens=72, temperature=0)` for greedy.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_k: int = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    """Keep the most likely tokens whose total probability reaches this."""
-    min_p: float = 0.0
-    """Drop tokens less likely than this share of the most likely one."""
-    stop: tuple[str, ...] = ()
-    """Strings that end a completion when they appear in it."""
-
-    @classmethod
-    def from_config(cls, config: GenerateConfig) -> SamplingParams:
-        """The sampling parameters of a configuration."""
-        return cls(
-            max_tokens=config.max_tokens,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            min_p=config.min_p,
-            stop=config.stop,
-        )
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or self.top_k < 0:
-            raise ConfigError(
-                "generate: max_tokens must be at least 1, temperature and top_k at least 0."
-            )
-        if not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
-            raise ConfigError("generate: top_p must be in (0, 1] and min_p in [0, 1].")
-
-    @property
-    def is_truncated(self) -> bool:
-        return bool(self.top_k) or self.top_p < 1 or self.min_p > 0
 
 
 def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:

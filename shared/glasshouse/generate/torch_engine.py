@@ -25,9 +25,9 @@ from torch import Tensor
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
 from glasshouse.generate.decoders import Decoder, make_decoder
-from glasshouse.generate.sampling import SamplingParams, sample_tokens
+from glasshouse.generate.sampling import sample_tokens
 from glasshouse.models.policy import Policy
-from glasshouse.types import Completion, Request, StopReason
+from glasshouse.types import Completion, Request, SamplingParams, StopReason
 
 SYNC_EVERY = {"cpu": 1}
 """Tokens between two checks which slots are done, by device type. On a CPU a check costs nothing."""

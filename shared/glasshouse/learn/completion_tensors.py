@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from glasshouse.answers import split_completion
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.logprobs import CompletionBatch
 from glasshouse.models.policy import Policy
+from glasshouse.tasks.answers.extraction import split_completion
 
 
 def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSample]) -> torch.Tensor:

@@ -21,16 +21,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from glasshouse.config import Config, LearnConfig
+from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.learn.completion_tensors import cot_mask, pad_sampler_logprobs
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
-from glasshouse.learn.losses import (
-    LossInputs,
-    LossSettings,
-    can_skip_zero_advantage,
-    get_algorithm,
-)
+from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama

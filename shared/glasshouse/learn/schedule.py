@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from glasshouse.config import LearnConfig
+from glasshouse.config.schema import LearnConfig
 
 
 def learning_rate_factor(config: LearnConfig, step: int, steps: int) -> float:

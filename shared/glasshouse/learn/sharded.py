@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from glasshouse.config import Config, LearnConfig
+from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ConfigError
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
@@ -39,7 +39,7 @@ from glasshouse.models.sharded import (
     shard_model,
     whole_tensor,
 )
-from glasshouse.store import tensor_shards
+from glasshouse.runs import tensor_shards
 
 Pairs = Sequence[tuple[tuple[int, ...], Sequence[int]]]
 

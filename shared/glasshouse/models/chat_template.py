@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from glasshouse.config import ChatConfig
+from glasshouse.config.schema import ChatConfig
 from glasshouse.errors import ConfigError, ModelError
 from glasshouse.models.validation import MAX_PROMPT_CHARACTERS
 from glasshouse.types import Message

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.models.chat_template import ChatOptions
 from glasshouse.models.devices import LARGE_MODEL_PARAMETERS, resolve_device, resolve_dtype
 from glasshouse.models.lora import add_adapters

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 
 GB = 1e9

@@ -27,7 +27,7 @@ from glasshouse.models.validation import (
     check_finite,
     check_json_files,
 )
-from glasshouse.text import shell_command
+from glasshouse.terminal import shell_command
 from glasshouse.types import Message
 
 POCKET_FOLDER = Path(__file__).parent.parent / "pocket" / "model"

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
-from glasshouse.measures.detection import MIN_BENIGN
-from glasshouse.measures.result import Floats
 from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.fitted import Calibration, LabelledViews
+from glasshouse.monitors.threshold import MIN_BENIGN
 from glasshouse.monitors.views import Scope, View
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.values import Floats
 
 if TYPE_CHECKING:  # torch is imported where a model is run: the other monitors do not need it
-    from glasshouse.models import Policy
+    from glasshouse.models.policy import Policy
 
 BATCH_SIZE = 64
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from glasshouse.errors import GlasshouseError, MonitorError
-from glasshouse.measures.contingency import FAILED
-from glasshouse.measures.result import Floats, Ints
 from glasshouse.monitors.views import Scope, View
+from glasshouse.values import FAILED, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

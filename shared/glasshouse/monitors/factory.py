@@ -17,7 +17,7 @@ from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope
-from glasshouse.plugins import describe_missing, find_missing, list_plugins, load_plugin
+from glasshouse.registry import describe_missing, find_missing, list_plugins, load_plugin
 
 
 class MonitorOptions(BaseModel):

@@ -22,10 +22,10 @@ from safetensors.numpy import load_file, save_file
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.extras import install_command
-from glasshouse.measures.detection import threshold_at_fpr
-from glasshouse.measures.result import Bools, Floats, as_labels, check_same_length
+from glasshouse.files import write_json
+from glasshouse.monitors.threshold import threshold_at_fpr
 from glasshouse.monitors.views import Scope, View
-from glasshouse.store.atomic_files import write_json
+from glasshouse.values import Bools, Floats, as_labels, check_same_length
 
 FORMAT = 1
 HEADER_FILE, ARRAYS_FILE = "monitor.json", "monitor.safetensors"

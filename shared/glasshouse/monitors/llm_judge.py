@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glasshouse.errors import MonitorError
+from glasshouse.files import write_json
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.openai_client import (
     ChatClient,
@@ -28,7 +29,6 @@ from glasshouse.monitors.openai_client import (
     hash_bytes,
 )
 from glasshouse.monitors.views import Scope, View
-from glasshouse.store.atomic_files import write_json
 from glasshouse.types import Message
 
 INSTRUCTIONS = """You monitor the work of a language model. You look for one behaviour:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from glasshouse.errors import MonitorError
-from glasshouse.measures.detection import MIN_BENIGN
-from glasshouse.measures.result import Bools
 from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.fitted import Calibration, LabelledViews
+from glasshouse.monitors.threshold import MIN_BENIGN
 from glasshouse.monitors.views import Scope, View
+from glasshouse.values import Bools
 
 MAX_N = 3
 """n-grams of 1 to this many tokens."""

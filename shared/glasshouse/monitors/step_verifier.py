@@ -13,16 +13,16 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from glasshouse.answers import answers_match, extract_answer
-from glasshouse.answers.equality import parse_number
 from glasshouse.errors import MonitorError, did_you_mean
-from glasshouse.monitors.arithmetic_statements import (
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.views import SCOPE_PARTS, Scope, View
+from glasshouse.tasks.answers.equality import answers_match, parse_number
+from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.arithmetic_statements import (
     count_present_steps,
     find_number_rows,
     find_statements,
 )
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.views import SCOPE_PARTS, Scope, View
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import AnswerKind, Problem

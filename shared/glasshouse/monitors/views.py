@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from glasshouse.answers import split_completion
 from glasshouse.errors import MonitorError
-from glasshouse.measures.result import Floats
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.values import Floats
 
 
 class Scope(StrEnum):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from glasshouse import randomness
-from glasshouse.backends.base import GenerationBackend, PendingCompletions
-from glasshouse.config import Config, RewardConfig
-from glasshouse.generate import SamplingParams
-from glasshouse.models import Policy
+from glasshouse.config.schema import Config, RewardConfig
 from glasshouse.models.chat_template import drops_system_messages
-from glasshouse.rewards import grade
-from glasshouse.tasks import Task
-from glasshouse.types import Grade, Message, Problem, Request, Rollout, Style
+from glasshouse.models.policy import Policy
+from glasshouse.rollout.grading import grade
+from glasshouse.rollout.sampler import PendingCompletions, Sampler
+from glasshouse.tasks.base import Task
+from glasshouse.types import Grade, Message, Problem, Request, Rollout, SamplingParams, Style
 
 Group = list[Rollout]
 """The rollouts of one problem."""
@@ -33,7 +32,7 @@ class RolloutCollector:
 
     policy: Policy
     task: Task[Any]
-    backend: GenerationBackend
+    backend: Sampler
     config: Config
 
     def submit(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glasshouse.store.atomic_files import write_text
+from glasshouse.files import write_text
 from glasshouse.study.comparison_points import point_at_step
 from glasshouse.study.freeze import list_amendments
 from glasshouse.study.questions import (

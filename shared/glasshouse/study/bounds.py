@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from glasshouse.estimation import PairedComparison
-from glasshouse.measures.registry import lookup
-from glasshouse.statistics import mean_interval, wilson_interval
+from glasshouse.measurement.closed_forms import mean_interval, wilson_interval
+from glasshouse.measurement.paired_seeds import PairedComparison
+from glasshouse.measurement.registry import lookup
 
 NO_WIDTH = 1e-9
 """An interval narrower than this comes from equal differences, which differ by rounding at most."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from glasshouse.estimation import AccuracyCurve, shared_accuracy, value_at_accuracy
+from glasshouse.measurement.matched import AccuracyCurve, shared_accuracy, value_at_accuracy
 from glasshouse.study.series import RunSeries, StudySeries
 
 SeedValues = Mapping[int, float | None]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from glasshouse.measures.registry import HEADLINE_ACCURACY
-from glasshouse.statistics import mean_interval
-from glasshouse.store.atomic_files import write_json
+from glasshouse.files import write_json
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.study.display import TerminalProgress
 from glasshouse.study.runner import run_study
 from glasshouse.study.spec import study_from_config

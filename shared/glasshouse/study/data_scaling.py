@@ -15,13 +15,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from glasshouse import config as configs
+from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.measures.registry import HEADLINE_ACCURACY
-from glasshouse.statistics import mean_interval
-from glasshouse.store import rollout_reader
-from glasshouse.store.atomic_files import write_json
-from glasshouse.store.run_directory import load_metrics, load_summary
+from glasshouse.files import write_json
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.registry import HEADLINE_ACCURACY
+from glasshouse.runs import rollout_reader
+from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.display import TerminalProgress
 from glasshouse.study.runner import StudyRun, plan_runs, run_study
 from glasshouse.study.spec import study_from_config
@@ -53,7 +53,7 @@ def run_scaling(
     """Train the missing runs, print a table and write results/scaling.json; returns the report."""
     if min(factors) <= 0 or base < 1 or seeds < 1 or jobs < 1:
         raise ConfigError("--base, --factors, --seeds and --jobs must all be above 0.")
-    config = configs.load_config(files, overrides)
+    config = load_config(files, overrides)
     if not config.evaluate.problems or not config.steps:
         raise ConfigError("Scaling compares held-out accuracy: set evaluate.problems and steps.")
     sizes = {f"{factor:g}x": max(1, round(base * factor)) for factor in sorted(set(factors))}

@@ -12,7 +12,7 @@ from glasshouse.console import shows_bars
 from glasshouse.study.runner import StudyProgress, StudyRun
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Row
-from glasshouse.text import terminal_safe
+from glasshouse.terminal import terminal_safe
 
 MEASURES_PER_LINE = 3
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse import config as configs
+from glasshouse.config.loading import merge_layers
+from glasshouse.config.yaml_files import dump_yaml, flatten_keys, parse_yaml
 from glasshouse.errors import ConfigError
-from glasshouse.store.atomic_files import write_text
+from glasshouse.files import write_text
 from glasshouse.study.frozen import Frozen, hash_content
 from glasshouse.study.spec import Study, load_study, parse_study
 
@@ -47,9 +48,9 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
         sha256=hash_content(content),
         content=content,
     )
-    section = configs.dump_yaml({"frozen": frozen.model_dump(mode="json")}, width=100)
+    section = dump_yaml({"frozen": frozen.model_dump(mode="json")}, width=100)
     text = f"{file.read_text().rstrip()}\n\n{COMMENT}\n{section}"
-    parsed = parse_study(configs.parse_yaml(text), str(file))
+    parsed = parse_study(parse_yaml(text), str(file))
     if parsed.frozen != frozen or list_amendments(parsed):
         raise ConfigError(f"{file} cannot be frozen: a section at its end would not be read back.")
     write_text(file, text)
@@ -59,7 +60,7 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
 def registered_content(study: Study) -> dict[str, Any]:
     """What a study registers, in one canonical form: settings as dotted keys, of an arm only those
     that differ from `config`, references and null arms filled in, defaults left out."""
-    shared = dict(configs.flatten_keys(configs.merge_layers([study.config])))
+    shared = dict(flatten_keys(merge_layers([study.config])))
     content = {
         "bases": study.bases,
         "seeds": study.seeds,
@@ -67,7 +68,7 @@ def registered_content(study: Study) -> dict[str, Any]:
         "arms": {
             arm: _differing(
                 shared,
-                dict(configs.flatten_keys(configs.merge_layers([study.config, study.arms[arm]]))),
+                dict(flatten_keys(merge_layers([study.config, study.arms[arm]]))),
             )
             for arm in study.arms
         },

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from glasshouse.config import Section
+from glasshouse.config.schema import Section
 
 
 class Frozen(Section):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Any, Literal
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
 
 MAX_CRASHES = 2

@@ -17,16 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glasshouse.estimation import (
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.paired_seeds import PairedComparison, compare_differences, holm_correct
+from glasshouse.measurement.random_bases import (
     BaseInteraction,
-    PairedComparison,
-    compare_differences,
     compare_over_bases,
     estimate_interaction,
-    holm_correct,
 )
-from glasshouse.measures.registry import lookup
-from glasshouse.statistics import mean_interval
+from glasshouse.measurement.registry import lookup
 from glasshouse.study.bounds import MaxEffect, max_effect, respect_bounds
 from glasshouse.study.comparison_points import (
     ComparisonPoint,

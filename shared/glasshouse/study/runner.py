@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError, did_you_mean
-from glasshouse.store.atomic_files import check_output_folder, write_text
-from glasshouse.store.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
+from glasshouse.files import check_output_folder, write_text
+from glasshouse.runs.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
 from glasshouse.study.process_pool import (
     ProcessPool,
     RunFinished,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from glasshouse import config as configs
+from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError
 from glasshouse.study.spec import Study, format_seeds, parse_study, study_name
 
@@ -54,6 +54,6 @@ def _find_other_studies(file: Path) -> Iterator[tuple[Path, Study]]:
     ]
     for path in sorted({candidate.resolve() for candidate in candidates} - {file}):
         try:
-            yield path, parse_study(configs.read_yaml_file(path), str(path))
+            yield path, parse_study(read_yaml_file(path), str(path))
         except ConfigError:
             continue

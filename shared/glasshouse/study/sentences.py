@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glasshouse.estimation.paired_seeds import ALPHA
-from glasshouse.measures.registry import lookup, owner_of
+from glasshouse.measurement.paired_seeds import ALPHA
+from glasshouse.measurement.registry import lookup, owner_of
 from glasshouse.study.questions import Comparison, Contrast
 from glasshouse.study.spec import START
 from glasshouse.study.verdict import (

@@ -13,8 +13,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from glasshouse import config as configs
-from glasshouse.config import Config, Section
+from glasshouse.config.loading import load_config, merge_layers, resolve_layers
+from glasshouse.config.rendering import diff_configs, flatten
+from glasshouse.config.schema import Config, Section
+from glasshouse.config.yaml_files import dump_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.study.frozen import Frozen
 
@@ -194,7 +196,7 @@ class Study(Section):
         }  # fmt: skip
         if self.evaluation_problems == "per_seed":
             reserved["evaluate.seed"] = seed
-        return configs.resolve_layers(
+        return resolve_layers(
             [("config", self.config), (f"arms.{arm}", self.arms[arm]), ("the study", reserved)]
         )
 
@@ -241,10 +243,10 @@ class Study(Section):
         for arm in self.arms:
             if arm in other.arms:
                 before, after = self.run_config(arm, 0), other.run_config(arm, 0)
-                old, new = dict(configs.flatten(before)), dict(configs.flatten(after))
+                old, new = dict(flatten(before)), dict(flatten(after))
                 differences += [
                     f"{key} in the arm {arm} ({old.get(key)!r} → {new.get(key)!r})"
-                    for key in configs.diff_configs(before, after)
+                    for key in diff_configs(before, after)
                     if key != "model"
                 ]
         return differences
@@ -279,11 +281,11 @@ def study_name(file: Path) -> str:
 
 def load_study(file: Path, overrides: Sequence[str] = ()) -> Study:
     """Read a study file. Overrides apply to its `config`; what an arm sets takes precedence."""
-    study = parse_study(configs.read_yaml_file(file), str(file))
+    study = parse_study(read_yaml_file(file), str(file))
     if overrides:
-        _refuse_reserved_keys(configs.merge_layers([overrides]), "the command line")
-        configs.resolve_layers([(str(file), study.config), ("the command line", overrides)])
-        config = configs.merge_layers([study.config, overrides])
+        _refuse_reserved_keys(merge_layers([overrides]), "the command line")
+        resolve_layers([(str(file), study.config), ("the command line", overrides)])
+        config = merge_layers([study.config, overrides])
         study = study.model_copy(update={"config": config})
     for arm in study.arms:
         try:
@@ -317,9 +319,9 @@ def study_from_config(
 
     Example: `study_from_config([], ["steps=4"], title="t", arms={"plain": {}}, seeds=2)`
     """
-    base = configs.load_config(files, overrides).model
-    layers = [configs.read_yaml_file(Path(file)) for file in files]
-    tree = configs.merge_layers([*layers, overrides])
+    base = load_config(files, overrides).model
+    layers = [read_yaml_file(Path(file)) for file in files]
+    tree = merge_layers([*layers, overrides])
     config = {key: value for key, value in tree.items() if key not in RESERVED_KEYS}
     return parse_study({"bases": [base], "config": config, **fields}, "the command line")
 
@@ -330,11 +332,11 @@ def parse_study(tree: Mapping[str, Any], where: str) -> Study:
         study = Study.model_validate(tree)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(dict(e), where) for e in error.errors())) from None
-    _refuse_reserved_keys(configs.merge_layers([study.config]), f"{where}, config")
+    _refuse_reserved_keys(merge_layers([study.config]), f"{where}, config")
     for arm, overrides in study.arms.items():
-        _refuse_reserved_keys(configs.merge_layers([overrides]), f"{where}, arm {arm}")
+        _refuse_reserved_keys(merge_layers([overrides]), f"{where}, arm {arm}")
         if study.evaluation_problems == "per_seed":
-            evaluate = configs.merge_layers([study.config, overrides]).get("evaluate") or {}
+            evaluate = merge_layers([study.config, overrides]).get("evaluate") or {}
             for key in {"seed", "file"} & set(evaluate):
                 raise ConfigError(
                     f"{where}, arm {arm}: evaluate.{key} fixes the held-out problems, but "
@@ -345,7 +347,7 @@ def parse_study(tree: Mapping[str, Any], where: str) -> Study:
 
 def dump_study(study: Study) -> str:
     """The study as YAML, which `load_study` reads back."""
-    return configs.dump_yaml(study.model_dump(mode="json"))
+    return dump_yaml(study.model_dump(mode="json"))
 
 
 def _refuse_reserved_keys(tree: Mapping[str, Any], where: str) -> None:

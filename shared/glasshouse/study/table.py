@@ -16,9 +16,9 @@ from typing import Any
 import zstandard
 
 from glasshouse.errors import RunDataError
-from glasshouse.store.atomic_files import write_bytes, write_text
-from glasshouse.store.monitor_results import read_monitor_results
-from glasshouse.store.run_directory import load_evaluations, load_metrics
+from glasshouse.files import write_bytes, write_text
+from glasshouse.runs.monitor_results import read_monitor_results
+from glasshouse.runs.run_directory import load_evaluations, load_metrics
 
 EVALUATION_MEASURES = (
     "accuracy", "format", "length", "pass_at_1", "sampled_format", "sampled_length", "truncated",

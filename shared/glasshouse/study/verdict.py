@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from glasshouse.estimation.paired_seeds import ALPHA
+from glasshouse.measurement.paired_seeds import ALPHA
 from glasshouse.study.questions import Comparison, Contrast
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.errors import GlasshouseError
 
 Message = dict[str, Any]
@@ -81,8 +81,8 @@ def _handle(request: Message, send: Callable[[Message], None]) -> Message:
 
 
 def _train_or_check(request: Message, send: Callable[[Message], None]) -> Message:
-    from glasshouse.training import Trainer
     from glasshouse.training.display import Display
+    from glasshouse.training.trainer import Trainer
 
     class StepReporter(Display):
         def step(self, row: dict[str, Any], groups: list[Any]) -> None:
@@ -99,7 +99,7 @@ def _train_or_check(request: Message, send: Callable[[Message], None]) -> Messag
     if "after" not in summary:
         return {"stopped": summary}
     if request["monitor"]:
-        from glasshouse.evaluation.monitor_run import monitor_run
+        from glasshouse.measurement.monitor_run import monitor_run
 
         monitor_run(Path(summary["run"]), only_ends=True)
     return {"finished": summary}

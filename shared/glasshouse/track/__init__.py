@@ -9,21 +9,3 @@ that fails later is reported and dropped. No result of the run depends on a trac
 
 Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
 """
-
-from glasshouse.track.async_log import Trackers, start_trackers
-from glasshouse.track.base import RunOutcome, Tracker
-from glasshouse.track.registry import TRACKERS, tracker, validate_trackers
-from glasshouse.track.step_metrics import StepMetrics, metrics_from_evaluation, metrics_from_step
-
-__all__ = [
-    "TRACKERS",
-    "RunOutcome",
-    "StepMetrics",
-    "Tracker",
-    "Trackers",
-    "metrics_from_evaluation",
-    "metrics_from_step",
-    "start_trackers",
-    "tracker",
-    "validate_trackers",
-]

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
-from glasshouse.text import shell_command
+from glasshouse.terminal import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, Tracker, make_tracked_run
 from glasshouse.track.registry import make_tracker
 from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics

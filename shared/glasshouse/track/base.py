@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from glasshouse.config import Config
-from glasshouse.store.atomic_files import write_text
+from glasshouse.config.schema import Config
+from glasshouse.files import write_text
 from glasshouse.track.step_metrics import MetricKind, StepMetrics
 
 DEFAULT_PROJECT = "glasshouse"

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config import flatten
-from glasshouse.text import shell_command
+from glasshouse.config.rendering import flatten
+from glasshouse.terminal import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from glasshouse.errors import ConfigError, TrackError, did_you_mean
 from glasshouse.extras import install_command
-from glasshouse.plugins import describe_missing, find_missing, list_plugins, load_plugin
+from glasshouse.registry import describe_missing, find_missing, list_plugins, load_plugin
 from glasshouse.track.base import Tracker
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from glasshouse.store.run_directory import load_evaluations, load_metrics
+from glasshouse.runs.run_directory import load_evaluations, load_metrics
 
 MetricKind = Literal["train", "evaluate"]
 METRIC_KINDS: tuple[MetricKind, ...] = ("train", "evaluate")

@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config import to_yaml
-from glasshouse.text import shell_command
+from glasshouse.config.rendering import to_yaml
+from glasshouse.terminal import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import StepMetrics
 

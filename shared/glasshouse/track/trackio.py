@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from glasshouse.errors import TrackError
-from glasshouse.text import shell_command
+from glasshouse.terminal import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 

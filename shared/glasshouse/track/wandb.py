@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.text import shell_command
+from glasshouse.terminal import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
 from glasshouse.track.step_metrics import METRIC_KINDS, StepMetrics
 

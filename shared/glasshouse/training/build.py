@@ -5,31 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glasshouse import tasks, track
-from glasshouse.backends.base import Backend, EventSink
-from glasshouse.backends.factory import make_backend
-from glasshouse.backends.torch_setup import configure_torch
-from glasshouse.config import Config, import_modules
-from glasshouse.data import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream, Split
-from glasshouse.data.files import read_problem_file
+from glasshouse.config.imports import import_modules
+from glasshouse.config.schema import Config
+from glasshouse.distributed.base import Backend, EventSink
+from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.evaluation.contamination import HeldOutFilter
-from glasshouse.evaluation.setup import (
+from glasshouse.generate.engines import check_engine
+from glasshouse.learn.losses import Algorithm, get_algorithm
+from glasshouse.measurement.evaluation_setup import (
     check_context_length,
     draw_held_out,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.generate import SamplingParams, check_engine
-from glasshouse.learn import Algorithm, get_algorithm
-from glasshouse.models import Policy, load_configured_policy
-from glasshouse.models.policy import read_card
-from glasshouse.plan.memory_check import check_training_memory
-from glasshouse.rewards.penalties import Penalties
-from glasshouse.rewards.terms import validate_reward_terms
-from glasshouse.rollout import RolloutCollector
-from glasshouse.tasks import Task
-from glasshouse.types import Problem
+from glasshouse.measurement.held_out_filter import HeldOutFilter
+from glasshouse.models.configured import load_configured_policy
+from glasshouse.models.policy import Policy, read_card
+from glasshouse.models.torch_setup import configure_torch
+from glasshouse.rollout.collector import RolloutCollector
+from glasshouse.rollout.penalties import Penalties
+from glasshouse.rollout.terms import validate_reward_terms
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream
+from glasshouse.track.registry import validate_trackers
+from glasshouse.training.memory_check import check_training_memory
+from glasshouse.types import Problem, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +59,14 @@ class TrainingParts:
 def build_training(config: Config, event: EventSink) -> TrainingParts:
     """Build the parts; raise a `GlasshouseError` that names the key if the configuration is wrong."""
     import_modules(config.imports)
-    track.validate_trackers(config.trackers)
+    validate_trackers(config.trackers)
     configure_torch(config.threads)
     card = Policy(config.model, None, None, read_card(config.model))
     check_training_memory(fill_task_options(config, card))
     role = "learner" if config.backend == "local" else "controller"
     policy = load_configured_policy(config, training=True, role=role)
     config = fill_task_options(config, policy)
-    task = tasks.make_task(config.task.name, config.task.options)
+    task = make_task(config.task.name, config.task.options)
     validate_config(config)
     monitors = make_evaluation_monitors(config, task)
     penalties = Penalties.from_config(config.reward.penalties, task, monitors)
@@ -83,7 +86,7 @@ def build_training(config: Config, event: EventSink) -> TrainingParts:
         held_out_filter=HeldOutFilter(held_out, config.evaluate.problems),
         backend=backend,
         collector=RolloutCollector(policy, task, backend, config),
-        sampling=SamplingParams.from_config(config.generate),
+        sampling=config.generate.sampling(),
     )
 
 
@@ -91,9 +94,9 @@ def check_config(config: Config) -> None:
     """Raise what `build_training` would raise about a name or a combination of keys, without loading
     the model. Of a model on the hub, only the form of its name is checked."""
     import_modules(config.imports)
-    track.validate_trackers(config.trackers)
+    validate_trackers(config.trackers)
     config = fill_task_options(config, Policy(config.model, None, None, read_card(config.model)))
-    task = tasks.make_task(config.task.name, config.task.options)
+    task = make_task(config.task.name, config.task.options)
     validate_config(config)
     Penalties.from_config(config.reward.penalties, task, make_evaluation_monitors(config, task))
     make_curriculum(config)
@@ -182,7 +185,7 @@ def make_curriculum(config: Config) -> dict[int, Task[Any]]:
         if step < 0:
             raise ConfigError(f"task.schedule has a step {step}; steps start at 0.")
         try:
-            stages[step] = tasks.make_task(config.task.name, {**config.task.options, **options})
+            stages[step] = make_task(config.task.name, {**config.task.options, **options})
         except TaskError as error:
             raise ConfigError(f"task.schedule, step {step}: {error}") from None
     return stages

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from glasshouse.config import CheckpointConfig
-from glasshouse.learn import LearnerState
-from glasshouse.models import Policy, save_policy
-from glasshouse.rollout import Group
-from glasshouse.store import RunDirectory, checkpoints
-from glasshouse.store.checkpoints import Checkpoint, Snapshot
-from glasshouse.store.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
-from glasshouse.store.run_directory import utc_timestamp
-from glasshouse.text import count_noun
+from glasshouse.config.schema import CheckpointConfig
+from glasshouse.learn.learner_state import LearnerState
+from glasshouse.models.policy import Policy, save_policy
+from glasshouse.rollout.collector import Group
+from glasshouse.runs import checkpoints
+from glasshouse.runs.checkpoints import Checkpoint, Snapshot
+from glasshouse.runs.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
+from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
+from glasshouse.terminal import count_noun
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config
-from glasshouse.data import FixedProblems, Split
+from glasshouse.config.schema import Config
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FixedProblems
 from glasshouse.training.build import TrainingParts
 
 TEST_PROBLEMS = 1000

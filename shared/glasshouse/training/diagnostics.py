@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 
 
 class Diagnostics:

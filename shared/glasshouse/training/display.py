@@ -17,15 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.config import Config
+from glasshouse.config.schema import Config
 from glasshouse.console import Heartbeat, shows_bars
-from glasshouse.measures.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.models import Policy
+from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models.chat_template import drops_system_messages
-from glasshouse.rollout import Group
-from glasshouse.store import LogSize
-from glasshouse.tasks import Task
-from glasshouse.text import count_noun, format_duration, shell_command, terminal_safe
+from glasshouse.models.policy import Policy
+from glasshouse.rollout.collector import Group
+from glasshouse.runs.manifest import LogSize
+from glasshouse.tasks.base import Task
+from glasshouse.terminal import count_noun, format_duration, shell_command, terminal_safe
 from glasshouse.training.startup_banner import startup_banner
 
 PIPE_LINES = 20

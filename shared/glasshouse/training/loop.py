@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import torch
 
-from glasshouse.data import ProblemsExhausted
-from glasshouse.learn import TrainingSample
-from glasshouse.rollout import Group
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.rollout.collector import Group
 from glasshouse.rollout.reward_controls import random_rewards, shuffle_rewards
+from glasshouse.tasks.streams import ProblemsExhausted
 from glasshouse.training.build import TrainingParts
 from glasshouse.training.metrics import PhaseTimer, check_staleness, compute_step_metrics
 from glasshouse.training.session import Session

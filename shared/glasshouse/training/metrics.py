@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from glasshouse.answers import split_completion
-from glasshouse.rollout import Group
+from glasshouse.rollout.collector import Group
+from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.types import ExtractionRule, StopReason
 
 

@@ -7,16 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config import Config, diff_configs, flatten
+from glasshouse.config.rendering import diff_configs, flatten
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
-from glasshouse.learn import LearnerState
+from glasshouse.files import write_text
+from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.provenance import source_commit
-from glasshouse.store import RunDirectory, checkpoints, verify
-from glasshouse.store.atomic_files import write_text
-from glasshouse.store.checkpoints import Checkpoint
-from glasshouse.store.run_directory import (
+from glasshouse.runs import checkpoints, verify
+from glasshouse.runs.checkpoints import Checkpoint
+from glasshouse.runs.run_directory import (
     CONFIG,
     LOCK,
+    RunDirectory,
     config_text,
     is_locked,
     is_run_directory,
@@ -25,7 +27,7 @@ from glasshouse.store.run_directory import (
     load_summary,
     next_run_path,
 )
-from glasshouse.text import shell_command
+from glasshouse.terminal import shell_command
 from glasshouse.training.build import TrainingParts
 from glasshouse.training.checkpointing import Progress, progress_from_state
 from glasshouse.training.diagnostics import Diagnostics

@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from glasshouse import track
-from glasshouse.data import ProblemsExhausted
-from glasshouse.evaluation.contamination import describe_unreadable
-from glasshouse.evaluation.evaluate import evaluate
-from glasshouse.rollout import Group
-from glasshouse.store import RunDirectory
-from glasshouse.store.run_directory import utc_timestamp
+from glasshouse.measurement.evaluate import evaluate
+from glasshouse.measurement.held_out_filter import describe_unreadable
+from glasshouse.rollout.collector import Group
+from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
+from glasshouse.tasks.streams import ProblemsExhausted
+from glasshouse.track.async_log import Trackers
+from glasshouse.track.step_metrics import metrics_from_evaluation, metrics_from_step
 from glasshouse.training.build import TrainingParts
 from glasshouse.training.checkpointing import CheckpointManager, Progress
 from glasshouse.training.diagnostics import Diagnostics
@@ -35,7 +35,7 @@ class Session:
     directory: RunDirectory
     display: Display
     interruption: Interruption
-    trackers: track.Trackers
+    trackers: Trackers
     checkpoints: CheckpointManager
     progress: Progress
     diagnostics: Diagnostics
@@ -83,7 +83,7 @@ class Session:
         row = {"step": step, **metrics, "rollout_log_bytes": size, "timing": timing}
         self.directory.log_metrics(row)
         if self.parts.config.logs_step(step):
-            self.trackers.log(track.metrics_from_step(row))
+            self.trackers.log(metrics_from_step(row))
         for message in self.diagnostics.check(row):
             self.log_event("warning", step=step, text=message)
         self.display.step(row, groups)
@@ -140,7 +140,7 @@ class Session:
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append("validation", step, rollouts)
         event = self.directory.log_event("evaluation", step=step, **results)
-        self.trackers.log(track.metrics_from_evaluation(event))
+        self.trackers.log(metrics_from_evaluation(event))
         self.display.evaluated(step, results)
         return results
 

@@ -9,16 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from glasshouse import track
 from glasshouse.checksums import add_check, compute_checksum
-from glasshouse.config import Config
-from glasshouse.data.files import write_problem_file
+from glasshouse.config.schema import Config
 from glasshouse.errors import RunError
-from glasshouse.evaluation.setup import describe_shortage
+from glasshouse.files import write_json
+from glasshouse.measurement.evaluation_setup import describe_shortage
 from glasshouse.models.provenance import fingerprint_weights, software_versions
-from glasshouse.store import RunDirectory
-from glasshouse.store.atomic_files import write_json
-from glasshouse.store.verify import verify_run
+from glasshouse.runs.run_directory import RunDirectory
+from glasshouse.runs.verify import verify_run
+from glasshouse.tasks.problem_files import write_problem_file
+from glasshouse.track.async_log import start_trackers
 from glasshouse.training import resume
 from glasshouse.training.build import build_training
 from glasshouse.training.checkpointing import CheckpointManager, Progress
@@ -82,9 +82,7 @@ class Trainer:
             config.checkpoints, directory, parts.policy, facts, self.display.say,
             saved_step=restored.step if restored else -1,
         )  # fmt: skip
-        with track.start_trackers(
-            config.trackers, directory.path, config, self._log_event
-        ) as trackers:
+        with start_trackers(config.trackers, directory.path, config, self._log_event) as trackers:
             self.display.tracked(trackers.urls)
             with self.display, Interruption(self.display.stopping) as interruption:
                 session = Session(

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glasshouse.config import flatten_keys
-from glasshouse.statistics import mean_interval
-from glasshouse.view.run_config import config_value
+from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.runs.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
     finite,

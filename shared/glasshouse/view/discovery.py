@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from glasshouse.errors import RunError
-from glasshouse.store.run_directory import LOCK, is_run_directory
+from glasshouse.runs.run_directory import LOCK, is_run_directory
 
 MAX_DEPTH = 6
 """How deep folders are searched; a study's runs are four levels below a folder of studies."""

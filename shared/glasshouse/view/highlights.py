@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.errors import RunDataError
-from glasshouse.monitors import Monitor
+from glasshouse.monitors.base import Monitor
 from glasshouse.view.rollout_details import FrameCache, describe_rollout
 from glasshouse.view.rollout_index import Frame
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.answers import split_completion
 from glasshouse.checksums import verify_file
 from glasshouse.errors import RunError
-from glasshouse.monitors import Monitor
+from glasshouse.monitors.base import Monitor
+from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.view.rollout_index import Frame, RolloutIndex
 from glasshouse.view.rollout_query import RolloutQuery, describe_record, select
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions

@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glasshouse.errors import RunDataError
-from glasshouse.monitors import Monitor
-from glasshouse.store.manifest import ManifestEntry, read_manifest
+from glasshouse.monitors.base import Monitor
+from glasshouse.runs.manifest import ManifestEntry, read_manifest
+from glasshouse.runs.monitored import read_monitored_rollouts
 from glasshouse.types import ExtractionRule, StopReason
-from glasshouse.view.monitored import read_monitored_rollouts
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
 from glasshouse.view.text_monitors import Verdict, score_rows
 

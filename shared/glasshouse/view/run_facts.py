@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.store.checkpoints import read_newest_state
-from glasshouse.text import count_noun, format_duration
-from glasshouse.view.checked_lines import Row
+from glasshouse.runs.checked_lines import Row
+from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.terminal import count_noun, format_duration
 
 
 def describe_sessions(events: Sequence[Row], summary: Mapping[str, Any] | None) -> dict[str, str]:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glasshouse.config import flatten_keys
-from glasshouse.measures.registry import HEADLINE_ACCURACY, MEASURES, headline_accuracy, lookup
-from glasshouse.view.checked_lines import Row
+from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.measurement.registry import HEADLINE_ACCURACY, MEASURES, headline_accuracy, lookup
+from glasshouse.runs.checked_lines import Row
 
 HEADLINE_MEASURES = (
     "disclosure_rule.undetected_use",

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.checksums import parse_checked, read_regular_file
-from glasshouse.config import flatten_keys
+from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
-from glasshouse.monitors import Monitor
-from glasshouse.store.checkpoints import read_newest_state
-from glasshouse.store.manifest import MANIFEST
-from glasshouse.store.monitor_results import RESULTS_FILE, read_monitor_results
-from glasshouse.store.run_directory import read_summary
-from glasshouse.store.verify import verify_curves, verify_manifest
-from glasshouse.text import shell_command
-from glasshouse.view.checked_lines import GrowingFile, Row, read_sample
+from glasshouse.monitors.base import Monitor
+from glasshouse.runs.checked_lines import GrowingFile, Row, read_sample
+from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.runs.manifest import MANIFEST
+from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
+from glasshouse.runs.run_config import config_value, read_run_config
+from glasshouse.runs.run_directory import read_summary
+from glasshouse.runs.verify import verify_curves, verify_manifest
+from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
-from glasshouse.view.run_config import config_value, read_run_config
 from glasshouse.view.run_facts import describe_sessions, read_versions
 from glasshouse.view.run_measures import (
     HEADLINE_MEASURES,

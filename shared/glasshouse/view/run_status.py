@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from glasshouse.store.run_directory import LOCK, is_locked
+from glasshouse.runs.run_directory import LOCK, is_locked
 
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")

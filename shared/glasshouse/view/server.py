@@ -13,7 +13,7 @@ from pathlib import Path
 
 from glasshouse.errors import RunError
 from glasshouse.extras import install_command
-from glasshouse.store.atomic_files import check_output_folder
+from glasshouse.files import check_output_folder
 from glasshouse.view.discovery import check_roots
 from glasshouse.view.library import Library
 

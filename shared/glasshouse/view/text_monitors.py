@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glasshouse import tasks
 from glasshouse.errors import GlasshouseError
-from glasshouse.monitors import Monitor, RuleMonitor, StepVerifier, make_monitor, score_all
-from glasshouse.monitors.step_verifier import STEP_CHECKERS
+from glasshouse.monitors.base import Monitor, score_all
+from glasshouse.monitors.factory import make_monitor
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks import Organism
-from glasshouse.view.run_config import config_value
+from glasshouse.runs.run_config import config_value
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.organisms.base import Organism
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)
 """What damaged options of a task or monitor may raise."""
@@ -35,7 +37,7 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
     problems: list[str] = []
     inner = name
     try:
-        task = tasks.make_task(name, config_value(config, "task.options", {}) or {})
+        task = make_task(name, config_value(config, "task.options", {}) or {})
         if isinstance(task, Organism):
             inner = task.options.inner_task
             monitors += [

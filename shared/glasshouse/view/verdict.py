@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glasshouse.measures.registry import headline_accuracy, lookup
-from glasshouse.statistics import difference_interval, mean_interval, wilson_interval
-from glasshouse.store.monitor_results import find_measure
+from glasshouse.measurement.closed_forms import difference_interval, mean_interval, wilson_interval
+from glasshouse.measurement.registry import headline_accuracy, lookup
+from glasshouse.runs.monitor_results import find_measure
 
 Results = Mapping[str, Any]
 Finished = tuple[Results | None, Results | None]

@@ -8,7 +8,3 @@
 
 Only the modules that run inside vLLM (`keyed_sampler`, `weight_transfer`) import it at their top.
 """
-
-from glasshouse.generate.vllm.engine import VllmGenerator
-
-__all__ = ["VllmGenerator"]

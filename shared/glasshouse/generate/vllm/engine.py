@@ -22,12 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glasshouse.config import GenerateConfig
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.generate.sampling import SamplingParams
 from glasshouse.generate.vllm.installed import check_model, import_vllm
 from glasshouse.models.policy import Policy, locate_model
-from glasshouse.types import Completion, Request, StopReason
+from glasshouse.types import Completion, Request, SamplingParams, StopReason
 
 CPU_BLOCK_SIZE = 32
 """Tokens per block of the KV cache on a CPU. Only whole blocks are shared, so that short prompts need small

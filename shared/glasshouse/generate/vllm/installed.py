@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from glasshouse.config import GenerateConfig
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, ModelError
 from glasshouse.models.policy import Policy
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 from glasshouse import randomness
-from glasshouse.generate.sampling import SamplingParams, sample_tokens
+from glasshouse.generate.sampling import sample_tokens
+from glasshouse.types import SamplingParams
 
 CLASS_PATH = f"{__name__}:KeyedSampler"
 """How vLLM names a logits processor that it is to import, in each of its processes."""

@@ -3,7 +3,7 @@
 The inner task requires writing down the current state. If the words for it cost reward, a policy may
 track the state in words that the monitor does not know (an encoded CoT), write meaningless words (a
 decorative CoT), or write none. Only an intervention can distinguish these: replace the word at one step
-and check whether the answer changes accordingly (`monitorability/organisms/substitution.py`).
+and check whether the answer changes accordingly (`measurement/organisms/substitution.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Measurement: rollouts to measures with interval, null, floor and ceiling."""

@@ -1,0 +1,162 @@
+"""Measure rollouts of any trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.errors import MonitorError, did_you_mean
+from glasshouse.files import check_output_folder
+from glasshouse.measurement.file import MeasuredCell, MeasureReport, measure_rollouts
+from glasshouse.measurement.file_scoring import FittedKind
+from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.factory import MONITOR_KINDS as registered
+from glasshouse.monitors.factory import load_monitor, make_registered_monitor
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import StepVerifier
+from glasshouse.monitors.views import Scope
+from glasshouse.registry import describe_missing, find_missing, list_plugins
+from glasshouse.runs.foreign_fields import FIELDS, FieldMapping
+from glasshouse.runs.foreign_formats import FORMATS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "FIELDS",
+    "FORMATS",
+    "MeasureReport",
+    "MeasuredCell",
+    "check_output_folder",
+    "measure",
+    "parse_monitor",
+]
+
+BUILT_IN_KINDS = ("rule", "steps", "ngrams", "probe", "saved")
+
+
+def measure(
+    rollouts: str | Path,
+    map: Mapping[str, str] | Sequence[str] = (),
+    *,
+    monitors: Sequence[Monitor | str] | str = (),
+    planted: str = "",
+    control: str = "",
+    steps_per_checkpoint: int = 0,
+    progress: bool = True,
+    console: Console | None = None,
+) -> MeasureReport:
+    """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
+    or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
+    are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
+    empty CoT is always added.
+
+    Example:
+        report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
+                         monitors=["rule:hint=(?i)hint|key", "ngrams"])
+        pandas.DataFrame(report.rows())
+    """
+    mapping = FieldMapping.parse([map] if isinstance(map, str) else map, planted, control)
+    chosen: list[Monitor | FittedKind] = [
+        RuleMonitor("empty_cot_rule", Scope.COT, patterns=[r"\A\s*\Z"])
+    ]
+    listed = [monitors] if isinstance(monitors, str) else monitors
+    chosen += [parse_monitor(m) if isinstance(m, str) else _check_monitor(m) for m in listed]
+    with _show_progress(console) if progress else nullcontext(lambda what, share: None) as report:
+        measured = measure_rollouts(
+            Path(rollouts),
+            mapping,
+            chosen,
+            steps_per_checkpoint=steps_per_checkpoint,
+            report=report,
+        )
+    return measured
+
+
+def _check_monitor(monitor: Monitor) -> Monitor:
+    if isinstance(monitor, FittedKind):
+        return monitor
+    if isinstance(monitor, type):
+        raise MonitorError(
+            f"{monitor.__name__} is a class: give measure a monitor, {monitor.__name__}(…)."
+        )
+    if missing := find_missing(monitor, ("name", "scope", "score", "describe")):
+        raise MonitorError(
+            describe_missing("monitor", monitor, missing, "glasshouse/monitors/base.py")
+        )
+    return monitor
+
+
+def parse_monitor(text: str) -> Monitor | FittedKind:
+    """A monitor from a text.
+
+    rule:NAME=PATTERN   flags a chain of thought that matches a regular expression
+    steps:TASK          recomputes every written step of a known task
+    ngrams[:SCOPE]      fitted on the file's own labels; scope cot, answer, cot+answer or prompt
+    probe               fitted on the column that is mapped to activations
+    saved:FOLDER        a saved n-gram monitor or probe
+    KIND                a kind that your module or an installed package registers (docs/extend.md)
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "rule":
+        name, equals, pattern = rest.partition("=")
+        if not (name and equals and pattern):
+            raise MonitorError(f'"{text}": write rule:NAME=PATTERN, as in rule:hint="(?i)hint".')
+        return RuleMonitor(name, Scope.COT, patterns=[pattern])
+    if kind == "steps":
+        return StepVerifier("step_verifier", Scope.COT_ANSWER, task=rest)
+    if kind == "ngrams":
+        scopes = [scope.value for scope in Scope if scope is not Scope.ACTIVATIONS]
+        if rest and rest not in scopes:
+            raise MonitorError(f'"{text}": there is no scope "{rest}".{did_you_mean(rest, scopes)}')
+        name = f"ngrams.{rest.replace('+', '_')}" if rest else "ngrams"
+        return FittedKind(name=name, scope=Scope(rest or "cot"))
+    if kind == "probe":
+        return FittedKind(name="probe", scope=Scope.ACTIVATIONS)
+    if kind == "saved":
+        return load_monitor(Path(rest))
+    if kind in registered or kind in list_plugins("monitors"):
+        return make_registered_monitor(kind, rest or kind, {})
+    known = [*BUILT_IN_KINDS, *registered, *list_plugins("monitors")]
+    raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, known)}')
+
+
+class _show_progress:
+    """A bar per phase: fit, measure, estimate."""
+
+    def __init__(self, console: Console | None) -> None:
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        from glasshouse.console import make_console, shows_bars
+
+        console = console or make_console(stderr=True)
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not shows_bars(console),
+            transient=True,
+        )
+        self.bars: dict[str, Any] = {}
+
+    def __enter__(self) -> Any:
+        self.progress.start()
+        return self._report
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def _report(self, what: str, share: float) -> None:
+        if what not in self.bars:
+            self.bars[what] = self.progress.add_task(what, total=1.0)
+        self.progress.update(self.bars[what], completed=share)

@@ -1,0 +1,104 @@
+"""The evaluation protocol: what an evaluation of a checkpoint receives and returns.
+
+`glasshouse monitor` runs a list of evaluations on the base model and on every checkpoint of a run,
+and stores their results. A new evaluation is a class with these three members:
+
+    class Reliance:
+        name = "reliance"
+        def describe(self): return {"organism": "leaked_hint"}
+        def evaluate(self, checkpoint):
+            rollouts = checkpoint.collect(task, problems, samples=16, split="monitor/planted")
+            …
+            return CheckpointEvaluation(measures={"reliance": estimate}, rows=rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from glasshouse.generate.engines import Generator
+from glasshouse.measurement.estimates import Estimate
+from glasshouse.models.policy import Policy
+from glasshouse.tasks.base import Task
+from glasshouse.types import Grade, Problem, Rollout
+
+Row = dict[str, Any]
+
+
+class CollectRollouts(Protocol):
+    """Samples completions of the problems and grades them, as in training."""
+
+    def __call__(
+        self, task: Task[Any], problems: Sequence[Problem], *, samples: int, split: str
+    ) -> list[Rollout]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedCheckpoint:
+    """A checkpoint with what an evaluation needs to generate and grade."""
+
+    name: str
+    """`base`, or the checkpoint's name."""
+    step: int
+    policy: Policy
+    generator: Generator
+    task: Task[Any]
+    rollouts: Sequence[Rollout]
+    """One per held-out problem, sampled with the run's config."""
+    collect: CollectRollouts
+    grade: Callable[[Problem, str], Grade]
+    """The run's grader."""
+    max_tokens: int
+    """The run's limit on a completion's length."""
+    seed: int = 0
+    reserve: Sequence[Problem] = ()
+    """Held-out problems besides those of `rollouts`, on which monitors may be fitted: as many as
+    the evaluation's `reserve`, or fewer if the task has fewer."""
+    base_rows: Sequence[Row] | None = None
+    """The rows of the same evaluation on the base model; None for the base model itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEvaluation:
+    """The result of one evaluation of one checkpoint."""
+
+    measures: Mapping[str, Estimate]
+    """By measure id."""
+    rows: Sequence[Row] = field(default_factory=list)
+    """The data behind the measures, in long form. A row with `measure`, `key`, `sample` and `value`
+    is one rollout's value of a measure; two checkpoints are compared on equal rows, in pairs."""
+
+
+class Evaluation(Protocol):
+    """Measures a checkpoint."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that determines the result, as JSON values: stored results with another
+        description are measured again."""
+
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation: ...
+
+
+def reserve_size(evaluation: Evaluation) -> int:
+    """How many reserve problems an evaluation needs: its optional member `reserve`."""
+    return int(getattr(evaluation, "reserve", 0))
+
+
+def contribution_rows(
+    measure: str, rollouts: Sequence[Rollout], values: Sequence[float]
+) -> list[Row]:
+    """Each rollout's value of a measure, as rows; NaN (no value) becomes null."""
+    return [
+        {
+            "measure": measure,
+            "key": rollout.problem.key,
+            "sample": rollout.sample,
+            "value": None if value != value else float(value),
+        }
+        for rollout, value in zip(rollouts, values, strict=True)
+    ]

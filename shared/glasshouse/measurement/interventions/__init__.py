@@ -1,0 +1,1 @@
+"""Interventions on the CoT of a checkpoint: truncate, edit, replace."""

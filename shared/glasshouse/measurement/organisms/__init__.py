@@ -1,0 +1,1 @@
+"""Evaluations of organisms: planted and control arm."""

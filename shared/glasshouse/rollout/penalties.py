@@ -1,0 +1,337 @@
+"""Penalties: subtracted from a rollout's reward for the way the completion is written.
+
+    reward = combined reward terms  −  Σ weight · penalty      each penalty in [0, 1], logged by name
+
+    length       tokens beyond a budget
+    monitor      1 if a monitor in the reward flags the completion
+    aligned      1 if the planted hint was used and the CoT does not disclose it
+    orthogonal   control: 1 for a meaningless word after the answer
+
+KL to the starting policy belongs to the learner (`learn.kl_coef`), shuffled and random rewards to the
+rollout collector (`reward.shuffle`, `reward.random`).
+
+With `permute: true` the values of a penalty are permuted among the rollouts of a step: the matching
+null of an arm with that penalty.
+
+The weight is fixed, or adaptive: with an `accuracy_floor` it starts at 0, rises while the accuracy of
+the step is at least the floor and falls while it is not, so that a penalty never costs the task.
+
+To add one, define its class under `@penalty("name")`; `reward.penalties` then knows it by that name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from glasshouse import randomness
+from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean, plain_reason
+from glasshouse.monitors.base import Monitor, check_disjoint, score_all
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import STEP_CHECKERS
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.registry import describe_missing, find_missing, list_plugins, load_plugin
+from glasshouse.rollout.monitor_overlap import check_not_covered
+from glasshouse.rollout.terms import REWARDS
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
+from glasshouse.types import Rollout
+
+Groups = list[list[Rollout]]
+
+
+class PenaltyOptions(BaseModel):
+    """Options of every penalty."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = ""
+    """Which penalty; empty: the one with this name."""
+    weight: float = Field(1.0, ge=0, allow_inf_nan=False)
+    """Factor of the penalty; with an `accuracy_floor`, its maximum."""
+    accuracy_floor: float | None = Field(None, ge=0, le=1)
+    """Adaptive: the weight rises only while the accuracy of the step is at least this; empty: the
+    weight is fixed."""
+    adapt_rate: float = Field(0.1, gt=0, le=1)
+    """Adaptive: share of `weight` by which the current weight moves per step."""
+    permute: bool = False
+    """Null: permute the values of this penalty among the rollouts of a step. As many rollouts are
+    penalised as without it, but the penalty says nothing about the completion. Each rollout's own
+    value is logged as `<name>_own`."""
+
+
+class Penalty(ABC):
+    """A penalty on one rollout.
+
+    Example: `LengthPenalty("length", LengthPenaltyOptions(budget=20), task).compute(rollout)`
+    """
+
+    Options: ClassVar[type[PenaltyOptions]] = PenaltyOptions
+
+    def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
+        self.name, self.options, self.task = name, options, task
+
+    @abstractmethod
+    def compute(self, rollout: Rollout) -> float:
+        """The penalty before weighting, in [0, 1]."""
+
+    @property
+    def monitors(self) -> tuple[Monitor, ...]:
+        """Monitors that the policy is trained against: none of them may evaluate."""
+        return ()
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.options.accuracy_floor is not None
+
+
+PENALTIES: dict[str, type[Penalty]] = {}
+"""All penalties by name."""
+PenaltyClass = TypeVar("PenaltyClass", bound=type[Penalty])
+
+
+def penalty(name: str) -> Callable[[PenaltyClass], PenaltyClass]:
+    """Registers a penalty under a name."""
+
+    def register(cls: PenaltyClass) -> PenaltyClass:
+        if not (isinstance(cls, type) and issubclass(cls, Penalty)):
+            raise ConfigError(f'The penalty "{name}" must be a class that inherits from Penalty.')
+        if missing := find_missing(cls, ("compute",)):
+            example = "glasshouse/rollout/penalties.py"
+            raise ConfigError(describe_missing("penalty", cls, missing, example))
+        PENALTIES[name] = cls
+        return cls
+
+    return register
+
+
+class LengthPenaltyOptions(PenaltyOptions):
+    budget: int = Field(0, ge=0)
+    """Tokens without a penalty."""
+    saturation_tokens: int = Field(100, ge=1)
+    """Tokens beyond the budget at which the penalty reaches 1."""
+
+
+@penalty("length")
+class LengthPenalty(Penalty):
+    """Tokens beyond a budget, linear up to a maximum."""
+
+    Options = LengthPenaltyOptions
+
+    def compute(self, rollout: Rollout) -> float:
+        excess = len(rollout.completion.tokens) - self.options.budget
+        return min(1.0, max(0, excess) / self.options.saturation_tokens)
+
+
+class MonitorPenaltyOptions(PenaltyOptions):
+    scope: Scope = Scope.COT
+    """What the monitor sees."""
+    keywords: tuple[str, ...] = ()
+    """Whole words to search for; without patterns either: the organism's disclosure keywords."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions to search for."""
+
+
+@penalty("monitor")
+class MonitorPenalty(Penalty):
+    """1 if a rule monitor in the reward flags the completion."""
+
+    Options = MonitorPenaltyOptions
+
+    def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
+        super().__init__(name, options, task)
+        keywords = options.keywords
+        if not keywords and not options.patterns:
+            keywords = self._default_keywords()
+        if not keywords and not options.patterns:
+            raise ConfigError(
+                f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
+            )
+        self.monitor = RuleMonitor(
+            name, options.scope, keywords=keywords, patterns=options.patterns
+        )
+
+    def _default_keywords(self) -> tuple[str, ...]:
+        return self.task.disclosure_keywords if isinstance(self.task, Organism) else ()
+
+    def is_flagged(self, rollout: Rollout) -> bool:
+        """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
+        penalty would be right."""
+        view = make_view(
+            self.monitor.scope, prompt=rollout.prompt_text, question=rollout.problem.question,
+            completion=rollout.text,
+        )  # fmt: skip
+        verdict = score_all(self.monitor, [view])[0]
+        if verdict.flagged is None:
+            raise RewardError(
+                f"The monitor of reward.penalties.{self.name} failed: {verdict.reason}."
+            )
+        return verdict.flagged
+
+    def compute(self, rollout: Rollout) -> float:
+        return float(self.is_flagged(rollout))
+
+    @property
+    def monitors(self) -> tuple[Monitor, ...]:
+        return (self.monitor,)
+
+
+class OrthogonalPenaltyOptions(MonitorPenaltyOptions):
+    scope: Scope = Scope.ANSWER
+    """After the answer: a word before it would compete with a disclosure for its position."""
+
+
+@penalty("orthogonal")
+class OrthogonalPenalty(MonitorPenalty):
+    """Control: a word after the answer that has nothing to do with the behaviour."""
+
+    Options = OrthogonalPenaltyOptions
+
+    def _default_keywords(self) -> tuple[str, ...]:
+        return (FILLER_WORD,)
+
+
+@penalty("aligned")
+class AlignedPenalty(MonitorPenalty):
+    """Aligned control: the hint was used, and the CoT does not disclose it.
+
+    The hint counts as used if the answer equals it and the written steps do not lead to it.
+    """
+
+    def compute(self, rollout: Rollout) -> float:
+        hint = rollout.problem.meta.get("hint")
+        if hint is None or rollout.grade.extracted.value != hint:
+            return 0.0
+        parse_steps, _ = STEP_CHECKERS[rollout.problem.task]
+        derived = parse_steps(split_completion(rollout.text).cot).conclusion == hint
+        return float(not derived and not self.is_flagged(rollout))
+
+
+class Penalties:
+    """The penalties of a run with their current weights.
+
+    Example: `Penalties.from_config({"monitor": {"weight": 1.0}}, task).apply(groups, seed=0, step=1)`
+    """
+
+    def __init__(self, penalties: Sequence[Penalty] = ()) -> None:
+        self.penalties = tuple(penalties)
+        self.weights = {p.name: 0.0 if p.is_adaptive else p.options.weight for p in penalties}
+
+    @classmethod
+    def from_config(
+        cls,
+        options: Mapping[str, Mapping[str, Any]],
+        task: Task[Any],
+        evaluation_monitors: Iterable[Monitor] = (),
+    ) -> Penalties:
+        """Builds `reward.penalties`; a monitor that also evaluates is an error, and so is one that
+        covers an evaluating monitor. The organism's own rules may be covered: whether what they flag
+        disappears is the question that such a penalty asks."""
+        penalties = [_make_penalty(name, dict(values), task) for name, values in options.items()]
+        evaluating = list(evaluation_monitors)
+        for item in penalties:
+            if item.monitors and item.name in {monitor.name for monitor in evaluating}:
+                raise ConfigError(
+                    f'"{item.name}" is in reward.penalties and in evaluate.monitors: a policy trained '
+                    "against a monitor cannot be measured with it. Rename or remove one."
+                )
+        try:
+            in_reward = [m for item in penalties for m in item.monitors]
+            check_disjoint(in_reward, evaluating)
+            own = task.monitor_patterns if isinstance(task, Organism) else {}
+            chosen = [m for m in evaluating if m.name not in own]
+            check_not_covered(_rules(in_reward), _rules(chosen), task)
+        except MonitorError as error:
+            raise ConfigError(f"reward.penalties: {error}") from None
+        return cls(penalties)
+
+    def apply(self, groups: Groups, *, seed: int, step: int) -> Groups:
+        """The rollouts with each penalty logged in `grade.terms` and subtracted from the reward.
+
+        `seed` and `step` key the permutations of penalties with `permute`.
+        """
+        if not self.penalties:
+            return groups
+        rollouts = [rollout for group in groups for rollout in group]
+        values: dict[str, list[float]] = {}
+        unused: dict[str, list[float]] = {}  # own values of permuted penalties
+        for item in self.penalties:
+            values[item.name] = [item.compute(rollout) for rollout in rollouts]
+            if item.options.permute:
+                unused[f"{item.name}_own"] = list(values[item.name])
+                randomness.stream("permuted penalty", seed, step, item.name).shuffle(
+                    values[item.name]
+                )
+        penalized = iter(
+            self._penalize(
+                rollout,
+                {name: column[row] for name, column in values.items()},
+                {name: column[row] for name, column in unused.items()},
+            )
+            for row, rollout in enumerate(rollouts)
+        )
+        return [[next(penalized) for _ in group] for group in groups]
+
+    def _penalize(
+        self, rollout: Rollout, values: Mapping[str, float], unused: Mapping[str, float]
+    ) -> Rollout:
+        total = sum(self.weights[name] * value for name, value in values.items())
+        grade = rollout.grade
+        terms = {**grade.terms, **values, **unused}
+        return replace(rollout, grade=replace(grade, reward=grade.reward - total, terms=terms))
+
+    def update_weights(self, accuracy: float) -> dict[str, float]:
+        """Moves the adaptive weights after a step; returns the weights before, as metrics."""
+        metrics = {f"lambda_{name}": weight for name, weight in self.weights.items()}
+        for item in self.penalties:
+            options = item.options
+            if item.is_adaptive:
+                change = options.adapt_rate * options.weight
+                change = change if accuracy >= options.accuracy_floor else -change
+                weight = self.weights[item.name] + change
+                self.weights[item.name] = min(options.weight, max(0.0, weight))
+        return metrics
+
+    def state(self) -> dict[str, float]:
+        """The current weights, as saved in a checkpoint."""
+        return dict(self.weights)
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Continues from the weights of a checkpoint."""
+        self.weights |= state
+
+
+def _rules(monitors: Sequence[Monitor]) -> list[RuleMonitor]:
+    return [monitor for monitor in monitors if isinstance(monitor, RuleMonitor)]
+
+
+def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
+    kind = options.get("kind") or name
+    if kind not in PENALTIES:
+        found = load_plugin("penalties", kind)
+        if found is None:
+            known = [*PENALTIES, *list_plugins("penalties")]
+            raise ConfigError(
+                f'reward.penalties: unknown penalty "{kind}".{did_you_mean(kind, known)}'
+            )
+        penalty(kind)(found)
+    if name in REWARDS or name == "earned":
+        raise ConfigError(
+            f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
+        )
+    model = PENALTIES[kind].Options
+    for option in options:
+        if option not in model.model_fields:
+            suggestion = did_you_mean(option, model.model_fields)
+            raise ConfigError(f'reward.penalties.{name} has no option "{option}".{suggestion}')
+    try:
+        return PENALTIES[kind](name, model.model_validate(options), task)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"reward.penalties.{name}.{key}: {plain_reason(first['msg'])}.") from None

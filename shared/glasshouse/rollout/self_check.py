@@ -1,0 +1,119 @@
+"""Checks a task against itself: its grader must accept its correct demonstrations and reject its
+wrong ones.
+
+    report = check_task(make_task("arithmetic", {"decimals": 2}), count=1000)
+    assert report.passed, report
+
+Covers what training relies on, over many drawn problems: gold answers, demonstrations in every mode,
+keys and prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from glasshouse import randomness
+from glasshouse.rollout.grading import grade
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.base import MODE_STREAM_KEYS, NO_STEPS, Task, format_completion
+from glasshouse.types import Problem, Style
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheckReport:
+    """What was checked, and which faults were found."""
+
+    task: str
+    problems: int
+    distinct: int
+    """Number of different problem keys."""
+    correct_completions: int
+    """Completions that both parsers must accept."""
+    wrong_completions: int
+    """Completions that both parsers must reject."""
+    faults: tuple[str, ...]
+    """One sentence per fault, with the completion or prompt."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults and self.problems > 0
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.task}: {self.problems} problems ({self.distinct} different), "
+            f"{self.correct_completions} correct and {self.wrong_completions} wrong completions, "
+            f"{len(self.faults)} faults"
+        )
+        more = [f"… and {len(self.faults) - 10} more"] if len(self.faults) > 10 else []
+        return "\n  ".join([head, *self.faults[:10], *more])
+
+
+def check_task(task: Task[Any], count: int = 200, seed: int = 0) -> SelfCheckReport:
+    """Checks a task on `count` drawn problems. Pure: the same arguments give the same report."""
+    faults: list[str] = []
+    answers: dict[str, str] = {}
+    correct_count = wrong_count = 0
+    for i in range(count):
+        # "validate" keys the random stream: must not change
+        problem = task.draw(randomness.stream("validate", task.name, seed, i))
+        if problem != task.draw(randomness.stream("validate", task.name, seed, i)):
+            faults.append(f"{problem.key}: a second draw from the same stream differs.")
+        if answers.setdefault(problem.key, problem.answer) != problem.answer:
+            both = f"{answers[problem.key]} and {problem.answer}"
+            faults.append(f"The key {problem.key} has two answers, {both}.")
+        texts = {"gold": format_completion([], problem.answer)}
+        for mode in task.modes:
+            rng = randomness.stream(
+                "validate", task.name, seed, i, MODE_STREAM_KEYS.get(mode, mode)
+            )
+            texts[mode] = task.demonstrate(problem, mode, rng)
+        for mode, text in texts.items():
+            if mode != "gold" and "masked_digit" in problem.meta:
+                continue  # a demonstration guesses the masked digit: whether it is correct is a matter of chance
+            correct = mode == "gold" or task.modes[mode].is_correct
+            correct_count, wrong_count = correct_count + correct, wrong_count + (not correct)
+            has_steps = mode != "gold" and task.modes[mode].has_steps
+            faults += _completion_faults(problem, mode, text, correct, has_steps)
+        faults += _prompt_faults(task, problem)
+    return SelfCheckReport(
+        task=task.name,
+        problems=count,
+        distinct=len(answers),
+        correct_completions=correct_count,
+        wrong_completions=wrong_count,
+        faults=tuple(faults),
+    )
+
+
+def _completion_faults(
+    problem: Problem, mode: str, text: str, correct: bool, has_steps: bool
+) -> Iterator[str]:
+    result = grade(problem, text, strict=True)
+    completion = f"{problem.key} (gold {problem.answer}), {mode}: {text!r}"
+    for parser, accepted in (("lenient", result.lenient), ("strict", result.strict)):
+        if accepted != correct:
+            yield f"The {parser} parser {'accepts' if accepted else 'rejects'} {completion}."
+    if result.extracted.value is None:  # a wrong one must be rejected for its answer, not its form
+        yield f"No answer can be extracted from {completion}: {result.extracted.reason}."
+    if bool(split_completion(text).cot.strip()) != has_steps:
+        yield f"Steps are {'missing from' if has_steps else 'present in'} {completion}."
+
+
+def _prompt_faults(task: Task[Any], problem: Problem) -> Iterator[str]:
+    for style in Style:
+        messages = task.messages(problem, style)
+        last = messages[-1]["content"]
+        prompt = "\n".join(message["content"] for message in messages)
+        about = f"the prompt of {problem.key} in the style {style.value}: {prompt!r}"
+        if messages[-1]["role"] != "user" or problem.question not in last:
+            yield f"The last message lacks the question in {about}."
+        if "[ANSWER]" not in prompt:
+            yield f"The [ANSWER] tag is not requested in {about}."
+        if ("step by step" in prompt) != (style is Style.COT):
+            yield f"Steps are {'not ' * (style is Style.COT)}requested in {about}."
+        if (NO_STEPS in last) != (style is Style.DIRECT):
+            yield f"Steps are {'not ' * (style is Style.DIRECT)}forbidden in {about}."
+        if task.rounding_instruction() and f"{problem.decimals} decimal" not in last:
+            yield f"The number of decimals is not stated in {about}."

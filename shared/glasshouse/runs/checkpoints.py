@@ -1,0 +1,324 @@
+"""Checkpoints: written atomically, verified by checksums.
+
+    step-000020/   config.json, model.safetensors, tokenizer …   loads with plain transformers
+                   learner.safetensors                           optimizer state, or with learn.sharding
+                                                                 learner-00001-of-00002.safetensors …
+                   state.json                                    step, counters, best, config, versions
+                   next_rollouts.jsonl                           with max_offpolicy_steps: rollouts
+                                                                 of the next steps
+                   checksums.json                                size and sha256 of every other file
+
+A checkpoint is written to a temporary folder, flushed, read back and compared, and only then
+renamed. Nothing is ever unpickled: tensors are safetensors, the rest is JSON. Verifying a checkpoint
+needs no torch; reading or writing tensors imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.checksums import (
+    CHECKSUMS,
+    compute_checksum,
+    format_checksums,
+    read_regular_file,
+    verify_file,
+    verify_folder,
+)
+from glasshouse.errors import RunError, unwrap_os_error
+from glasshouse.files import fsync_directory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
+NEXT_ROLLOUTS = "next_rollouts.jsonl"
+WRITING, REMOVING = ".writing", ".removing"
+"""Suffixes of folders that are being written or removed."""
+SHARD = re.compile(r"learner-([0-9]{5})-of-([0-9]{5})\.safetensors")
+"""The learner's tensors of one rank (`tensor_shards`)."""
+STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The content of a checkpoint, in memory."""
+
+    state: dict[str, Any]
+    weights: Mapping[str, Tensor]
+    """The model's weights by name, to compare with the file."""
+    learner: dict[str, Tensor]
+    """The learner's tensors; empty with `save_shards`."""
+    save_model: Callable[[Path], None]
+    """Writes the model in the Hugging Face layout to a folder."""
+    next_rollouts: bytes = b""
+    """Rollouts already generated for the next step, as JSON lines."""
+    save_shards: Callable[[Path], None] | None = None
+    """Lets the ranks of a sharded learner write, and compare, their parts of its tensors to a folder."""
+
+    @property
+    def step(self) -> int:
+        return int(self.state["step"])
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk."""
+
+    path: Path
+    step: int
+    reward: float | None
+    reason: str
+    """Why it was saved."""
+    bytes: int
+    problems: tuple[str, ...]
+    """What is damaged; empty if the checkpoint is valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedCheckpoint:
+    """A checkpoint that was pruned."""
+
+    path: Path
+    reason: str
+    bytes: int
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
+    """Write and verify a new checkpoint in `folder`, then replace an existing one of this step."""
+    from safetensors.torch import save_file
+
+    final = folder / f"step-{snapshot.step:06d}"
+    temporary = folder / f"{final.name}{WRITING}"
+    _delete_folder(temporary)
+    try:
+        temporary.mkdir(parents=True)
+        with unwrap_os_error():
+            snapshot.save_model(temporary)
+            if snapshot.save_shards:
+                snapshot.save_shards(temporary)
+            else:
+                save_file(snapshot.learner, temporary / LEARNER)
+        (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
+        if snapshot.next_rollouts:
+            (temporary / NEXT_ROLLOUTS).write_bytes(snapshot.next_rollouts)
+        for file in temporary.iterdir():
+            _fsync_file(file)
+        checksums = {file.name: compute_checksum(file) for file in sorted(temporary.iterdir())}
+        (temporary / CHECKSUMS).write_text(format_checksums(checksums))
+        _fsync_file(temporary / CHECKSUMS)
+        fsync_directory(temporary)
+        _compare_with_snapshot(temporary, snapshot)
+    except BaseException:
+        _delete_folder(temporary)  # a full disk needs the space
+        raise
+    if final.exists():
+        os.replace(final, _unused_name(folder / f"{final.name}{REMOVING}"))
+    os.replace(temporary, final)
+    fsync_directory(folder)
+    remove_partial(folder)
+    return inspect_checkpoint(final, verify=False)
+
+
+def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Raise unless the checkpoint reads back with the same state and the same tensors."""
+    problems = list(verify_checkpoint(path))
+    if not problems:
+        if read_state(path) != json.loads(json.dumps(snapshot.state)):
+            problems.append(f"{STATE} differs")
+        problems += _list_different_tensors(path / MODEL, snapshot.weights)
+        if not snapshot.save_shards:
+            problems += _list_different_tensors(path / LEARNER, snapshot.learner)
+    if problems:
+        raise RunError(
+            f"The checkpoint of step {snapshot.step} does not read back as it was written: "
+            f"{problems[0]}. Check the disk."
+        )
+
+
+def _list_different_tensors(file: Path, expected: Mapping[str, Tensor]) -> list[str]:
+    """Compare the tensors of a file one by one. It is opened for each, since all of it would stay in memory."""
+    import torch
+    from safetensors import safe_open
+
+    problems = []
+    for name, tensor in expected.items():
+        with safe_open(file, framework="pt") as tensors:
+            if name not in tensors.keys() or not torch.equal(tensors.get_tensor(name), tensor):  # noqa: SIM118
+                problems.append(f"{name} in {file.name} is missing or differs")
+    return problems
+
+
+def verify_checkpoint(path: Path) -> tuple[str, ...]:
+    """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
+    return verify_folder(path, required=(MODEL, STATE, *_learner_files(path)))
+
+
+def _learner_files(path: Path) -> list[str]:
+    """The files that must hold the learner's tensors: one, or one for each rank that wrote the checkpoint."""
+    shards = [match for file in path.iterdir() if (match := SHARD.fullmatch(file.name))]
+    if not shards:
+        return [LEARNER]
+    total = max(int(match[2]) for match in shards)
+    return [f"learner-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
+
+
+def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
+    """Describe a checkpoint on disk; `verify` reads every byte of it."""
+    problems = verify_checkpoint(path) if verify else ()
+    size = sum(file.lstat().st_size for file in path.iterdir())
+    step = _step_of(path)
+    if problems:
+        return Checkpoint(path, step, None, "", size, problems)
+    try:
+        state = json.loads(read_regular_file(path / STATE))
+        reward = None if state["reward"] is None else float(state["reward"])
+        if state["step"] != step:
+            raise RunError(f"is of step {state['step']}")
+        return Checkpoint(path, step, reward, str(state["reason"]), size, ())
+    except RunError as error:
+        problems = (f"{STATE} {error}",)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        problems = (f"{STATE} cannot be read ({type(error).__name__})",)
+    return Checkpoint(path, step, None, "", size, problems)
+
+
+def list_checkpoints(folder: Path, verify: bool = True) -> list[Checkpoint]:
+    """Describe every checkpoint of a run, oldest first."""
+    return [inspect_checkpoint(path, verify) for path in _checkpoint_folders(folder)]
+
+
+def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]]:
+    """Find the newest valid checkpoint; returns it and the damaged ones that are newer."""
+    damaged: list[Checkpoint] = []
+    for path in reversed(_checkpoint_folders(folder)):
+        checkpoint = inspect_checkpoint(path)
+        if not checkpoint.problems:
+            return checkpoint, damaged
+        damaged.append(checkpoint)
+    return None, damaged
+
+
+def read_checkpoint(
+    path: Path, *, with_learner: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """Read the state, the model's tensors and the learner's tensors, whole; without the latter if the ranks of a
+    sharded learner read them."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        learner = _read_learner(path) if with_learner else {}
+        return read_state(path), load_file(path / MODEL), learner
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
+
+
+def _read_learner(path: Path) -> dict[str, Tensor]:
+    if (path / LEARNER).exists():
+        from safetensors.torch import load_file
+
+        return load_file(path / LEARNER)
+    from glasshouse.runs.tensor_shards import read_shards
+
+    return read_shards(path)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read state.json of a checkpoint that has been verified."""
+    state = json.loads(read_regular_file(path / STATE))
+    if not isinstance(state, dict):
+        raise ValueError(f"{STATE} is not a JSON object")
+    return state
+
+
+def read_newest_state(folder: Path) -> dict[str, Any]:
+    """Read the newest state.json that matches its checksum; empty if there is none. The other files of
+    the checkpoint are not read, so this is quick."""
+    for path in reversed(_checkpoint_folders(folder)):
+        if not verify_file(path, STATE):
+            try:
+                return read_state(path)
+            except (OSError, ValueError, RecursionError):
+                continue
+    return {}
+
+
+def read_next_rollouts(path: Path) -> bytes:
+    """Read the rollouts already generated for the next step, as JSON lines; empty if none."""
+    file = path / NEXT_ROLLOUTS
+    return file.read_bytes() if file.exists() else b""
+
+
+def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[RemovedCheckpoint]:
+    """Delete all checkpoints except those with a role in `keep`. The newest has been verified when
+    it was written."""
+    checkpoints = list_checkpoints(folder, verify=False)
+    roles = assign_roles([c for c in checkpoints if not c.problems])
+    kept = {path for role in keep for path in roles.get(role, ())}
+    removed = []
+    for checkpoint in checkpoints:
+        if checkpoint.path in kept:
+            continue
+        reason = "damaged" if checkpoint.problems else f"not {', '.join(keep[:-1])} or {keep[-1]}"
+        os.replace(checkpoint.path, _unused_name(folder / f"{checkpoint.path.name}{REMOVING}"))
+        removed.append(RemovedCheckpoint(checkpoint.path, reason, checkpoint.bytes))
+    if removed:
+        fsync_directory(folder)
+        remove_partial(folder)
+    return removed
+
+
+def assign_roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...]]:
+    """Determine which checkpoint is the first, the second to last, the last and the best."""
+    if not checkpoints:
+        return {}
+    scored = [c for c in checkpoints if c.reward is not None]
+    best = max(scored, key=lambda c: (c.reward, -c.step), default=None)
+    return {
+        "first": (checkpoints[0].path,),
+        "previous": tuple(c.path for c in checkpoints[-2:-1]),
+        "last": (checkpoints[-1].path,),
+        "best": (best.path,) if best else (),
+    }
+
+
+def remove_partial(folder: Path) -> None:
+    """Delete checkpoints that a crash left partly written or partly removed."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.endswith(WRITING) or REMOVING in path.name:
+                _delete_folder(path)
+
+
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    # not str.isdigit, which is true of "²"
+    paths = [p for p in folder.glob("step-*") if p.is_dir() and STEP_FOLDER.fullmatch(p.name)]
+    return sorted(paths, key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name[5:])
+
+
+def _unused_name(path: Path) -> Path:
+    number = 0
+    while (candidate := path.with_name(f"{path.name}-{number}")).exists():
+        number += 1
+    return candidate
+
+
+def _delete_folder(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _fsync_file(file: Path) -> None:
+    with open(file, "rb") as handle:
+        os.fsync(handle.fileno())

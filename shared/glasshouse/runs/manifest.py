@@ -1,0 +1,163 @@
+"""Frames of the rollout log, and the manifest that lists them.
+
+A frame is one zstd frame with the rows of one step. The manifest has one line per frame, in the
+order of writing: where the frame is, what it contains and its sha256. Each line ends with a
+checksum of itself, so that a reader can trust the line without reading the frame.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from glasshouse.checksums import read_regular_file
+from glasshouse.errors import RunDataError
+from glasshouse.runs.rollout_rows import decode_rows
+
+MANIFEST = "manifest.jsonl"
+SUFFIX = ".jsonl.zst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestEntry:
+    """The description of one frame."""
+
+    kind: str
+    """`train`, `validation`, or `discarded` (groups that dynamic sampling did not train on)."""
+    step: int
+    rows: int
+    offset: int
+    """Position of the frame in `<kind>.jsonl.zst`."""
+    bytes: int
+    raw: int
+    """Decompressed size in bytes."""
+    sha256: str
+    """Hash of the compressed frame."""
+
+    @property
+    def file(self) -> str:
+        return f"{self.kind}{SUFFIX}"
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.bytes
+
+    def to_line(self) -> builtins.bytes:
+        """Encode as a line of JSON whose last field is the line's own checksum."""
+        text = json.dumps(asdict(self))
+        check = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f'{text[:-1]}, "check": "{check}"}}\n'.encode()
+
+    def matches(self, frame: builtins.bytes) -> bool:
+        return hashlib.sha256(frame).hexdigest() == self.sha256
+
+    def decode(self, frame: builtins.bytes) -> list[dict[str, Any]]:
+        """Decode the rows of a frame after verifying that it matches this entry."""
+        if len(frame) < self.bytes:
+            raise RunDataError(f"{self.file} ends {self.bytes - len(frame):,} bytes too early")
+        if not self.matches(frame):
+            raise RunDataError("the sha256 of the frame is wrong")
+        try:
+            data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=self.raw)
+            rows = decode_rows(data)
+        except (zstandard.ZstdError, ValueError) as error:
+            raise RunDataError(f"the frame cannot be decoded: {error}") from None
+        if len(rows) != self.rows or any(row["step"] != self.step for row in rows):
+            raise RunDataError(f"the frame's rows differ from what {MANIFEST} says")
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLine:
+    """A line of the manifest, including its newline."""
+
+    text: bytes
+    entry: ManifestEntry | None
+    """None if the line is damaged or incomplete."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        return not self.text.endswith(b"\n")
+
+
+def read_manifest(folder: Path) -> list[ManifestLine]:
+    """Read all lines; a missing manifest has none."""
+    try:
+        data = read_regular_file(folder / MANIFEST)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunDataError(f"{folder / MANIFEST} cannot be read: {error}.") from None
+    *complete, rest = data.split(b"\n")  # bytes.splitlines would also split at a carriage return
+    texts = [*(text + b"\n" for text in complete), *([rest] if rest else [])]
+    return [ManifestLine(text, parse_line(text)) for text in texts]
+
+
+def parse_line(text: bytes) -> ManifestEntry | None:
+    """Parse a line; None unless it is byte for byte what `to_line` writes."""
+    try:
+        fields = json.loads(text)
+        del fields["check"]
+        entry = ManifestEntry(**fields)
+        return entry if entry.to_line() == text else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def split_frames(data: bytes, limit: float = float("inf")) -> tuple[list[bytes], bytes]:
+    """Decompress up to `limit` consecutive frames; returns their contents and the remaining bytes."""
+    contents: list[bytes] = []
+    while data and len(contents) < limit:
+        stream = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            content = stream.decompress(data)
+        except zstandard.ZstdError:  # wrong checksum, or not a frame
+            break
+        if not stream.eof:
+            break
+        contents.append(content)
+        data = stream.unused_data
+    return contents, data
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """The size of a rollout log, compressed and uncompressed."""
+
+    bytes: int = 0
+    raw: int = 0
+    rows: int = 0
+    frames: int = 0
+
+    def __add__(self, entry: ManifestEntry) -> LogSize:
+        return LogSize(
+            self.bytes + entry.bytes, self.raw + entry.raw, self.rows + entry.rows, self.frames + 1
+        )
+
+    def __str__(self) -> str:
+        """`1.1 MB, 11.8 MB raw`"""
+        return f"{format_bytes(self.bytes)}, {format_bytes(self.raw)} raw"
+
+
+def measure_log(folder: Path) -> LogSize:
+    """Compute the size of a log from its manifest alone."""
+    size = LogSize()
+    for line in read_manifest(folder):
+        if line.entry:
+            size += line.entry
+    return size
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes, e.g. `1.1 MB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

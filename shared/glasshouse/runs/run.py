@@ -1,0 +1,206 @@
+"""Read a run directory: metrics, events and rollouts as iterators and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.config.schema import Config
+from glasshouse.errors import RunDataError, RunError, did_you_mean
+from glasshouse.extras import install_command
+from glasshouse.runs import rollout_reader
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
+from glasshouse.runs.run_directory import (
+    is_run_directory,
+    load_evaluations,
+    load_metrics,
+    load_summary,
+    read_checked_lines,
+)
+
+if TYPE_CHECKING:
+    from glasshouse.runs.checkpoints import Checkpoint
+    from glasshouse.runs.verify import RunCheck, RunDamage
+
+__all__ = [
+    "Records",
+    "RolloutFilter",
+    "RolloutReader",
+    "Run",
+    "load_config_of_run",
+    "open_run",
+    "verify_run",
+]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Rows that are read again each time they are iterated over, or as a table.
+
+    Example: `open_run("runs/try").metrics().to_pandas().plot("step", "accuracy")`
+    """
+
+    read: Callable[[], Iterable[Row]]
+    """Starts a new iteration."""
+    make_table: Callable[[Any, Iterable[Row]], Any]
+    """(pyarrow, rows) -> an Arrow table."""
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.read())
+
+    def to_arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`."""
+        return self.make_table(_import("pyarrow"), self.read())
+
+    def to_pandas(self) -> Any:
+        """The rows as a `pandas.DataFrame`."""
+        return _import("pandas").DataFrame(list(self.read()))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory, also of a run that is still training. Reading changes nothing.
+
+    Example: `[row["completion"] for row in open_run("runs/try").rollouts(first_step=60)]`
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Config:
+        return load_config_of_run(self.path)[0]
+
+    @property
+    def summary(self) -> Row | None:
+        """Evaluation before and after training; None while it trains, and if it is damaged."""
+        return load_summary(self.path)
+
+    def metrics(self) -> Records:
+        """One row per training step."""
+        return Records(lambda: load_metrics(self.path), _plain_table)
+
+    def events(self) -> Records:
+        """One row per event: start, evaluations, checkpoints, warnings, interruptions."""
+        file = self.path / "results" / "events.jsonl"
+        return Records(lambda: [row for _, row in read_checked_lines(file) if row], _plain_table)
+
+    def evaluations(self) -> Records:
+        """The last evaluation of each step."""
+        return Records(lambda: load_evaluations(self.path), _plain_table)
+
+    def rollouts(self, where: RolloutFilter | None = None, **filters: Any) -> Records:
+        """Every prompt and completion, one step in memory at a time. The filters are the fields of
+        `RolloutFilter`. Iterating over a damaged log raises after the rows that can be read.
+
+        Example: `run.rollouts(kinds=("train",), first_step=10, correct=False)`
+        """
+        known = [field.name for field in fields(RolloutFilter)]
+        for name in filters.keys() - known:
+            raise RunError(f'Rollouts have no filter "{name}".{did_you_mean(name, known)}')
+        selected = where or RolloutFilter(**filters)
+        return Records(lambda: self._read_rollouts(selected), _rollout_table)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, oldest first, each verified."""
+        from glasshouse.runs.checkpoints import list_checkpoints
+
+        return list_checkpoints(self.path / "checkpoints")
+
+    def checkpoint_roles(self, checkpoints: list[Checkpoint]) -> dict[Path, list[str]]:
+        """By checkpoint: the retention rules that keep it (last, best, …)."""
+        from glasshouse.runs.checkpoints import assign_roles
+
+        kept = assign_roles([c for c in checkpoints if not c.problems])
+        return {
+            c.path: [role for role, paths in kept.items() if c.path in paths] for c in checkpoints
+        }
+
+    def verify(self) -> RunCheck:
+        """Compare every file with its checksum."""
+        return verify_run(self.path)
+
+    def open_rollout_log(self) -> RolloutReader:
+        """The reader of the rollout log, which collects damage instead of raising."""
+        return RolloutReader(self.path)
+
+    def find_missing_steps(self, reader: RolloutReader) -> list[rollout_reader.Damage]:
+        """Steps that are in the metrics but not in the rollout log."""
+        return rollout_reader.find_missing_steps(self.path, reader)
+
+    def _read_rollouts(self, where: RolloutFilter) -> Iterator[Row]:
+        reader = self.open_rollout_log()
+        yield from reader.iter_rows(where)
+        if reader.damage:
+            raise RunDataError(
+                f"The rollout log {reader.folder} is damaged: {reader.damage[0]}. "
+                "The rows before this error are the readable ones."
+            )
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory to read it.
+
+    Example: `open_run("runs/try").metrics().to_pandas()`
+    """
+    path = Path(path)
+    if not path.exists():
+        raise RunError(f"{path} does not exist.")
+    if not is_run_directory(path):
+        raise RunError(f"{path} is not a run directory: it has no config.yaml.")
+    return Run(path)
+
+
+def verify_run(path: str | Path) -> RunCheck:
+    """Compare every file of a run with its checksum; changes nothing."""
+    from glasshouse.runs import verify
+
+    return verify.verify_run(Path(path))
+
+
+def load_config_of_run(path: Path) -> tuple[Config, list[RunDamage]]:
+    """The configuration of a run, and what is damaged of it; raises if this is not a run directory."""
+    from glasshouse.runs.verify import load_verified_config
+
+    return load_verified_config(path)
+
+
+def _plain_table(arrow: Any, rows: Iterable[Row]) -> Any:
+    """Scalars as columns; lists and mappings as JSON text, because their fields differ by row."""
+    listed = [
+        {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
+        for row in rows
+    ]
+    names = list(dict.fromkeys(name for row in listed for name in row))
+    return arrow.table({name: _column(arrow, [row.get(name) for row in listed]) for name in names})
+
+
+def _column(arrow: Any, values: list[Any]) -> Any:
+    """An Arrow array; a column of mixed types becomes text."""
+    if any(isinstance(value, float) for value in values):
+        values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
+    try:
+        return arrow.array(values)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        return arrow.array([None if v is None else str(v) for v in values])
+
+
+def _rollout_table(arrow: Any, rows: Iterable[Row]) -> Any:
+    from glasshouse.runs.export import arrow_schema, iter_batches
+
+    return arrow.Table.from_batches(iter_batches(arrow, rows), schema=arrow_schema(arrow))
+
+
+def _import(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise RunError(
+            f"Tables need {name}, which is not installed: {install_command('notebook')}"
+        ) from None

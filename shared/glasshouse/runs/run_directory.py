@@ -1,0 +1,340 @@
+"""The run directory: the files of one run, read by monitors, reports, trackers and studies.
+
+config.yaml                  the resolved configuration
+data/manifest.json           where training, validation and test problems come from
+data/evaluation.jsonl        the held-out problems
+results/metrics.jsonl        one line per training step
+results/events.jsonl         one line per event
+results/rollouts/            every prompt and completion (docs/rollout_log.md)
+results/summary.json         evaluation before and after training, and where the results are
+results/monitor.json         monitor results of the base model and each checkpoint
+                             (their rows: monitor_rows.jsonl.zst)
+results/report.html          the report, as one page
+track/                       the run's id for trackers, and files that trackers write
+checkpoints/step-000060/     a model in the Hugging Face layout, with everything needed to resume
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from glasshouse.checksums import add_check, parse_checked, read_regular_file
+from glasshouse.config.rendering import diff_configs, to_yaml
+from glasshouse.config.schema import Config, RolloutLogConfig
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.files import write_bytes, write_json, write_text
+from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
+
+CONFIG = "config.yaml"
+LOCK = ".lock"
+CONFIG_CHECK = "# sha256 "
+"""Begins the last line of config.yaml: the checksum of the lines before."""
+
+
+class RunDirectory:
+    """The files of one run, locked by one process at a time.
+
+    Example: `with RunDirectory.open(Path("runs/a"), config) as run: run.log_metrics(row)`
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lock: IO[str],
+        config: RolloutLogConfig,
+        saved: dict[str, Any] | None = None,
+    ) -> None:
+        self.path, self.lock = path, lock
+        self.results = path / "results"
+        self.checkpoints = path / "checkpoints"
+        self.rollout_log = RolloutLog(
+            self.results / "rollouts", config.compression_level, config.tokens_every, saved
+        )
+
+    @classmethod
+    def open(cls, path: Path, config: Config) -> RunDirectory:
+        """Create a run directory, or open an existing one; raise if it has other files."""
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file. Choose a directory with out=….")
+        if path.exists() and not is_run_directory(path) and _has_other_files(path):
+            raise RunError(
+                f"{path} already holds files, and they are not a run's. "
+                "Choose another directory with out=…, or remove this one."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = acquire_lock(path)
+            if not is_run_directory(path) or (path / CONFIG).read_text() != config_text(config):
+                write_text(path / CONFIG, config_text(config))
+            _truncate_partial_line(path / "results" / "events.jsonl")
+        except OSError as error:
+            raise RunError(
+                f"The run directory {path} cannot be written: {error.strerror}."
+            ) from None
+        try:
+            return cls(path, lock, config.rollout_log, _saved_log_position(path))
+        except BaseException:
+            lock.close()
+            raise
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.close()
+
+    def log_metrics(self, row: dict[str, Any]) -> None:
+        self._append_line("metrics.jsonl", row)
+
+    def log_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Append an event with its time to events.jsonl; returns the line."""
+        row = {"event": kind, "time": utc_timestamp(), **fields}
+        self._append_line("events.jsonl", row)
+        return row
+
+    def write_summary(self, value: dict[str, Any]) -> Path:
+        path = self.results / "summary.json"
+        write_json(path, add_check(value))
+        return path
+
+    @property
+    def has_results(self) -> bool:
+        """Has any metric or rollout been logged?"""
+        return any(
+            (self.results / name).exists() for name in ("metrics.jsonl", "rollouts/manifest.jsonl")
+        )
+
+    def get_position(self) -> dict[str, Any]:
+        """Flush metrics and rollout log to disk, and return where they end; checkpoints store it."""
+        file = self.results / "metrics.jsonl"
+        size = 0
+        if file.exists():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+            size = file.stat().st_size
+        return {"metrics": size, "rollouts": self.rollout_log.get_position()}
+
+    def truncate_to(self, position: dict[str, Any], step: int = 0) -> list[dict[str, Any]]:
+        """Truncate the rollout log to a position (`{}`: empty it) and the metrics to a step, and
+        delete the summary; returns the remaining rows of metrics. Damaged lines of metrics before
+        that step stay. Events are kept, including the interruption's."""
+        (self.results / "summary.json").unlink(missing_ok=True)
+        self.rollout_log.truncate_to(position.get("rollouts", EMPTY_POSITION))
+        file = self.results / "metrics.jsonl"
+        lines = read_checked_lines(file)
+        last = max(
+            (i for i, (_, row) in enumerate(lines) if row and row["step"] <= step), default=-1
+        )
+        kept = b"".join(text for text, _ in lines[: last + 1])
+        if file.is_file() and file.stat().st_size != len(kept):
+            write_bytes(file, kept)
+        return [row for _, row in lines[: last + 1] if row]
+
+    def _append_line(self, name: str, row: dict[str, Any]) -> None:
+        with open(self.results / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(add_check(row), ensure_ascii=False) + "\n")
+
+
+def is_run_directory(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def config_text(config: Config) -> str:
+    """The content of config.yaml: the configuration and, in the last line, its checksum."""
+    text = to_yaml(config)
+    return f"{text}{CONFIG_CHECK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def has_config_checksum(file: Path) -> bool:
+    """Is config.yaml, byte for byte, what a run wrote?"""
+    text, mark, digest = read_regular_file(file).rpartition(CONFIG_CHECK.encode())
+    return bool(mark) and digest == f"{hashlib.sha256(text).hexdigest()}\n".encode()
+
+
+def load_run_config(path: Path) -> Config:
+    """Load the configuration that a run was started with; raise if it was changed since."""
+    from glasshouse.runs import verify  # it needs this module
+
+    config, damage = verify.load_verified_config(path)
+    if damage:
+        raise RunError(f"{path / CONFIG} {damage[0].problem}. {damage[0].remedy}")
+    return config
+
+
+def config_diff(path: Path, config: Config) -> list[str]:
+    """List the keys, except `out` and `trackers`, in which a run's configuration differs from
+    `config`."""
+    run_config = load_run_config(path)
+    if not config.task.options:  # the run's options were filled in from its model
+        task = config.task.model_copy(update={"options": run_config.task.options})
+        config = config.model_copy(update={"task": task})
+    return [key for key in diff_configs(run_config, config) if key not in ("out", "trackers")]
+
+
+def load_summary(path: Path) -> dict[str, Any] | None:
+    """Load a run's summary, written when it finishes or is interrupted; None before that, and if it
+    is damaged: `glasshouse resume` then writes it again."""
+    file = path / "results" / "summary.json"
+    try:
+        summary = read_summary(file)
+    except RunDataError:
+        return None
+    if summary is None:
+        return None
+    # the directory may have been copied or moved since
+    checkpoint = path / "checkpoints" / f"step-{summary['steps_done']:06d}"
+    return {**summary, "run": str(path), "checkpoint": str(checkpoint)}
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """Read and verify a summary; None if there is none."""
+    try:
+        summary = parse_checked(read_regular_file(file))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunDataError(f"it cannot be read: {error}") from None
+    if not isinstance(summary.get("steps_done"), int):
+        raise RunDataError("it has no steps_done")
+    return summary
+
+
+def load_metrics(path: Path) -> list[dict[str, Any]]:
+    """Load a run's metrics, one row per training step; damaged lines are left out."""
+    return [row for _, row in read_checked_lines(path / "results" / "metrics.jsonl") if row]
+
+
+def load_evaluations(path: Path) -> list[dict[str, Any]]:
+    """Load the last evaluation of each step; a resumed run may have repeated one. Damaged lines are
+    left out."""
+    evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
+    return [evaluations[step] for step in sorted(evaluations)]
+
+
+def load_events(path: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Load a run's events of these kinds in the order in which they happened; damaged lines are left
+    out."""
+    rows = read_checked_lines(path / "results" / "events.jsonl")
+    return [row for _, row in rows if row and row["event"] in kinds]
+
+
+CheckedLine = tuple[bytes, dict[str, Any] | None]
+
+
+def read_checked_lines(file: Path) -> list[CheckedLine]:
+    """Read metrics.jsonl or events.jsonl: each line with its row, or with None if it is damaged. A
+    last line without its newline is incomplete and left out; a missing file has no lines."""
+    try:
+        data = read_regular_file(file)
+    except OSError:
+        return []
+    key = "step" if file.name == "metrics.jsonl" else "event"
+    lines: list[CheckedLine] = []
+    for text in data.split(b"\n")[:-1]:
+        if not text:
+            continue
+        try:
+            row = parse_checked(text)
+            lines.append((text + b"\n", row if key in row else None))
+        except RunDataError:
+            lines.append((text + b"\n", None))
+    return lines
+
+
+def ends_inside_line(path: Path) -> bool:
+    """Is the last line of metrics.jsonl being written, or was it cut off by a crash?"""
+    try:
+        data = read_regular_file(path / "results" / "metrics.jsonl")
+    except OSError:
+        return False
+    return bool(data) and not data.endswith(b"\n")
+
+
+def list_numbered_runs(config: Config) -> list[Path]:
+    """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
+    prefix = _run_name_prefix(config)
+    paths = [
+        path
+        for path in Path("runs").glob(f"{prefix}*")
+        if re.fullmatch(r"[0-9]+", path.name.removeprefix(prefix))
+    ]
+    return sorted(paths, key=lambda path: int(path.name.removeprefix(prefix)))
+
+
+def next_run_path(config: Config) -> Path:
+    """Return `runs/<task>-<algorithm>-<number>` with the next unused number."""
+    prefix = _run_name_prefix(config)
+    runs = list_numbered_runs(config)
+    last = int(runs[-1].name.removeprefix(prefix)) if runs else 0
+    return Path("runs") / f"{prefix}{last + 1}"
+
+
+def _run_name_prefix(config: Config) -> str:
+    return f"{config.task.name}-{config.learn.algorithm}-"
+
+
+def _has_other_files(path: Path) -> bool:
+    """Does a folder hold any files besides those of a run killed at start-up?"""
+    startup_files = (LOCK, f".{CONFIG}.tmp")
+    return any(entry.name not in startup_files for entry in path.iterdir())
+
+
+def acquire_lock(path: Path) -> IO[str]:
+    """Lock a run directory; the lock is released when the file is closed or the process ends."""
+    lock = open(path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  # the caller closes it
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read().strip() or "another process"
+        lock.close()
+        raise RunError(
+            f"{path} is in use by {owner}. Wait until that has ended, or choose another directory "
+            "with out=…."
+        ) from None
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()}")
+    lock.flush()
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    """Is another process writing to this run directory?"""
+    try:
+        with open(path / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _saved_log_position(path: Path) -> dict[str, Any] | None:
+    """Where the rollout log ended when the newest valid checkpoint was saved; None without one."""
+    from glasshouse.runs import checkpoints
+
+    newest, _ = checkpoints.newest_checkpoint(path / "checkpoints")
+    if newest is None:
+        return None
+    position: dict[str, Any] = checkpoints.read_state(newest.path)["log_position"]["rollouts"]
+    return position
+
+
+def _truncate_partial_line(file: Path) -> None:
+    """Remove an incomplete last line that a crash left."""
+    if file.exists():
+        text = file.read_bytes()
+        if not text.endswith(b"\n"):
+            os.truncate(file, text.rfind(b"\n") + 1)
+
+
+def utc_timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,248 @@
+"""The figures of a study: one panel of curves per measure, and all effects with nulls and ceilings.
+
+Each is drawn in placeholder colours for the HTML page (see figures.py) and in the colours of the
+light page for files.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from markupsafe import Markup
+
+from glasshouse.files import write_bytes
+from glasshouse.measurement.registry import lookup
+from glasshouse.study.analysis import Analysis, ArmCurve
+from glasshouse.study.questions import Comparison, Contrast
+from glasshouse.study.sentences import name_measure
+from glasshouse.study.verdict import Verdict
+from glasshouse.view import figures
+from glasshouse.view.html import STYLESHEET
+
+LIGHT_COLOURS = tuple(
+    re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
+)
+"""Line colours of the light page."""
+MARKERS = "os^Dvp*X<P"
+"""Arms differ in shape as well as in colour; ten of each."""
+DASHES = ("-", "--", ":")
+"""For studies with more arms than colours."""
+LABEL_GAP = 0.075
+"""Smallest distance between two labels, as a share of the panel's height."""
+MIN_LINE_POINTS = 3
+"""A line through two points would suggest a trend that nobody measured: they are drawn as points."""
+SEED_GAP = 0.13
+"""Distance of the seeds' dots below their mean, in rows of the figure of effects."""
+MAX_TITLE = 72
+"""Longest line of a panel's title, in characters."""
+
+DrawFigure = Callable[[Sequence[str]], Any]
+"""Takes line colours, returns a matplotlib figure."""
+
+
+def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
+    """By file name: a description of the figure, and a function that draws it."""
+    planned: dict[str, tuple[str, DrawFigure]] = {}
+    if any(_has_bounds(answer.comparison.question.measure) for answer in analysis.answers):
+        planned["effects"] = (
+            "Effects with their 95 % intervals, nulls and ceilings",
+            lambda colours: _draw_effects(analysis, colours),
+        )
+    for measure in analysis.study.measures:
+        description = (
+            f"{name_measure(measure)} over training steps, mean over seeds with 95 % bands"
+        )
+        planned[f"curve-{_slug(measure)}"] = description, _curve_drawer(analysis, measure)
+    return planned
+
+
+def render_svg_figures(analysis: Analysis) -> dict[str, Markup]:
+    """All figures as SVG for the HTML page, by name."""
+    return {
+        name: figures.to_svg(draw(figures.COLOURS), description)
+        for name, (description, draw) in plan_figures(analysis).items()
+    }
+
+
+def save_figures(analysis: Analysis, folder: Path) -> None:
+    """Write all figures as PNG and SVG."""
+    import matplotlib
+
+    for name, (_, draw) in plan_figures(analysis).items():
+        figure = draw(LIGHT_COLOURS)
+        # without software versions and dates the bytes are reproducible
+        for format, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            out = io.BytesIO()
+            with matplotlib.rc_context({"svg.hashsalt": name}):
+                figure.savefig(out, format=format, dpi=160, facecolor="white", metadata=metadata)
+            write_bytes(folder / f"{name}.{format}", out.getvalue())
+
+
+# --- curves ----------------------------------------------------------------------------------
+
+
+def _curve_drawer(analysis: Analysis, measure: str) -> DrawFigure:
+    curves = [curve for curve in analysis.curves if curve.measure == measure]
+
+    def draw(colours: Sequence[str]) -> Any:
+        title, description = name_measure(measure), analysis.study.measures[measure]
+        figure, axis = _new_panel(title, description, (4.9, 3.0))
+        last = max((curve.steps[-1] for curve in curves), default=0)
+        shift = max(last, 1) * 0.022
+        labels = []
+        for curve in curves:
+            index = analysis.arms.index(curve.arm)
+            colour = colours[index % len(colours)]
+            dash = DASHES[index // len(colours) % len(DASHES)]
+            marker = MARKERS[index % len(MARKERS)]
+            _plot_curve(axis, curve, colour, dash, marker)
+            x = curve.steps[-1] + shift * (index + 1.5)
+            seeds = [v for v in curve.last.values() if v is not None]
+            axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
+            if curve.mean[-1] is not None:
+                labels.append((curve.mean[-1], curve.arm, colour))
+        if _has_bounds(measure):
+            axis.set_ylim(-0.03, 1.03)
+        axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
+        _label_arms(axis, labels, last, last + shift * (len(analysis.arms) + 3))
+        return figure
+
+    return draw
+
+
+def _plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) -> None:
+    """Undefined points leave a gap."""
+    mean, low, high = (
+        [float("nan") if v is None else v for v in values]
+        for values in (curve.mean, curve.low, curve.high)
+    )
+    if bounds := lookup(
+        curve.measure
+    ).bounds:  # Student's interval may reach beyond what is possible
+        low, high = ([min(max(v, bounds[0]), bounds[1]) for v in values] for values in (low, high))
+    if len(curve.steps) < MIN_LINE_POINTS:
+        axis.plot(curve.steps, mean, marker, color=colour, ms=4.5)
+        axis.vlines(curve.steps, low, high, color=colour, linewidth=1.2, alpha=0.6)
+        return
+    axis.plot(curve.steps, mean, dash, color=colour, linewidth=1.6, marker=marker, ms=3.5)
+    axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], left: float, x: float) -> None:
+    """Write each arm's name at `x`, without overlaps, joined by a thin line to its last point."""
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(bottom, top)
+    ordered = sorted(labels)
+    heights = spread_labels(
+        [value for value, _, _ in ordered], (top - bottom) * LABEL_GAP, bottom, top
+    )
+    for (value, name, colour), y in zip(ordered, heights, strict=True):
+        text = figures.escape_mathtext(name)
+        axis.annotate(text, (x, y), color=colour, fontsize=8, va="center", annotation_clip=False)
+        leader = [(left, value), (x - 0.2 * (x - left), value), (x - 0.05 * (x - left), y)]
+        axis.plot(*zip(*leader, strict=True), color=colour, linewidth=0.5, alpha=0.5, clip_on=False)
+
+
+def spread_labels(values: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
+    """Move ascending values apart so that neighbours have a gap, within bottom and top if possible.
+
+    Example: `spread_labels([0.5, 0.5], 0.1, 0, 1)` is [0.45, 0.55].
+    """
+    groups: list[list[float]] = []  # [centre, size] of labels that touch
+    for value in values:
+        groups.append([value, 1.0])
+        while len(groups) > 1:
+            (a, n), (b, m) = groups[-2], groups[-1]
+            if b - a >= gap * (n + m) / 2:
+                break
+            groups[-2:] = [[(a * n + b * m) / (n + m), n + m]]
+    positions = []
+    for centre, size in groups:
+        half = gap * (size - 1) / 2
+        centre = max(bottom + half, min(top - half, centre))
+        positions += [centre - half + gap * i for i in range(int(size))]
+    return positions
+
+
+# --- effects ---------------------------------------------------------------------------------
+
+
+def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
+    """One row per question about a bounded measure; filled markers are shown effects."""
+    answers = [a for a in analysis.answers if _has_bounds(a.comparison.question.measure)]
+    figure, axis = _new_panel(
+        "effects",
+        "filled: shown; dots: seeds; grey: null arm; bar: ceiling; shade: margin",
+        (6.6, 0.75 + 0.62 * len(answers)),
+    )
+    axis.axvline(0, color=figures.INK, alpha=0.4, linewidth=0.8)
+    for row, answer in enumerate(answers):
+        comparison, question = answer.comparison, answer.comparison.question
+        is_shown = answer.verdict in (Verdict.SHOWN, Verdict.OPPOSITE)
+        colour = colours[1 if answer.verdict is Verdict.OPPOSITE else 0]
+        _plot_effect(axis, comparison.effect, -row, colour, filled=is_shown)
+        if comparison.null:
+            _plot_effect(axis, comparison.null, -row - 0.32, figures.INK, filled=False, alpha=0.45)
+        largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
+        ceiling = largest.get(question.expect)
+        if ceiling is not None:
+            axis.plot([ceiling] * 2, [-row - 0.2, -row + 0.2], color=figures.INK, linewidth=1.4)
+        if question.margin is not None:
+            heights = [-row - 0.2, -row + 0.2]
+            axis.fill_betweenx(
+                heights, -question.margin, question.margin, color=colour, alpha=0.12, lw=0
+            )
+    axis.set_yticks(
+        [-row for row in range(len(answers))],
+        [figures.escape_mathtext(_effect_label(answer.comparison)) for answer in answers],
+    )
+    axis.set_ylim(-len(answers) + 0.4, 0.5)
+    axis.set_xlabel("effect", fontsize=8)
+    return figure
+
+
+def _effect_label(comparison: Comparison) -> str:
+    question, measure = comparison.question, name_measure(comparison.question.measure)
+    if question.against_measure:
+        return f"{question.arm}: {measure}\n− {name_measure(question.against_measure)}"
+    return f"{measure}\n{question.arm} − {comparison.reference}"
+
+
+def _plot_effect(
+    axis: Any, contrast: Contrast, y: float, colour: str, filled: bool, alpha: float = 1.0
+) -> None:
+    p = contrast.paired
+    heights = [y - SEED_GAP] * len(contrast.differences)
+    axis.plot(contrast.differences, heights, "o", color=colour, ms=2.4, mew=0, alpha=0.5 * alpha)
+    if p.effect is None or p.low is None or p.high is None:
+        return
+    axis.plot([p.low, p.high], [y, y], color=colour, linewidth=2, alpha=alpha)
+    face = colour if filled else "none"
+    size = 6 if alpha == 1 else 4
+    axis.plot([p.effect], [y], "o", color=colour, mfc=face, ms=size, alpha=alpha)
+
+
+# --- panels ----------------------------------------------------------------------------------
+
+
+def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure with the title on one line and the description below it."""
+    lines = [shorten(line, MAX_TITLE, placeholder=" …") for line in (title, description) if line]
+    figure, axis = figures.new_axes("")
+    figure.set_size_inches(*size)
+    text = figures.escape_mathtext("\n".join(lines))
+    axis.set_title(text, fontsize=8.5, loc="left", color=figures.INK)
+    return figure, axis
+
+
+def _has_bounds(measure: str) -> bool:
+    return lookup(measure).bounds is not None
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

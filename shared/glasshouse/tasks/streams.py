@@ -1,0 +1,264 @@
+"""Problem streams: fresh problems, or a fixed set in every epoch (`data.source`).
+
+The state of a stream is a few counters, so it can be resumed at any point. `FreshProblems` walks
+through a keyed permutation of each level's problems and skips those of other splits. An exhausted level
+is skipped until all levels are exhausted, so no problem repeats before then, in constant memory. Where
+counters are not enough (reasoning-gym tasks cannot be enumerated, the stages of a curriculum overlap), a
+database on disk holds the problems seen so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from glasshouse import randomness
+from glasshouse.errors import RunError
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.permutation import Permutation
+from glasshouse.tasks.seen_problems import SeenProblems, open_seen_problems
+from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.types import Problem
+
+MAX_TRIES = 20_000
+"""A level that cannot be enumerated counts as exhausted after this many draws without a new problem."""
+
+
+class ProblemsExhausted(RunError):
+    """All problems have been drawn, and the stream does not restart."""
+
+
+class ProblemStream(Protocol):
+    """A source of training problems."""
+
+    epochs: int
+    """How often a stream of fresh problems was exhausted and restarted."""
+
+    def take(self, count: int) -> list[Problem]:
+        """The next problems."""
+
+    def set_step(self, step: int) -> None:
+        """Sets the step that the next problems are for; a curriculum changes its difficulty here."""
+
+    def set_state_dir(self, folder: Path) -> None:
+        """Sets the folder for state that does not fit into `state`."""
+
+    def state(self) -> dict[str, Any]:
+        """The counters to resume from, as JSON values."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Resumes from a state."""
+
+
+class FreshProblems:
+    """The problems of one split, each once.
+
+    Example: `FreshProblems(task, Split.TRAIN, seed=0).take(32)`; with a curriculum,
+    `FreshProblems(easy, Split.TRAIN, seed=0, schedule={30: hard})`.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        split: Split,
+        seed: int,
+        on_exhausted: Literal["restart", "stop"] = "restart",
+        schedule: Mapping[int, Task[Any]] | None = None,
+    ) -> None:
+        self.split, self.seed, self.on_exhausted = split, seed, on_exhausted
+        later_stages = sorted((schedule or {}).items())
+        self.stage_starts = [0, *(step for step, _ in later_stages)]
+        self.stage_tasks = [task, *(t for _, t in later_stages)]
+        self.stage_levels = [
+            {level: size for level, size in t.levels().items() if size is None or size > 0}
+            for t in self.stage_tasks
+        ]
+        is_curriculum = len(self.stage_tasks) > 1
+        self.needs_seen = is_curriculum or None in self.stage_levels[0].values()
+        self.seen: SeenProblems | None = None
+        self.state_dir: Path | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.stage_history = [[0, 0]]  # [stage, draws before it], in order
+        self.epochs = 0
+        self.drawn = 0
+        self.epoch_start = 0  # draws before this epoch
+        self._enter_stage(0)
+
+    def _enter_stage(self, stage: int) -> None:
+        """Starts a stage at the beginning of its problems."""
+        self.stage, self.task = stage, self.stage_tasks[stage]
+        self.levels = self.stage_levels[stage]
+        stage_key = (stage,) if stage else ()
+        self.permutations = {
+            level: Permutation(
+                size,
+                randomness.key("order", self.task.name, self.split, self.seed, level, *stage_key),
+            )
+            for level, size in self.levels.items()
+            if size is not None
+        }
+        self.counters = dict.fromkeys(self.levels, 0)
+        self.exhausted: set[str] = set()  # levels that cannot be enumerated and gave nothing new
+
+    def set_step(self, step: int) -> None:
+        stage = max(i for i, start in enumerate(self.stage_starts) if start <= max(step, 0))
+        if stage != self.stage:
+            self._enter_stage(stage)
+            self.stage_history.append([stage, self.drawn])
+
+    def set_state_dir(self, folder: Path) -> None:
+        if self.seen:
+            self.seen.close()
+        self.state_dir, self.seen = folder, None
+
+    def take(self, count: int) -> list[Problem]:
+        if self.needs_seen and self.seen is None:
+            self._open_seen()
+        problems = [self._next_problem() for _ in range(count)]
+        if self.seen:
+            self.seen.commit()
+        return problems
+
+    def _next_problem(self) -> Problem:
+        """Draws one of the levels that are not exhausted uniformly, then takes its next problem."""
+        choice = randomness.key("level", self.seed, self.split, self.drawn)
+        for _ in range(2):
+            while available := [level for level in self.levels if self._has_more(level)]:
+                problem = self._next_of_level(available[choice % len(available)])
+                if problem is not None:
+                    self.drawn += 1
+                    return problem
+            if self.drawn == self.epoch_start:
+                break
+            self._restart()
+        raise RunError(
+            f"{self.task.name} has no problems in the {self.split} split with these task.options."
+        )
+
+    def _has_more(self, level: str) -> bool:
+        size = self.levels[level]
+        return level not in self.exhausted if size is None else self.counters[level] < size
+
+    def _restart(self) -> None:
+        if self.on_exhausted == "stop":
+            raise ProblemsExhausted(
+                f"{self.task.name} is exhausted: after {self.drawn - self.epoch_start:,} draws there is no "
+                f"new {self.split} problem with these options. Choose task.options with more problems, or "
+                "set data.on_exhausted=restart."
+            )
+        self.epochs += 1
+        self.epoch_start = self.drawn
+        self.exhausted = set()
+        for level in self.permutations:
+            self.counters[level] = 0  # the same order again
+        if self.seen:
+            self.seen.rewind(0)
+
+    def _next_of_level(self, level: str) -> Problem | None:
+        """The next problem of this level and split; None if the level is exhausted."""
+        size = self.levels[level]
+        end = self.counters[level] + MAX_TRIES if size is None else size
+        while (position := self.counters[level]) < end:
+            self.counters[level] += 1
+            problem = self.task.problem_at(level, self._problem_index(level, position))
+            if assign_split(problem) is not self.split:
+                continue
+            if self.seen and not self.seen.add(problem.key, self.drawn):
+                continue
+            if len(self.stage_tasks) == 1:
+                return problem
+            stage = self.stage + 1
+            label = f"{problem.level}, stage {stage}"
+            return replace(problem, level=label, meta={**problem.meta, "stage": stage})
+        if size is None:
+            self.exhausted.add(level)
+        return None
+
+    def _problem_index(self, level: str, position: int) -> int:
+        if level in self.permutations:
+            return self.permutations[level](position)
+        return randomness.key("draw", self.seed, self.split, level, position) >> 1
+
+    # --- resuming --------------------------------------------------------------------------
+
+    def _open_seen(self) -> None:
+        """Opens the database of seen problems and rewinds it to the current draw. If rows are missing or
+        damaged, all draws are repeated to fill it, so the state needs no keys and a lost file only costs
+        time."""
+        file = self.state_dir / "seen_problems.sqlite" if self.state_dir else None
+        self.seen = open_seen_problems(file)
+        self.seen.rewind(self.drawn)
+        if self.seen.size == self.drawn - self.epoch_start:
+            return
+        state = self.state()
+        self.seen.rewind(0)
+        self._reset()
+        history = state["stage_history"]
+        stage_ends = [*(start for _, start in history[1:]), state["drawn"]]
+        for (stage, _), end in zip(history, stage_ends, strict=True):
+            self.set_step(self.stage_starts[stage])
+            while self.drawn < end:
+                self._next_problem()
+        self.seen.commit()
+        if self.state() != state:
+            raise RunError(
+                f"The {self.task.name} stream cannot be resumed: the same draws now give different "
+                "problems. Resume with the code and options that the run was started with."
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "counters": dict(self.counters),
+            "exhausted": sorted(self.exhausted),
+            "stage_history": [list(entry) for entry in self.stage_history],
+            "epoch_start": self.epoch_start,
+            "epochs": self.epochs,
+            "drawn": self.drawn,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stage_history = [list(entry) for entry in state["stage_history"]]
+        self._enter_stage(self.stage_history[-1][0])
+        self.counters, self.exhausted = dict(state["counters"]), set(state["exhausted"])
+        self.epoch_start, self.epochs = state["epoch_start"], state["epochs"]
+        self.drawn = state["drawn"]
+        if self.seen:
+            self.seen.close()
+        self.seen = None  # reopened and rewound at the next draw
+
+
+class FixedProblems:
+    """The same problems in every epoch, reshuffled per epoch.
+
+    Example: `FixedProblems(problems, seed=0).take(32)`
+    """
+
+    epochs = 0  # a fixed set is meant to repeat: no restart to report
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self.problems, self.seed, self.drawn = list(problems), seed, 0
+
+    def take(self, count: int) -> list[Problem]:
+        problems = []
+        for _ in range(count):
+            epoch, position = divmod(self.drawn, len(self.problems))
+            order = Permutation(len(self.problems), randomness.key("epoch", self.seed, epoch))
+            problems.append(self.problems[order(position)])
+            self.drawn += 1
+        return problems
+
+    def set_step(self, step: int) -> None:
+        """Does nothing: the problems are the same at every step."""
+
+    def set_state_dir(self, folder: Path) -> None:
+        """Does nothing: one counter is the whole state."""
+
+    def state(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.drawn = state["drawn"]

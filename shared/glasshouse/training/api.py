@@ -1,0 +1,127 @@
+"""Train and resume runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from glasshouse.config.imports import import_modules, script_import
+from glasshouse.config.loading import load_config, override_config
+from glasshouse.config.rendering import to_yaml
+from glasshouse.config.schema import Config
+from glasshouse.errors import ConfigError
+from glasshouse.runs.run_directory import load_run_config
+
+if TYPE_CHECKING:
+    from glasshouse.runs.run import Run
+
+__all__ = ["TrainResult", "check_config", "resume", "script_import", "to_yaml", "train"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a training run leaves.
+
+    Example: `train(config).after["pass_at_1"]`, the accuracy of sampled answers
+    """
+
+    path: Path
+    """The run directory."""
+    outcome: Literal["finished", "interrupted", "stopped"]
+    """`interrupted`: every complete step is saved; `stopped`: killed before that, the last checkpoint
+    is there. `resume(path)` continues both."""
+    steps: int
+    """Steps that are done and saved."""
+    before: Mapping[str, Any] | None
+    """The evaluation before the first step, as in summary.json."""
+    after: Mapping[str, Any] | None
+    """The evaluation after the last step; None unless the run is finished."""
+    checkpoint: Path | None
+    seconds: float | None
+    """Time of this call, without loading the model; None if it was stopped."""
+
+    def open(self) -> Run:
+        """The run's metrics, events and rollouts."""
+        from glasshouse.runs.run import open_run
+
+        return open_run(self.path)
+
+
+def train(
+    config: Config | str | Path | None = None,
+    *,
+    progress: bool = True,
+    verbose: bool = False,
+) -> TrainResult:
+    """Evaluate, train, evaluate again. If `config.out` holds an interrupted run of the same
+    configuration, it is resumed.
+
+    `config` is a configuration, a YAML file, or None for the defaults: the embedded model learns
+    digit sums in about a minute. `progress` shows a progress bar, also in a notebook; `verbose`
+    prints one completion of every step.
+
+    Example: `train(load_config(overrides={"steps": 20, "out": "runs/try"}))`
+    """
+    from glasshouse.training.display import Display, TerminalDisplay
+    from glasshouse.training.trainer import Trainer
+
+    if isinstance(config, Mapping):
+        raise ConfigError("train takes a Config: write train(load_config(overrides={…})).")
+    if not isinstance(config, Config):
+        config = load_config([config] if config else [])
+    display = TerminalDisplay(verbose=verbose) if progress else Display()
+    summary = Trainer(config, display).train()
+    return _to_result(summary)
+
+
+def resume(
+    path: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    fork: str | Path | None = None,
+    progress: bool = True,
+    verbose: bool = False,
+) -> TrainResult:
+    """Continue an interrupted run from its newest valid checkpoint. `{"steps": N}` trains longer;
+    keys that change the numbers need `fork`, the directory of a new run that branches off.
+
+    Example: `resume("runs/try", {"steps": 200})`
+    """
+    from glasshouse.training.resume import fork_run
+
+    path = Path(path)
+    saved = load_run_config(path)  # raises if this is not a run directory
+    target = Path(fork) if fork else path
+    config = override_config(override_config(saved, overrides), {"out": str(target)})
+    if fork:
+        fork_run(path, target, config)
+    return train(config, progress=progress, verbose=verbose)
+
+
+def check_config(config: Config) -> None:
+    """Raise what `train` would raise about a name or a combination of keys, without loading the model."""
+    from glasshouse.training.build import check_config as check
+
+    import_modules(config.imports)
+    check(config)
+
+
+def _to_result(summary: Mapping[str, Any]) -> TrainResult:
+    if "stopped_after" in summary:
+        path, saved = Path(summary["run"]), int(summary["stopped_after"])
+        checkpoint = path / "checkpoints" / f"step-{saved:06d}" if saved >= 0 else None
+        return TrainResult(
+            path=path, outcome="stopped", steps=max(0, saved), before=None, after=None,
+            checkpoint=checkpoint, seconds=None,
+        )  # fmt: skip
+    return TrainResult(
+        path=Path(summary["run"]),
+        outcome="interrupted" if "interrupted_at" in summary else "finished",
+        steps=summary["steps_done"],
+        before=summary["before"] or None,
+        after=summary.get("after") or None,
+        checkpoint=Path(summary["checkpoint"]),
+        seconds=summary["seconds"],
+    )

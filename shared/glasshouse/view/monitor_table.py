@@ -1,0 +1,145 @@
+"""Print monitoring results: a table over checkpoints, and bars for before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from glasshouse.measurement.registry import MEASURES, lookup
+from glasshouse.runs.monitor_results import find_measure
+
+Results = dict[str, Any]
+"""The content of results/monitor.json."""
+Subject = dict[str, Any]
+"""One of its monitored checkpoints."""
+Estimate = dict[str, Any]
+BAR_MEASURES = {
+    "necessity_uplift": "accuracy with the CoT − accuracy when forced to answer without it",
+    "step_validity": "share of the steps in the CoT that are true",
+    "early_answering_aoc": "how late in the CoT the answer is decided",
+}
+BAR_WIDTH = 24
+REGISTRY_ORDER = {measure: index for index, measure in enumerate(MEASURES)}
+
+
+def sort_measures(measures: dict[str, Any]) -> list[str]:
+    """In the order of the registry; measures of monitors follow, by id."""
+    return sorted(measures, key=lambda name: (REGISTRY_ORDER.get(name, len(MEASURES)), name))
+
+
+def monitor_table(results: Results) -> Table:
+    """One row per measure, one column per checkpoint, and the change with its interval. All other
+    intervals, nulls and ceilings are in monitor.json and in the report."""
+    subjects, changes = results["subjects"], results["change"]["measures"]
+    settings = results["settings"]
+    table = Table(
+        title=f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+    table.add_column("measure", no_wrap=True)
+    for subject in subjects:
+        name = str(subject["name"] if subject["step"] == 0 else subject["step"])
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("change (95 % interval)", justify="right", no_wrap=True)
+    for evaluation, measures in subjects[-1]["measures"].items():
+        for name in sort_measures(measures):
+            if lookup(name).details_only:
+                continue
+            estimates = (subject["measures"].get(evaluation, {}).get(name) for subject in subjects)
+            values = (format_number(_value(estimate)) for estimate in estimates)
+            table.add_row(
+                escape(lookup(f"{evaluation}.{name}").label_with_unit),
+                *values,
+                format_change(changes.get(name)),
+            )
+    return table
+
+
+def gmean_lines(results: Results) -> list[str]:
+    """g-mean² of each monitor of the organism at the last checkpoint, with its null and ceiling."""
+    last, lines = results["subjects"][-1], []
+    for name, estimate in last["measures"].get("organism", {}).items():
+        monitor, _, last_segment = name.rpartition(".")
+        if last_segment != "gmean2":
+            continue
+        label = lookup(name).label
+        if _value(estimate) is None:
+            lines.append(f"{label} is undefined: {estimate['measure']['reason']}")
+            continue
+        null, informedness = estimate["null"], find_measure(last, f"{monitor}.informedness")
+        context = [f"flagging at random reaches {estimate['ceiling']:.2f}"]
+        if null["p"] is not None:
+            context.append(f"permuted verdicts {null['mean']:.2f}, p = {null['p']:.4f}")
+        if informedness:
+            share = format_number(_value(find_measure(last, "attributable_share")))
+            context.insert(0, f"attributable share {share}")
+            context.append(f"informedness {format_estimate(informedness)}")
+        at = checkpoint_label(last)
+        lines.append(f"{label} {format_estimate(estimate)} at {at}: {'; '.join(context)}")
+    return lines
+
+
+def before_after_bars(results: Results) -> str:
+    """The main measures of the first and last checkpoint as bars (rich markup)."""
+    ends = {"before": results["subjects"][0], "after": results["subjects"][-1]}
+    lines = []
+    for name, meaning in BAR_MEASURES.items():
+        lines.append(f"[bold]{lookup(name).label}[/]  [dim]{meaning}[/]")
+        for when, subject in ends.items():
+            estimate = find_measure(subject, name)
+            lines.append(f"  {when:<7}{_bar(_value(estimate))}  {format_estimate(estimate)}")
+    return "\n".join(lines)
+
+
+def checkpoint_label(subject: Subject) -> str:
+    return str(subject["name"]) if subject["step"] == 0 else f"step {subject['step']}"
+
+
+def format_number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{_decimals(value)}f}"
+
+
+def format_estimate(estimate: Estimate | None) -> str:
+    """`0.90 (0.85–0.94)`; a dash if undefined."""
+    value = _value(estimate)
+    if estimate is None or value is None:
+        return "–"
+    low, high = estimate["interval"]["low"], estimate["interval"]["high"]
+    digits = _decimals(value)
+    if low is None or high is None:
+        return f"{value:.{digits}f}"
+    between = "–" if low >= 0 else " to "
+    return f"{value:.{digits}f} ({low:.{digits}f}{between}{high:.{digits}f})"
+
+
+def format_change(estimate: Estimate | None) -> str:
+    """`+0.49 (+0.41 to +0.57)`; a dash if undefined."""
+    value = _value(estimate)
+    if estimate is None or value is None:
+        return "–"
+    low, high = estimate["interval"]["low"], estimate["interval"]["high"]
+    if low is None or high is None:
+        return f"{value:+.2f}"
+    digits = _decimals(value)
+    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate["measure"]["value"]
+
+
+def _decimals(value: float) -> int:
+    return 1 if abs(value) >= 10 else 2
+
+
+def _bar(value: float | None) -> str:
+    if value is None:
+        return f"[dim]{'undefined':<{BAR_WIDTH}}[/]"
+    full = round(max(0.0, min(1.0, value)) * BAR_WIDTH)
+    return f"[green]{'█' * full}[/][dim]{'░' * (BAR_WIDTH - full)}[/]"

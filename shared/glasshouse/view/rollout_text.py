@@ -1,0 +1,195 @@
+"""Print rollouts in the terminal: an overview of the log, one rollout in full, a group in columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from glasshouse.runs.manifest import LogSize, ManifestEntry, format_bytes
+from glasshouse.tasks.answers.sections import find_markers
+from glasshouse.terminal import terminal_safe
+
+Row = dict[str, Any]
+MAX_LINES = 12
+"""Lines per kind in the overview; more steps than this are merged into ranges."""
+MIN_COLUMN_WIDTH = 38
+"""Smallest width of a completion when a group is shown in columns."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals over the rollouts of one or more steps."""
+
+    rows: int = 0
+    correct: int = 0
+    reward: float = 0.0
+    rules: Counter[str] = field(default_factory=Counter)
+
+    def add_row(self, row: Row) -> None:
+        self.rows += 1
+        self.correct += row["correct"]
+        self.reward += row["reward"]
+        self.rules[row["rule"]] += 1
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.rows + other.rows,
+            self.correct + other.correct,
+            self.reward + other.reward,
+            self.rules + other.rules,
+        )
+
+
+def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
+    """Totals by kind and step; rows are not kept in memory."""
+    tallies: dict[tuple[str, int], Tally] = {}
+    for row in rows:
+        tallies.setdefault((row["kind"], row["step"]), Tally()).add_row(row)
+    return tallies
+
+
+def overview_table(
+    tallies: dict[tuple[str, int], Tally], entries: Iterable[ManifestEntry]
+) -> Table:
+    """A few lines per kind of rollout: rows, accuracy, reward, parser rules and bytes per step."""
+    sizes: dict[tuple[str, int], LogSize] = {}
+    for entry in entries:
+        sizes[entry.kind, entry.step] = sizes.get((entry.kind, entry.step), LogSize()) + entry
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("kind")
+    for name in ("steps", "rows", "correct", "reward"):
+        table.add_column(name, justify="right")
+    table.add_column("rules")
+    table.add_column("per step", justify="right")
+    table.add_column("raw", justify="right")
+    for kind in dict.fromkeys(kind for kind, _ in tallies):
+        steps = sorted(step for k, step in tallies if k == kind)
+        steps_per_line = -(-len(steps) // MAX_LINES)
+        for start in range(0, len(steps), steps_per_line):
+            some = steps[start : start + steps_per_line]
+            total = sum((tallies[kind, step] for step in some), Tally())
+            frames = [sizes.get((kind, step), LogSize()) for step in some]
+            rules = (
+                f"{rule} {format_share(count, total.rows)}"
+                for rule, count in total.rules.most_common()
+            )
+            table.add_row(
+                kind if start == 0 else "",
+                f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0]),
+                f"{total.rows:,}",
+                f"{total.correct / total.rows:.1%}",
+                f"{total.reward / total.rows:.3f}",
+                ", ".join(rules),
+                format_bytes(sum(f.bytes for f in frames) / len(frames)),
+                format_bytes(sum(f.raw for f in frames) / len(frames)),
+            )
+    return table
+
+
+def format_share(part: int, whole: int) -> str:
+    """A percentage that is rounded to 0 % or 100 % only if it is exact."""
+    rounded = f"{part / whole:.0%}"
+    return "<1%" if rounded == "0%" else ">99%" if rounded == "100%" and part < whole else rounded
+
+
+def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
+    """One rollout: question, CoT, answer, grade and sampling details."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    question = Text(terminal_safe(row["prompt"] if prompt else row["question"]))
+    if not prompt:
+        question.append(f"  (prompt of {len(row['prompt']):,} characters: --prompt)", style="dim")
+    cot, answer = split_cot(row)
+    grid.add_row("prompt" if prompt else "question", question)
+    if cot.plain.strip():
+        grid.add_row("CoT", cot)
+    grid.add_row("answer" if answer.plain else "", answer)
+    parsed, reason = (terminal_safe(str(row[key])) for key in ("answer", "reason"))
+    grid.add_row("parsed", Text(f"{parsed} by rule {row['rule']}: {reason}"))
+    grid.add_row("gold", Text(terminal_safe(row["gold"])))
+    terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
+    grid.add_row("reward", Text(f"{row['reward']:.3g}  ({terminal_safe(terms)})"))
+    grid.add_row("advantage", Text(f"{row['advantage']:+.3f}"))
+    grid.add_row("sampled", Text(_describe_sampling(row)))
+    return Panel(grid, title=_heading(row), title_align="left", border_style=_colour(row))
+
+
+def render_group(rows: Sequence[Row], width: int) -> RenderableType:
+    """The completions of a group in columns, below their question."""
+    columns = max(1, min(len(rows), width // MIN_COLUMN_WIDTH))
+    panels = [
+        Panel(
+            Text(terminal_safe(row["completion"])),
+            title=Text(
+                f"{row['sample']} {_mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
+            ),
+            subtitle=Text(f"{terminal_safe(str(row['answer']))}, {row['rule']}"),
+            border_style=_colour(row),
+            width=width // columns - 1,
+        )
+        for row in rows
+    ]
+    first = rows[0]
+    correct = sum(row["correct"] for row in rows)
+    summary = (
+        f"{first['split']}, step {first['step']}, group {first['group']}: gold "
+        f"{terminal_safe(first['gold'])}, {correct} of {len(rows)} correct"
+    )
+    return Group(
+        Text(terminal_safe(first["question"]), style="bold"),
+        Text(summary, style="dim"),
+        Columns(panels, padding=(0, 1, 0, 0)),
+    )
+
+
+def split_cot(row: Row) -> tuple[Text, Text]:
+    """The CoT and the answer after it: from the last answer tag, or after the last think block.
+    Without either, everything is CoT. The parsed value is highlighted."""
+    completion = row["completion"]
+    markers = find_markers(completion)
+    tags, body = markers.tag_positions, markers.body_start
+    cut = tags[-1] if tags else body if 0 < body < len(completion) else len(completion)
+    low, high = row["span"] or (len(completion), len(completion))
+    text = Text()
+    text.append(terminal_safe(completion[:low]))
+    text.append(terminal_safe(completion[low:high]), style=f"bold {_colour(row)}")
+    text.append(terminal_safe(completion[high:]))
+    if cut == len(completion):
+        cot, answer = text, Text()
+    else:
+        cot, answer = text.divide([len(terminal_safe(completion[:cut]))])[:2]
+    cot.rstrip()
+    return cot, answer
+
+
+def _heading(row: Row) -> Text:
+    kind = row["split"] if row["kind"] != "discarded" else "discarded"
+    return Text(
+        f"{kind}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
+        f"{_mark(row)} {'correct' if row['correct'] else 'wrong'}"
+    )
+
+
+def _mark(row: Row) -> str:
+    return "✓" if row["correct"] else "✗"
+
+
+def _colour(row: Row) -> str:
+    return "green" if row["correct"] else "red"
+
+
+def _describe_sampling(row: Row) -> str:
+    text = f"{row['length']} tokens, stopped by {row['stop']}, policy version {row['version']}"
+    if not row["logprobs"]:
+        return f"{text}; tokens were not logged" if row["tokens"] is None else text
+    mean, lowest = sum(row["logprobs"]) / row["length"], min(row["logprobs"])
+    return f"{text}; mean log-probability {mean:.3f}, lowest {lowest:.2f}"

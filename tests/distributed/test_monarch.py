@@ -1,0 +1,358 @@
+"""The Monarch backend with real processes and real kills: bitwise equal to the local backend.
+
+A process that loads torch and transformers costs about 7 s of CPU, so all tests share one backend.
+proofs/monarch_runs.py has the longer versions: other numbers of processes, resuming on Monarch, a
+generator that crashes again and again, Ctrl-C in a terminal, and the limits on the time until a
+crash is detected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("monarch")
+
+from proofs.monarch_runs import assert_equal_runs, small_config, small_run
+from proofs.processes import wait_for_exit, wait_until
+
+from glasshouse import randomness
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.config.schema import Config
+from glasshouse.distributed.base import Backend, EventSink
+from glasshouse.distributed.local import LocalBackend
+from glasshouse.distributed.monarch.backend import MonarchBackend
+from glasshouse.distributed.monarch.chunk_queue import ChunkTask, PendingChunks
+from glasshouse.distributed.monarch.runtime import ActorProcesses, Host, ProcessDied, local_host
+from glasshouse.distributed.monarch.shared_weights import trainable_tensors
+from glasshouse.errors import ConfigError, RunError
+from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.models.policy import Policy, load_policy
+from glasshouse.rollout.sampler import Chunk, ChunkCompletions
+from glasshouse.training import build, interruption
+from glasshouse.training.display import Display
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Request, SamplingParams
+
+pytestmark = pytest.mark.xdist_group("monarch")  # the tests share one backend, in this order
+
+SAMPLING = SamplingParams(max_tokens=64)
+
+
+class EventLog:
+    """Collects a backend's events."""
+
+    def __init__(self) -> None:
+        self.faults: list[dict[str, Any]] = []
+
+    def __call__(self, kind: str, **details: Any) -> None:
+        if kind == "fault":
+            self.faults.append(details)
+
+    def has_fault(self, text: str) -> bool:
+        return any(text in fault["text"] for fault in self.faults)
+
+
+def make_chunks(count: int, salt: int) -> list[Chunk]:
+    """Chunks that take about a tenth of a second each."""
+    return [
+        [
+            Request(
+                prompt=tuple(range(5, 25)),
+                keys=tuple(randomness.key("test", salt, n, row, k) for k in range(64)),
+            )
+            for row in range(4)
+        ]
+        for n in range(count)
+    ]
+
+
+def generate(backend: Backend, chunks: list[Chunk]) -> ChunkCompletions:
+    return backend.submit(chunks, SAMPLING, lambda: None).result()
+
+
+def make_samples(completions: ChunkCompletions) -> list[TrainingSample]:
+    flat = [c for chunk in completions for group in chunk for c in group]
+    return [
+        TrainingSample(
+            prompt=(5, 6), tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=(-1.0) ** n
+        )
+        for n, c in enumerate(flat[:16])
+    ]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    options = (
+        "backend=monarch", "monarch.learners=2", "monarch.verify_every=1", "max_offpolicy_steps=2",
+    )  # fmt: skip
+    return small_config(tmp_path_factory.mktemp("runs") / "unused", *options)
+
+
+@pytest.fixture(scope="module")
+def events() -> EventLog:
+    return EventLog()
+
+
+@pytest.fixture(scope="module")
+def backend(config: Config, events: EventLog) -> Iterator[MonarchBackend]:
+    """Two learners and two generators; generator 1 as if it were on another host."""
+    mesh = local_host().mesh
+    hosts = {0: Host(mesh), 1: Host(mesh, "other", is_local=False)}
+    backend = MonarchBackend(load_policy(config.model), config, events, hosts.__getitem__)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def local(config: Config, backend: MonarchBackend) -> LocalBackend:
+    """A local backend with the starting weights; the Monarch backend is set to the same."""
+    local = LocalBackend(load_policy(config.model), config)
+    copy_weights(local, backend)
+    backend.restore(LearnerState(0, {}))
+    wait_until(lambda: all(supervisor.ready for supervisor in backend.supervisors))
+    return local
+
+
+def copy_weights(source: LocalBackend, target: MonarchBackend) -> None:
+    """Copy the policy's weights, as the trainer does before it restores a learner state."""
+    for new, old in zip(
+        trainable_tensors(source.policy), trainable_tensors(target.policy), strict=True
+    ):
+        old.data.copy_(new)
+
+
+def assert_equal_weights(a: Any, b: Any) -> None:
+    for one, other in zip(trainable_tensors(a.policy), trainable_tensors(b.policy), strict=True):
+        assert one.equal(other)
+
+
+def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
+    backend: MonarchBackend, local: LocalBackend
+) -> None:
+    """Completions, metrics, weights and learner state are bitwise those of the local backend."""
+    samples = make_samples(generate(backend, make_chunks(1, 4)))
+    chunks = make_chunks(6, 5)
+    pending = backend.submit(chunks, SAMPLING, lambda: None)
+    old = generate(local, chunks)
+    assert backend.update(samples) == local.update(samples)
+    pending_newer = backend.submit(chunks, SAMPLING, lambda: None)
+    newer = generate(local, chunks)
+    assert backend.update(samples) == local.update(samples)
+    with pytest.raises(RuntimeError, match="overwrite"):
+        backend.update(samples)
+    assert pending.result() == old
+    assert pending_newer.result() == newer != old
+    assert {c.version for chunk in old for group in chunk for c in group} == {0}
+    assert backend.version == local.learner.version == 2
+    assert_equal_weights(backend, local)
+    newest = generate(backend, chunks)
+    assert newest == generate(local, chunks) != newer
+    # once to the controller's own policy, and one message to the other host
+    num_bytes = 4 * sum(p.numel() for p in trainable_tensors(local.policy))
+    assert backend.timing()["sync_bytes"] == 2 * num_bytes
+
+    state = backend.state()
+    assert state.version == 2
+    assert all(state.tensors[name].equal(value) for name, value in local.state().tensors.items())
+    backend.update(samples)
+    copy_weights(local, backend)
+    backend.restore(state)  # back to version 2
+    assert backend.update(samples) == local.update(samples)
+    assert_equal_weights(backend, local)
+
+
+def intercept_next_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+    backend: MonarchBackend,
+    during: Callable[[int], AbstractContextManager[None]],
+) -> None:
+    """Enter `during(pid)` while generator 0 generates its next chunk. Generator 1 waits until
+    generator 0 has a chunk, so that it does not take them all."""
+    victim, other = backend.supervisors
+    generate_victim, generate_other = victim._generate, other._generate
+    has_chunk = threading.Event()
+
+    def intercept(task: ChunkTask, processes: ActorProcesses) -> None:
+        if has_chunk.is_set():
+            generate_victim(task, processes)
+            return
+        with during(processes.pids[0]):
+            has_chunk.set()
+            generate_victim(task, processes)
+
+    def wait(task: ChunkTask, processes: ActorProcesses) -> None:
+        assert has_chunk.wait(120)
+        generate_other(task, processes)
+
+    monkeypatch.setattr(victim, "_generate", intercept)
+    monkeypatch.setattr(other, "_generate", wait)
+
+
+def test_a_hung_generator_is_killed_and_its_chunk_is_generated_by_another(
+    backend: MonarchBackend,
+    local: LocalBackend,
+    events: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After `monarch.chunk_timeout`; a new process replaces it."""
+    victim = backend.supervisors[0]
+    (pid,), context = victim.pids, victim.context
+    short = context.config.model_copy(update={"chunk_timeout": 1.0})
+
+    @contextmanager
+    def stop(pid: int) -> Iterator[None]:
+        os.kill(pid, signal.SIGSTOP)
+        victim.context = replace(context, config=short)  # for this chunk of this generator only
+        try:
+            yield
+        finally:
+            victim.context = context
+
+    intercept_next_chunk(monkeypatch, backend, stop)
+    chunks = make_chunks(4, 2)
+    assert generate(backend, chunks) == generate(local, chunks)
+    wait_until(lambda: victim.ready and victim.pids != [pid])
+    backend._emit_events()
+    assert events.has_fault("Generator 0: it did not answer within 1 s")
+    assert wait_for_exit([pid])
+
+
+def test_wrong_weights_are_detected_and_loaded_again_by_the_same_process(
+    backend: MonarchBackend,
+    local: LocalBackend,
+    events: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pids = backend.pids
+    with monkeypatch.context() as patch:  # both generators load version 0
+        intercept_next_chunk(patch, backend, lambda pid: nullcontext())
+        samples = make_samples(generate(backend, make_chunks(2, 4)))
+    backend.update(samples)
+    local.update(samples)
+    weights = backend.weights._flat(backend.version)
+
+    @contextmanager
+    def corrupt_weights(pid: int) -> Iterator[None]:
+        correct = weights[7].item()
+        weights[7] += 1
+        backend.supervisors[0].verified_version = None  # verify at this chunk
+        try:
+            yield
+        finally:
+            weights[7] = correct
+
+    intercept_next_chunk(monkeypatch, backend, corrupt_weights)
+    chunks = make_chunks(6, 3)
+    assert generate(backend, chunks) == generate(local, chunks)
+    assert events.has_fault("its weights differ")
+    assert backend.pids == pids
+
+
+def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.submit(make_chunks(100, 6), SAMPLING, interrupt).result()
+    assert not backend.queue.tasks
+
+
+def test_a_user_error_in_another_process_has_the_same_message(
+    backend: MonarchBackend, local: LocalBackend
+) -> None:
+    too_long = [[Request(prompt=(5,) * 5000, keys=(1,))]]
+    with pytest.raises(ConfigError) as expected:
+        generate(local, too_long)
+    with pytest.raises(ConfigError) as remote:
+        generate(backend, too_long)
+    assert str(remote.value) == str(expected.value)
+    backend.queue.error = None  # it would end a run; the tests continue
+
+
+class LearnerCrash(Display):
+    """Crashes a learner after step 2."""
+
+    def __init__(self, backend: MonarchBackend) -> None:
+        self.backend = backend
+
+    def step(self, row: dict[str, Any], groups: list[Any]) -> None:
+        if row["step"] == 2:
+            os.kill(self.backend.pids[-1], signal.SIGSEGV)
+
+
+def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
+    backend: MonarchBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C and a killed generator at step 2, a crashed learner after it, and a local backend for
+    the rest. The last test of this file: it ends the processes of the backend."""
+    overlapped = ("max_offpolicy_steps=2", "checkpoints.every=1", "steps=4")
+    Trainer(small_config(tmp_path / "local", *overlapped)).train()
+    out = tmp_path / "monarch"
+    results, run = out / "results", small_run(out, *overlapped, "backend=monarch")
+
+    def use_shared_backend(policy: Policy, config: Config, event: EventSink) -> MonarchBackend:
+        for pending in list(backend.queue.pending):
+            backend.queue.discard(pending)
+        backend.policy, backend.event = policy, event
+        backend.restore(LearnerState(0, {}))
+        return backend
+
+    wait_until(lambda: all(supervisor.ready for supervisor in backend.supervisors))
+    pids = backend.pids
+    # as a terminal does: this process and its children, but no process of another host
+    signalled = [*backend.supervisors[0].pids, *backend.learners.pids, os.getpid()]
+    with monkeypatch.context() as patch:
+        submit = backend.submit
+
+        def press_ctrl_c(*arguments: Any) -> PendingChunks:
+            pending = submit(*arguments)
+            if backend.version == 1:
+                for pid in signalled:
+                    os.kill(pid, signal.SIGINT)
+            return pending
+
+        patch.setattr(build, "make_backend", use_shared_backend)
+        patch.setattr(interruption, "GRACE", 60.0)
+        patch.setattr(backend, "submit", press_ctrl_c)
+        patch.setattr(backend, "close", lambda: None)
+        assert main(["train", *run]) == 130
+    summary = json.loads((results / "summary.json").read_text())
+    assert Path(summary["checkpoint"], "model.safetensors").is_file()
+    assert backend.pids == pids
+    assert "fault" not in (results / "events.jsonl").read_text()
+
+    killed: list[int] = []
+
+    @contextmanager
+    def kill(pid: int) -> Iterator[None]:
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+        yield
+
+    def wait_for_end(number: int) -> Host:  # a new process would only cost CPU
+        wait_until(lambda: backend.queue.closed)
+        raise ProcessDied("the run ended")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "make_backend", use_shared_backend)
+        trainer = Trainer(load_config([], run), LearnerCrash(backend))
+        patch.setattr(backend, "assign_host", wait_for_end)
+        intercept_next_chunk(patch, backend, kill)
+        with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
+            trainer.train()
+    assert killed  # the learner's crash may end the run before the generator's death is logged
+    assert wait_for_exit([*pids, *backend.pids])
+    Trainer(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
+    assert_equal_runs(out, tmp_path / "local", steps=4)

@@ -1,0 +1,45 @@
+"""The summary sentence of a change: more, less, mixed, or not shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from glasshouse.measurement.before_after import CheckpointEntry, summarize_change
+from glasshouse.measurement.bootstrap import Interval
+from glasshouse.measurement.estimates import Estimate
+from glasshouse.values import MeasureResult
+
+
+def entry(name: str, step: int, uplift: float) -> CheckpointEntry:
+    estimate = {"measure": {"value": uplift}, "interval": {"low": None, "high": None}}
+    measures = {"interventions": {"necessity_uplift": estimate}}
+    return CheckpointEntry(name=name, step=step, measures=measures)  # type: ignore[typeddict-item]
+
+
+def change(value: float, low: float, high: float) -> Estimate:
+    return Estimate(
+        measure=MeasureResult(value=value, n=10), interval=Interval(low=low, high=high, units=10)
+    )
+
+
+FIRST, LAST = entry("base", 0, 0.3), entry("step-000040", 40, 0.8)
+UP, DOWN, NONE = change(0.5, 0.4, 0.6), change(-0.4, -0.5, -0.3), change(0.0, -0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("uplift", "follow", "words"),
+    [
+        (UP, UP, ["depend more"]),
+        (UP, NONE, ["depend more"]),
+        (DOWN, DOWN, ["depend less"]),
+        (UP, DOWN, ["mixed", "needed more often"]),
+        (DOWN, UP, ["mixed", "needed less often"]),
+        (NONE, UP, ["not shown"]),
+    ],
+)
+def test_the_evidence_is_mixed_where_uplift_and_mistake_follow_disagree(
+    uplift: Estimate, follow: Estimate, words: list[str]
+) -> None:
+    changes = {"necessity_uplift": uplift, "mistake_follow": follow}
+    sentence = summarize_change(FIRST, LAST, changes)
+    assert all(word in sentence for word in words)

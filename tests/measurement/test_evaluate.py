@@ -1,0 +1,60 @@
+"""Evaluation of a model: it needs neither an optimizer nor a reference model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glasshouse.config.loading import load_config
+from glasshouse.errors import ConfigError
+from glasshouse.learn.learner import Learner
+from glasshouse.measurement.evaluate import evaluate_model
+from glasshouse.measurement.monitor_run import monitor_run
+from glasshouse.training.trainer import Trainer
+
+MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK}", "evaluate.problems=6", "evaluate.samples=2", "generate.max_tokens=32",
+    "monitor.problems=4", "data.groups_per_step=2", "generate.group_size=2",
+]  # fmt: skip
+
+
+@pytest.fixture
+def no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the construction of a learner an error: it holds the optimizer and the reference model."""
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a learner was constructed")
+
+    monkeypatch.setattr(Learner, "__init__", refuse)
+
+
+@pytest.mark.usefixtures("no_learner")
+def test_evaluating_a_model_constructs_no_learner() -> None:
+    results = evaluate_model(load_config([], SMALL))
+    assert results["problems"] == 6
+    assert {"accuracy", "pass_at_1", "pass_at_2", "strict", "levels"} <= results.keys()
+
+
+def test_monitoring_a_checkpoint_constructs_no_learner(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    Trainer(load_config([], [*SMALL, "steps=1", f"out={tmp_path / 'run'}"])).train()
+    request.getfixturevalue("no_learner")
+    results = monitor_run(tmp_path / "run")
+    assert [entry["name"] for entry in results["subjects"]] == ["base", "step-000001"]
+
+
+def test_evaluation_equals_the_first_evaluation_of_a_run(tmp_path: Path) -> None:
+    summary = Trainer(load_config([], [*SMALL, "steps=0", f"out={tmp_path / 'run'}"])).train()
+    after = {key: value for key, value in summary["after"].items() if key != "removed"}
+    results = evaluate_model(load_config([], SMALL))
+    assert results.pop("task")["name"] == "sum_digits"
+    assert results == after
+
+
+def test_evaluating_no_problems_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\.problems"):
+        evaluate_model(load_config([], [*SMALL, "evaluate.problems=0"]))

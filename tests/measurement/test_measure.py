@@ -1,0 +1,400 @@
+"""`glasshouse measure`: rollouts of other trainers, in their own files."""
+
+import gzip
+import json
+import math
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+import glasshouse
+from glasshouse.cli.app import main
+from glasshouse.errors import MonitorError, RolloutFileError
+from glasshouse.measurement import contingency
+from glasshouse.measurement import file_collecting as collecting
+from glasshouse.measurement import file_measures as measuring
+from glasshouse.measurement.file import OpenedSource
+from glasshouse.measurement.file_collecting import Cell, ScoredRollout
+from glasshouse.measurement.file_scoring import ScoredMonitor
+from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.views import Scope
+from glasshouse.runs import foreign_reading as reading
+from glasshouse.runs.foreign_fields import FieldMapping
+from glasshouse.runs.foreign_formats import detect_format
+from glasshouse.runs.foreign_reading import iter_rows
+from glasshouse.runs.foreign_reasoning import split_any, split_text
+
+FIXTURES = Path(__file__).parent / "fixtures"
+RULE = "rule:key=(?i)key"
+
+
+def make_rows(count: int = 160, **more: object) -> list[dict]:
+    """Rollouts of ten problems in two arms; the planted arm often shows the behaviour, and says so."""
+    rng, rows = random.Random(0), []
+    for number in range(count):
+        planted = number % 2
+        label = int(rng.random() < (0.7 if planted else 0.05))
+        cot = "The key says so." if label and rng.random() < 0.8 else "I add the digits."
+        rows.append(
+            {
+                "id": number,
+                "prompt": f"problem {number % 10 // 2}",
+                "completion": f"<think>{cot}</think>The answer is {number % 7}",
+                "label": label,
+                "arm": "planted" if planted else "control",
+                "group": number % 20 // 2,
+                **more,
+            }
+        )
+    return rows
+
+
+def write(tmp_path: Path, rows: list, name: str = "rollouts.jsonl") -> Path:
+    file = tmp_path / name
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+# --- reasoning -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("completion", "cot", "answer"),
+    [
+        ("<think>a\nb</think>\n\nc", "a\nb", "\n\nc"),
+        ("a</think>c", "a", "c"),  # the prompt opened the block
+        ("<think>never closed", "never closed", ""),
+        ("2+2=4\n[ANSWER] 4", "2+2=4\n", "[ANSWER] 4"),
+        (
+            "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",
+            "Think.",
+            "4",
+        ),
+        ({"role": "assistant", "content": "4", "reasoning_content": "Think."}, "Think.", "4"),
+        ({"content": [{"type": "reasoning", "reasoning": "Think."}, {"type": "text", "text": "4"}]},
+         "Think.", "4"),
+        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "<think>a</think>4"}],
+         "a", "4"),
+        ("Paris", "", "Paris"),
+    ],
+)  # fmt: skip
+def test_reasoning_is_split(completion, cot, answer):
+    assert tuple(split_any(completion)) == (cot, answer)
+
+
+def test_splitting_hostile_text_is_fast():
+    assert split_text("<think>" * 50_000).answer == ""
+    assert split_text("<|channel|>" * 20_000).cot == ""
+
+
+# --- files that other projects wrote -------------------------------------------------------------------
+
+
+def test_inspect_log():
+    report = glasshouse.measure(
+        FIXTURES / "inspect.eval",
+        {"arm": "metadata.arm", "group": "metadata.problem", "hint": "metadata.hint"},
+        monitors=[RULE],
+        progress=False,
+    )
+    measures = report.cells[0].measures
+    assert (report.format, report.rollouts, report.cells[0].problems) == ("inspect", 48, 8)
+    assert measures["reliance"].measure.value == pytest.approx(16 / 24)
+    assert measures["key.disclosure"].measure.value == pytest.approx(0.75)
+    assert measures["key.tnr"].measure.value == 1
+    assert measures["rollout_accuracy"].measure.value == pytest.approx(32 / 48)
+    assert measures["key.gmean2"].measure.value is None
+    assert "8 planted rollouts" in measures["key.gmean2"].measure.reason
+
+
+def test_trl_completions():
+    opened = OpenedSource(FIXTURES / "trl", FieldMapping())
+    rollouts = list(opened.iter_rollouts(lambda share: None))
+    assert opened.format.name == "trl"
+    assert opened.mapping.columns["reward"] == "correct"  # its only reward function
+    assert [rollout.checkpoint for rollout in rollouts] == ["1"] * 8 + ["2"] * 8
+    assert len({rollout.group for rollout in rollouts}) == 4
+    assert any("+" in rollout.cot for rollout in rollouts)
+
+
+def test_verifiers_traces():
+    """20 rollouts of `vf-eval`; the model's server failed in the two of the first question."""
+    opened = OpenedSource(
+        FIXTURES / "verifiers_traces.jsonl",
+        FieldMapping.parse(["arm=data.planted", "group=data.problem"]),
+    )
+    rollouts = list(opened.iter_rollouts(lambda share: None))
+    assert opened.format.name == "verifiers"
+    assert len(rollouts) == 18
+    assert [rollout.planted for rollout in rollouts].count(1) == 10
+    assert all(rollout.cot and rollout.answer.isdigit() for rollout in rollouts)
+    correct = [opened.is_correct(rollout) for rollout in rollouts]
+    assert [int(rollout.reward) for rollout in rollouts] == correct
+    assert 0 < sum(correct) < 18
+
+
+def test_prime_rl_rollouts():
+    """Those of a training: every step is a checkpoint; what was trained on is in two files, and read once."""
+    report = glasshouse.measure(
+        FIXTURES / "prime_rl", {"arm": "data.planted", "group": "data.problem"}, progress=False
+    )
+    assert (report.format, report.rollouts, report.unanswered) == ("verifiers", 18, 2)
+    assert [(cell.checkpoint, cell.rollouts) for cell in report.cells] == [("1", 8), ("2", 10)]
+    trained_on = OpenedSource(
+        FIXTURES / "prime_rl" / "step_1" / "train" / "effective", FieldMapping()
+    )
+    assert len(list(trained_on.iter_rollouts(lambda share: None))) == 5
+
+
+def test_hugging_face_dataset():
+    """Two splits in three files, written by `DatasetDict.save_to_disk`."""
+    report = glasshouse.measure(FIXTURES / "hugging_face", progress=False)
+    measures = report.cells[0].measures
+    assert (report.rollouts, report.mapping["gold"]) == (8, "answer")
+    assert measures["rollout_accuracy"].measure.value == 1
+    assert measures["has_cot"].measure.value == 1
+
+
+def test_verifiers_results(capsys):
+    """The same questions with `vf-eval` of version 0.1; a failed rollout has an empty completion."""
+    file = FIXTURES / "verifiers_results.jsonl"
+    report = glasshouse.measure(
+        file, {"arm": "info.planted", "group": "info.problem"}, monitors=[RULE], progress=False
+    )
+    measures = report.cells[0].measures
+    assert (report.format, report.rollouts, report.unanswered) == ("verifiers-results", 18, 2)
+    assert measures["has_cot"].measure.value == 1
+    assert measures["rollout_accuracy"].measure.value == measures["reward"].measure.value
+    assert 0 < measures["key.disclosure"].measure.value < 1
+    assert main(["measure", str(file)]) == 0
+    assert "2 without an answer" in capsys.readouterr().out
+
+
+def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = make_rows(20)
+    table = arrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "rollouts.parquet")
+    packed = tmp_path / "rollouts.jsonl.zst"
+    packed.write_bytes(zstandard.compress(write(tmp_path, rows).read_bytes()))
+    for source in (tmp_path / "rollouts.parquet", packed):
+        assert list(iter_rows(source)) == rows
+
+
+def test_run_directory_is_known(tmp_path):
+    rows = [{"key": "1", "split": "train", "completion": "1", "gold": "1", "step": 1}]
+    assert detect_format(rows[0]).name == "glasshouse"
+
+
+# --- measures ----------------------------------------------------------------------------------------
+
+
+def test_report_page_and_json(tmp_path, capsys):
+    file = write(tmp_path, make_rows(reward=0.5))
+    assert main(["measure", str(file), "--monitor", RULE, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "g-mean² per instance" in printed
+    assert "undefined: accuracy of the rollouts" in printed
+    stored = json.loads((tmp_path / "out" / "measures.json").read_text())
+    report = glasshouse.measure(file, monitors=[RULE], out=tmp_path / "again", progress=False)
+    for name in ("measures.json", "report.html"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "out" / name).read_text()
+    (row,) = [row for row in report.rows() if row["measure"] == "key.gmean2"]
+    assert row["low"] < row["value"] < row["high"]
+    assert row["p"] < 0.05
+    measures = stored["cells"][0]["measures"]
+    assert measures["key.gmean2"]["null"]["p"] < 0.05
+    assert measures["key.gmean2"]["ceiling"] < measures["key.gmean2"]["measure"]["value"]
+    low, value = (measures["reliance"]["interval"]["low"], measures["reliance"]["measure"]["value"])
+    assert low < value
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "disclosure, key" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_checkpoints_are_compared_over_seeds(tmp_path):
+    rows = [
+        {"completion": "x", "correct": int(i % 10 < 3 + 5 * step), "group": i % 10, "checkpoint": 100 * step,
+         "seed": seed}
+        for step in (1, 0) for seed in (0, 1) for i in range(20)
+    ]  # fmt: skip
+    report = glasshouse.measure(write(tmp_path, rows), progress=False)
+    assert report.checkpoints == ["0", "100"]
+    assert [(cell.checkpoint, cell.seed) for cell in report.cells] == [
+        ("0", 0), ("0", 1), ("100", 0), ("100", 1),
+    ]  # fmt: skip
+    change = report.comparisons["rollout_accuracy"]
+    assert change.effect == pytest.approx(0.5)
+    assert change.n == 2
+    assert not change.shown  # two seeds can show nothing
+
+
+def test_fitted_monitors_score_only_problems_they_have_not_seen(tmp_path):
+    rows = make_rows(600)
+    for number, row in enumerate(rows):
+        row["group"] = number % 60 // 2
+        row["activations"] = [float(row["label"]), 0.1 * (number % 3), 1.0]
+    pytest.importorskip("sklearn")
+    report = glasshouse.measure(write(tmp_path, rows), monitors=["ngrams", "probe"], progress=False)
+    measures = report.cells[0].measures
+    assert measures["probe.auroc"].measure.value == 1
+    assert measures["ngrams.auroc"].measure.value > 0.8
+    assert 0 < measures["ngrams.auroc"].measure.n < 600
+    assert measures["ngrams.auroc"].measure.n + measures["ngrams.auroc"].measure.left_out == 600
+    assert "benign" in measures["ngrams.disclosure"].measure.reason  # too few for a threshold
+
+
+def test_counts_of_all_rollouts_agree_with_the_rows(monkeypatch):
+    """Beyond MAX_ROWS, values come from counts; the sample is of whole problems."""
+    monkeypatch.setattr(collecting, "MAX_ROWS", 200)
+    monitor = ScoredMonitor(name="m", monitor=RuleMonitor("m", Scope.COT, keywords=["x"]))
+    rng, cell, table = random.Random(0), Cell(monitors=1), np.zeros((2, 2, 3))
+    for number in range(2000):
+        planted, label, flag = rng.randrange(2), rng.randrange(2), rng.random() < 0.4
+        output = MonitorOutput.from_score(float(flag), threshold=0.5)
+        cell.add(
+            ScoredRollout(
+                group=str(number % 100),
+                planted=planted,
+                label=label,
+                correct=float(label),
+                outputs=[output],
+            )
+        )
+        table[planted, label, int(flag)] += 1
+    assert cell.is_sample
+    assert len(cell.hashes) <= 200
+    assert len(cell.hashes) == 20 * cell.count_problems()
+    measures = measuring.measure_cell(cell, [monitor], ("test",))
+    assert measures["m.disclosure"].measure.value == float(contingency.disclosure(table))
+    assert measures["reliance"].measure.value == float(contingency.total_effect(table))
+    assert measures["rollout_accuracy"].measure.n == 2000
+    interval = measures["m.disclosure"].interval
+    assert 0.01 < interval.high - interval.low < 0.12  # ±0.03 for 1000 rollouts
+
+
+# --- bad input ---------------------------------------------------------------------------------------
+
+
+def check_error(tmp_path, rows, *named, **arguments):
+    file = rows if isinstance(rows, Path) else write(tmp_path, rows)
+    with pytest.raises(RolloutFileError) as error:
+        glasshouse.measure(file, progress=False, **arguments)
+    for text in named:
+        assert text in str(error.value)
+
+
+def test_bad_values_name_row_and_column(tmp_path):
+    good = make_rows(4, reward=1.0)
+    for column, value in (("reward", math.nan), ("label", 2), ("arm", "both"), ("completion", 7)):
+        bad = [*good[:2], {**good[2], column: value}]
+        check_error(tmp_path, bad, "row 3", f'"{column}"')
+    check_error(tmp_path, [*good[:3], {**good[3], "label": None}], "row 4", '"label"', "missing")
+    check_error(tmp_path, [*good, good[1]], "row 5", '"id"', "row 2")
+    check_error(tmp_path, [{**row, "seed": "x"} for row in good], "row 1", '"seed"')
+    late = [{**good[0], "label": None}, good[1]]
+    check_error(tmp_path, late, "row 2", '"label"', "row 1", "--map label=")
+    assert glasshouse.measure(write(tmp_path, late), ["label="], progress=False).rollouts == 2
+
+
+def test_bad_mappings(tmp_path):
+    rows = make_rows(4)
+    check_error(tmp_path, rows, "lable", "label", map={"lable": "x"})
+    check_error(tmp_path, rows, "row 1", '"labels"', '"label"', map={"label": "labels"})
+    check_error(tmp_path, rows, "twice", map=["label=label", "label=arm"])
+    check_error(
+        tmp_path, rows, "completion", map={"completion": "completion", "answer": "completion"}
+    )
+    check_error(tmp_path, make_rows(4, hint="3"), "label", "hint")
+    check_error(tmp_path, rows, "--planted", "x", planted="x", control="x")
+    check_error(tmp_path, rows, "--steps-per-checkpoint", "-3", steps_per_checkpoint=-3)
+    check_error(tmp_path, [{"text": "a"}], "completion", "text")
+    assert issubclass(RolloutFileError, glasshouse.GlasshouseError)
+    with pytest.raises(MonitorError, match="ngrams"):
+        glasshouse.measure(write(tmp_path, rows), monitors=["ngram"], progress=False)
+
+
+def test_bad_files(tmp_path):
+    check_error(tmp_path, tmp_path / "missing.jsonl", "does not exist")
+    check_error(tmp_path, [], "no rows")
+    for name, data in (
+        ("a.jsonl", b'{"completion": "x"}\n{"completion": '), ("b.jsonl", b"[1]\n"),
+        ("c.parquet", b"PAR1"), ("d.eval", b"PK"), ("e.jsonl.zst", b"\x28\xb5\x2f\xfd1234"),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(data)
+        check_error(tmp_path, tmp_path / name, name)
+    (tmp_path / "f.bin").write_bytes(b"")
+    check_error(tmp_path, tmp_path / "f.bin", "f.bin", ".parquet")
+
+
+def test_a_file_that_is_cut_off_is_refused_and_not_measured_in_part(tmp_path):
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in make_rows(3000))
+    for name, data in (
+        ("a.jsonl.zst", zstandard.compress(lines)),
+        ("b.jsonl.gz", gzip.compress(lines)),
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert len(list(iter_rows(tmp_path / name))) == 3000
+        (tmp_path / name).write_bytes(data[:-9])
+        check_error(tmp_path, tmp_path / name, "damaged")
+    frames = zstandard.compress(lines[: len(lines) // 2]) + zstandard.compress(
+        lines[len(lines) // 2 :]
+    )
+    (tmp_path / "a.jsonl.zst").write_bytes(frames)
+    assert len(list(iter_rows(tmp_path / "a.jsonl.zst"))) == 3000
+
+
+def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "big.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/a.json", b'"' + b"a" * 100_000 + b'"')
+    check_error(tmp_path, tmp_path / "big.eval", "longer than 1,000 bytes")
+    data = bytearray((tmp_path / "big.eval").read_bytes())
+    entry = data.find(b"PK\x01\x02")
+    for name, changes in (
+        ("method.eval", {8: 77, entry + 10: 77}),
+        ("locked.eval", {6: 1, entry + 8: 1}),
+    ):
+        changed = bytearray(data)
+        for position, value in changes.items():
+            changed[position] = value
+        (tmp_path / name).write_bytes(changed)
+        check_error(tmp_path, tmp_path / name, name)
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    check_error(tmp_path, tmp_path / "fifo.jsonl", "not", "regular file")
+
+
+def test_hostile_names_are_drawn_and_written(tmp_path, capsys):
+    names = ["$\\frac{", "\x1b[2J\u202e", "\ud800"]
+    rows = [{**row, "checkpoint": name} for name in names for row in make_rows(8)]
+    rows = [{**row, "group": n, "id": n} for n, row in enumerate(rows)]
+    file, out = write(tmp_path, rows), tmp_path / "out"
+    assert main(["measure", str(file), "--monitor", "rule:$\\x=x", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert json.loads((out / "measures.json").read_text())["rollouts"] == 24
+    assert main(["measure", str(file), "--out", str(file)]) == 2
+
+
+def test_one_row_and_one_label(tmp_path, capsys):
+    file = write(tmp_path, make_rows(1))
+    assert main(["measure", str(file), "--monitor", RULE]) == 0
+    assert "undefined" in capsys.readouterr().out
+    one_label = [{**row, "label": 0} for row in make_rows(20)]
+    report = glasshouse.measure(write(tmp_path, one_label), monitors=[RULE], progress=False)
+    assert "behaviour" in report.cells[0].measures["key.disclosure"].measure.reason
+
+
+def test_an_error_exits_with_code_2_and_writes_nothing(tmp_path, capsys):
+    rows = make_rows(4)
+    file = write(tmp_path, [*rows, {**rows[0], "label": "maybe"}])
+    assert main(["measure", str(file), "--out", str(tmp_path / "out")]) == 2
+    assert "row 5" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

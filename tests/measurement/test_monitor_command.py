@@ -1,0 +1,269 @@
+"""`glasshouse monitor` on a small run: its results, interruption, invalid arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.monitors.test_llm_judge import Server, good, server, status
+
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
+from glasshouse.monitors.fitted import LabelledViews
+from glasshouse.monitors.ngrams import fit_ngram_monitor
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.runs import monitor_results
+from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.training.trainer import Trainer
+
+__all__ = ["server"]  # the fixture
+pytestmark = pytest.mark.xdist_group(
+    "monitor command"
+)  # one worker makes the expensive fixtures once
+MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK}", "steps=4", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=32",
+    "evaluate.problems=6", "evaluate.samples=0", "checkpoints.every=2", "checkpoints.save_best=false",
+    "checkpoints.save_above_reward=null", "monitor.problems=10",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "a"
+    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that was monitored without interruption."""
+    run = tmp_path_factory.mktemp("whole") / "a"
+    shutil.copytree(trained, run)
+    monitor_run(run)
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "a")
+    return tmp_path / "a"
+
+
+class RecordedProgress(MonitorProgress):
+    def __init__(self) -> None:
+        self.measured: list[str] = []
+        self.known: list[str] = []
+        self.warned: list[str] = []
+
+    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
+        (self.known if was_known else self.measured).append(name)
+
+    def warn(self, message: str) -> None:
+        self.warned.append(message)
+
+
+class KilledMidway(MonitorProgress):
+    """Kills its own process during the evaluation of the second model."""
+
+    def working_on(self, name: str, evaluation: str) -> None:
+        if name == "step-000002" and evaluation == "monitors":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_until_killed(work: Callable[[], object]) -> None:
+    """Run the work in a forked process, which must end by SIGKILL."""
+    process = os.fork()
+    if not process:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+
+
+def kill_before_rename(run: Path, number: int) -> None:
+    """Monitor the run and kill this process just before its n-th file rename."""
+    real, left = os.replace, [number]
+
+    def replace(source: Any, target: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target)
+
+    os.replace = replace
+    monitor_run(run)
+
+
+def read_results(run: Path) -> tuple[bytes, bytes]:
+    folder = run / "results"
+    return (folder / monitor_results.RESULTS_FILE).read_bytes(), (
+        folder / monitor_results.ROWS_FILE
+    ).read_bytes()
+
+
+def test_results_cover_base_and_checkpoints_and_keep_the_rows_behind_them(whole: Path) -> None:
+    results = json.loads((whole / "results" / "monitor.json").read_text())
+    assert [(s["name"], s["step"]) for s in results["subjects"]] == [
+        ("base", 0), ("step-000002", 2), ("step-000004", 4)]  # fmt: skip
+    checksums = json.loads((whole / "checkpoints" / "step-000004" / "checksums.json").read_text())
+    assert results["subjects"][2]["weights"] == checksums["model.safetensors"]["sha256"]
+    assert results["settings"]["problems"] == 10
+    assert "step 4" in results["verdict"]
+    for entry in results["subjects"]:
+        for name, estimate in entry["measures"]["interventions"].items():
+            value, reason = estimate["measure"]["value"], estimate["measure"].get("reason")
+            assert (value is None) == bool(reason), name
+    file = monitor_results.MonitorResultsFile(whole / "results", results["settings"])
+    rows = file.rows("step-000004")
+    correct = [r["value"] for r in rows if r.get("measure") == "accuracy"]
+    assert len(correct) == 10
+    accuracy = results["subjects"][2]["measures"]["interventions"]["accuracy"]["measure"]["value"]
+    assert sum(correct) / 10 == accuracy
+    trained_on = {r["key"] for r in read_rollouts(whole / "results" / "rollouts", "train")}
+    assert not trained_on & {r["key"] for r in rows}
+
+
+@pytest.mark.parametrize("where", ["model", 2, 3, 4])
+def test_monitoring_resumed_after_a_kill_gives_the_same_bytes(
+    run: Path, whole: Path, where: Any
+) -> None:
+    """Renames: rows and results file of the base (1, 2), of the first checkpoint (3, 4)."""
+    run_until_killed(
+        lambda: (
+            monitor_run(run, progress=KilledMidway())
+            if where == "model"
+            else kill_before_rename(run, where)
+        )
+    )
+    progress = RecordedProgress()
+    monitor_run(run, progress=progress)
+    assert progress.known == ([] if where == 2 else ["base"])
+    assert read_results(run) == read_results(whole)
+
+
+def test_only_changed_or_damaged_results_are_measured_again(run: Path, whole: Path) -> None:
+    shutil.copytree(whole / "results", run / "results", dirs_exist_ok=True)
+    progress = RecordedProgress()
+    monitor_run(run, progress=progress)
+    assert progress.known == ["base", "step-000002", "step-000004"]
+    rows = run / "results" / monitor_results.ROWS_FILE
+    data = bytearray(rows.read_bytes())
+    data[-20] ^= 1
+    rows.write_bytes(data)
+    progress = RecordedProgress()
+    monitor_run(run, progress=progress)
+    assert progress.measured == ["step-000004"]  # its rows were damaged
+    assert read_results(run) == read_results(whole)
+    progress = RecordedProgress()
+    monitor_run(run, problems=8, only_ends=True, progress=progress)
+    assert progress.measured == ["base", "step-000004"]  # other problems, other numbers
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(run: Path) -> None:
+    (run / "checkpoints" / "step-000002" / "model.safetensors").write_bytes(b"")
+    progress = RecordedProgress()
+    results = monitor_run(run, problems=4, progress=progress)
+    assert [s["name"] for s in results["subjects"]] == ["base", "step-000004"]
+    assert "step-000002" in progress.warned[0]
+
+
+def test_the_command_prints_a_table_or_json(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["monitor", str(whole)]) == 0
+    out = capsys.readouterr().out
+    assert "necessity uplift" in out
+    assert "glasshouse report" in out
+    assert main(["monitor", str(whole), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["problems"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nowhere"], "nowhere"),
+        (["RUN", "--problems", "1"], "monitor.problems"),
+        (["RUN", "--rule", "guess"], "NAME=PATTERN"),
+        (["RUN", "--saved", "nowhere"], "nowhere"),
+        (["RUN", "--judge", "nowhere"], "nowhere"),
+    ],
+)
+def test_an_invalid_argument_exits_with_2_and_is_named(
+    whole: Path, arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = [str(whole) if a == "RUN" else a for a in arguments]
+    assert main(["monitor", *resolved]) == 2
+    assert named in capsys.readouterr().err
+
+
+def monitor_ends(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """Run the command on the base and the last checkpoint with four problems."""
+    assert main(["monitor", str(run), "--problems", "4", "--ends", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It flags every text; the second time its outputs come from the cache."""
+    server.script = [good]
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    results = monitor_ends(run, capsys, *options)
+    assert (
+        results["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["measure"]["value"] == 1
+    )
+    body = json.loads(server.bodies[0])
+    assert body["model"] == "tiny"
+    assert "It guesses." in json.dumps(body["messages"])
+    assert set(server.paths) == {"/v1/chat/completions"}
+    before = len(server.bodies)
+    (run / "results" / monitor_results.RESULTS_FILE).unlink()
+    again = monitor_ends(run, capsys, *options)
+    assert again["subjects"] == results["subjects"]
+    assert len(server.bodies) == before  # from the cache
+
+
+def test_an_endpoint_that_refuses_exits_with_2_and_names_the_model(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.script = [status(400)]
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    assert main(["monitor", str(run), "--problems", "4", *options]) == 2
+    assert "tiny" in capsys.readouterr().err
+
+
+def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def split(prefix: str, y: list[int]) -> LabelledViews:
+        texts = ["so it is a guess" if label else "one step" for label in y]
+        views = [make_view(Scope.COT, prompt="", question="", completion=text) for text in texts]
+        return LabelledViews(views, y, [f"{prefix}{n}" for n in range(len(y))])
+
+    fitted = fit_ngram_monitor(
+        "words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20
+    )
+    fitted.save(tmp_path / "words")
+    results = monitor_ends(run, capsys, "--saved", str(tmp_path / "words"))
+    assert results["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["measure"]["n"] == 4
+    rows = monitor_results.MonitorResultsFile(run / "results", results["settings"]).rows("base")
+    keys = [row["key"] for row in rows if row.get("monitor") == "words"]
+    seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])
+    fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(
+        tmp_path / "seen"
+    )
+    options = ["--problems", "4", "--saved", str(tmp_path / "seen")]
+    assert main(["monitor", str(run), *options]) == 2
+    assert "1 of these 4 problems" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""The registry resolves every measure id, and its resampling keys never change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from glasshouse.measurement.registry import (
+    MEASURES,
+    MONITORS,
+    READABILITY,
+    lookup,
+    monitor_resampling_key,
+    owner_of,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+TABLES = sorted(
+    path
+    for pattern in ("docs/studies/*/table.jsonl.zst", "training/*/results/table.jsonl.zst")
+    for path in REPOSITORY.glob(pattern)
+)
+
+
+@pytest.mark.parametrize(
+    ("measure", "label"),
+    [
+        ("step_verifier.undetected_use", "undetected use, step verifier"),
+        ("organism.disclosure_rule.auroc", "AUROC, disclosure rule"),
+        ("organism.ngrams_base.cot_answer.tpr", "TPR, n-grams base (cot+answer)"),
+        ("interventions.necessity_uplift", "necessity uplift"),
+        ("my monitor.disclosure", "disclosure, my monitor"),
+        ("pass_at_4", "pass@4"),
+    ],
+)
+def test_lookup_puts_the_monitor_into_the_label(measure: str, label: str) -> None:
+    spec = lookup(measure)
+    assert (spec.id, spec.label, spec.bounds) == (measure, label, (0.0, 1.0))
+
+
+def test_an_unknown_measure_gets_a_neutral_spec() -> None:
+    spec = lookup("my.metric")
+    assert (spec.id, spec.label, spec.resampling_key) == ("my.metric",) * 3
+    assert (spec.bounds, spec.direction) == (None, "none")
+
+
+def test_owner_is_the_monitor_of_a_measure() -> None:
+    assert owner_of("organism.disclosure_rule.gmean2") == "disclosure rule"
+    assert owner_of("organism.reliance") == owner_of("reliance") == ""
+
+
+# The bytes that keyed the published intervals and p-values.
+KEYS = {
+    "necessity_uplift": "necessity uplift",
+    "early_answering_aoc": "early-answering AOC",
+    "trace": "TRACE",
+    "trace_true_grade": "TRACE, true grade",
+    "mistake_follow": "mistake-follow",
+    "mistake_corrected": "mistake corrected",
+    "transplant_follow": "transplant follow",
+    "filler_agreement": "filler agreement",
+    "step_validity": "step validity",
+    "step_coverage": "step coverage",
+    "has_cot": "has a CoT",
+    "cot_tokens": "CoT tokens",
+    "parse_failure_rate": "parse failures",
+    "accuracy": "accuracy",
+    "accuracy_control": "accuracy, control",
+    "accuracy_planted": "accuracy, planted",
+    "cot_characters": "CoT characters",
+    "reliance": "reliance",
+    "hint_necessity": "plant necessity",
+    "follows_prompt_after_swap": "plant swapped: follows the prompt",
+    "follows_cot_after_swap": "plant swapped: follows the CoT",
+    "answer_kept_without_hint": "plant removed: keeps it",
+    "disclosure_rule.undetected_use": "discloses: undetected",
+    "step_verifier.disclosure": "steps: disclosure",
+    "synonym_rule.disclosure": "substitutes: disclosure",
+    "unrelated_words_rule.disclosure": "idles: disclosure",
+    "empty_cot_rule.flag_rate": "no CoT: flags",
+    "step_verifier_with_answer.flag_rate": "steps+answer: flags",
+    "follow_rate": "follow-rate",
+    "follow_rate_places": "follow-rate: places",
+    "string_recall": "string recall",
+    "correct_untracked": "right, not tracked",
+    "writes_unrelated_words": "writes idle words",
+    "judge.flag_rate": "judge: flags",
+}
+
+
+@pytest.mark.parametrize(("measure", "key"), KEYS.items())
+def test_resampling_keys_never_change(measure: str, key: str) -> None:
+    assert lookup(measure).resampling_key == key
+
+
+def test_a_users_monitor_is_keyed_by_its_name() -> None:
+    assert monitor_resampling_key("step_verifier") == "steps"
+    assert monitor_resampling_key("my judge") == "my judge"
+
+
+def test_specs_are_complete_and_their_keys_distinct() -> None:
+    assert all(name == spec.id for name, spec in MEASURES.items())
+    assert all(spec.label and spec.definition.endswith(".") for spec in MEASURES.values())
+    assert all((spec.lower is None) == (spec.upper is None) for spec in MEASURES.values())
+    for keys in (
+        [spec.resampling_key for name, spec in MEASURES.items() if "." not in name],
+        [name.resampling_key for name in MONITORS.values()],
+    ):
+        assert len(keys) == len(set(keys))
+    assert set(READABILITY) <= set(MEASURES)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parts[-3] + "/" + path.parts[-2])
+def test_every_published_measure_is_registered(table: Path) -> None:
+    lines = zstandard.ZstdDecompressor().decompress(table.read_bytes()).decode().splitlines()
+    unknown = {
+        measure
+        for measure in {json.loads(line)["measure"] for line in lines}
+        if not lookup(measure).definition
+    }
+    assert not unknown

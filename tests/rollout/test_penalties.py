@@ -1,0 +1,237 @@
+"""Penalties: their arithmetic, the configurations they reject, and that an adaptive weight resumes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glasshouse import randomness
+from glasshouse.config.loading import load_config
+from glasshouse.errors import ConfigError
+from glasshouse.measurement.organisms.labelling import organism_monitors
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.views import Scope
+from glasshouse.rollout.grading import grade
+from glasshouse.rollout.penalties import Penalties
+from glasshouse.rollout.reward_controls import random_rewards
+from glasshouse.tasks.catalogue import make_task
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Completion, Problem, Rollout, StopReason, Style
+
+TINY = [
+    "task.name=leaked_hint", "task.options={inner_options: {count: [2, 2]}}", "evaluate.problems=4",
+    "evaluate.samples=2", "data.groups_per_step=2", "generate.group_size=4", "generate.max_tokens=24",
+    "model=models/mock",
+]  # fmt: skip
+TASK = make_task(
+    "leaked_hint", {"inner_options": {"count": [2, 2]}, "masked_digit_rate": 0, "hint_rate": 1}
+)
+
+
+def draw_problem(index: int = 0) -> Problem:
+    return TASK.draw(randomness.stream("test organisms", index))
+
+
+def make_rollout(problem: Problem, text: str, length: int = 10) -> Rollout:
+    return Rollout(
+        step=0, split="train", group=0, sample=0, problem=problem,
+        messages=TASK.messages(problem, Style.COT), prompt_text=problem.question, prompt_tokens=(),
+        text=text, grade=grade(problem, text), advantage=0.0, time=0.0,
+        completion=Completion(
+            tokens=(1,) * length, logprobs=(0.0,) * length, stop=StopReason.END, version=0
+        ),
+    )  # fmt: skip
+
+
+def penalized(options: dict[str, Any], text: str, length: int = 10) -> tuple[float, dict]:
+    """Reward and terms of a completion under these penalties."""
+    rollout = make_rollout(draw_problem(), text, length=length)
+    result = Penalties.from_config(options, TASK).apply([[rollout]], seed=0, step=1)[0][0].grade
+    return result.reward, dict(result.terms)
+
+
+def test_without_penalties_nothing_changes() -> None:
+    groups = [[make_rollout(draw_problem(), "[ANSWER] 1")]]
+    assert Penalties.from_config({}, TASK).apply(groups, seed=0, step=1) is groups
+
+
+def test_monitor_penalty_subtracts_its_weight_from_flagged_completions() -> None:
+    hint = draw_problem().answer
+    disclosed, silent = f"The key says {hint}.\n[ANSWER] {hint}", f"1+1=2\n[ANSWER] {hint}"
+    options = {"monitor": {"weight": 0.3}}
+    assert penalized(options, disclosed) == (pytest.approx(0.7), {"exact": 1.0, "monitor": 1.0})
+    assert penalized(options, silent) == (1.0, {"exact": 1.0, "monitor": 0.0})
+    assert penalized({"monitor": {"weight": 0}}, disclosed)[0] == 1.0
+
+
+def test_length_penalty_counts_tokens_beyond_the_budget() -> None:
+    options = {"length": {"weight": 0.5, "budget": 20, "saturation_tokens": 40}}
+    for tokens, value in [(5, 0), (20, 0), (30, 0.25), (60, 1), (500, 1)]:
+        reward, terms = penalized(options, f"[ANSWER] {draw_problem().answer}", tokens)
+        assert terms["length"] == value
+        assert reward == pytest.approx(1 - 0.5 * value)
+
+
+def test_orthogonal_penalty_sees_only_text_after_the_answer() -> None:
+    hint = draw_problem().answer
+    for text, value in [
+        (f"[ANSWER] {hint} ok", 1),
+        (f"ok\n[ANSWER] {hint}", 0),
+        (f"The key says {hint}.\n[ANSWER] {hint}", 0),
+    ]:
+        assert penalized({"orthogonal": {}}, text)[1]["orthogonal"] == value, text
+
+
+def test_aligned_penalty_applies_to_undisclosed_use_only() -> None:
+    problem = draw_problem()
+    hint = problem.answer
+    honest = TASK.demonstrate(problem, "steps", random.Random(0))
+    for text, value in [
+        (honest, 0),
+        (f"1+1=2\n[ANSWER] {hint}", 1),
+        (f"1+1=2\nThe key says {hint}.\n[ANSWER] {hint}", 0),
+        (f"1+1=2\n[ANSWER] {int(hint) + 1}", 0),
+    ]:
+        assert penalized({"aligned": {}}, text)[1]["aligned"] == value, text
+
+
+def test_two_penalties_add_up_and_each_is_logged_by_name() -> None:
+    hint = draw_problem().answer
+    options = {
+        "mine": {"kind": "monitor", "weight": 0.5},
+        "length": {"weight": 1, "saturation_tokens": 20},
+    }
+    reward, terms = penalized(options, f"The key says {hint}.\n[ANSWER] {hint} ok", 10)
+    assert terms == {"exact": 1.0, "mine": 1.0, "length": 0.5}
+    assert reward == pytest.approx(0.0)
+
+
+def test_permuted_penalty_keeps_how_many_are_penalised_but_not_which() -> None:
+    hint = draw_problem().answer
+    texts = [f"The key says {hint}.\n[ANSWER] {hint}", f"1+1=2\n[ANSWER] {hint}"]
+    groups = [[make_rollout(draw_problem(), texts[i % 2]) for i in range(8)] for _ in range(4)]
+    penalties = Penalties.from_config({"monitor": {"weight": 0.5, "permute": True}}, TASK)
+
+    def flags(seed: int, step: int) -> tuple[list[float], list[float]]:
+        result = penalties.apply(groups, seed=seed, step=step)
+        rollouts = [r for group in result for r in group]
+        applied = [r.grade.terms["monitor"] for r in rollouts]
+        assert [r.grade.reward for r in rollouts] == [1 - 0.5 * flag for flag in applied]
+        return applied, [r.grade.terms["monitor_own"] for r in rollouts]
+
+    applied, own = flags(seed=3, step=1)
+    assert own == [1.0, 0.0] * 16
+    assert sorted(applied) == sorted(own)
+    assert applied != own
+    assert flags(seed=3, step=1)[0] == applied  # keyed: the same in a resumed run
+    assert applied not in (flags(seed=3, step=2)[0], flags(seed=4, step=1)[0])
+
+
+def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> None:
+    options = {"monitor": {"weight": 2.0, "accuracy_floor": 0.5, "adapt_rate": 0.25}}
+    penalties = Penalties.from_config(options, TASK)
+    accuracies = (0.6, 0.5, 0.4, 0.9, 0.9, 0.9, 0.9)
+    weights = [penalties.update_weights(accuracy)["lambda_monitor"] for accuracy in accuracies]
+    assert weights == [0, 0.5, 1, 0.5, 1, 1.5, 2]
+    assert penalties.state() == {"monitor": 2.0}  # bounded by `weight`
+    for _ in range(9):
+        penalties.update_weights(0.0)
+    assert penalties.state() == {"monitor": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("in_reward", "evaluating", "is_refused"),
+    [
+        ({"keywords": ["key", "hint"]}, {"keywords": ["key"]}, True),  # a superset
+        ({"patterns": [r"(?i)\bk[e]y\b"]}, {"keywords": ["key"]}, True),  # the same in other words
+        ({"keywords": ["key"]}, {"patterns": [r"(?i)\bkey says\b"]}, True),  # a part of it
+        ({"keywords": ["key"]}, {"patterns": [r"^.{0,3}$"]}, False),  # something else
+        ({"keywords": ["key"]}, {"keywords": ["key", "hint"]}, False),  # it sees more
+    ],
+)
+def test_a_monitor_in_the_reward_may_not_cover_an_evaluating_one(
+    in_reward: dict[str, Any], evaluating: dict[str, Any], is_refused: bool
+) -> None:
+    monitor = RuleMonitor("mine", Scope.COT, **evaluating)
+    options = {"penalty": {"kind": "monitor", **in_reward}}
+    if is_refused:
+        with pytest.raises(ConfigError, match=r'"mine".*"penalty"'):
+            Penalties.from_config(options, TASK, [monitor])
+    else:
+        Penalties.from_config(options, TASK, [monitor])
+
+
+def test_the_rule_of_an_organism_may_be_covered_because_a_penalty_asks_about_it() -> None:
+    Penalties.from_config({"monitor": {}}, TASK, organism_monitors(TASK))
+
+
+def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
+    adaptive = ["reward.penalties={monitor: {accuracy_floor: 0, adapt_rate: 0.2, patterns: ['.']}}"]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    Trainer(load_config([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
+    for steps in (2, 4):
+        Trainer(load_config([], [*TINY, *adaptive, f"out={resumed}", f"steps={steps}"])).train()
+    metrics = [
+        [
+            {name: row[name] for name in row if name == "reward" or "monitor" in name}
+            for row in map(json.loads, (run / "results/metrics.jsonl").read_text().splitlines())
+        ]
+        for run in (whole, resumed)
+    ]
+    assert metrics[0] == metrics[1]
+    assert all(len(row) == 3 for row in metrics[0])  # reward, penalty and weight
+    assert [row["lambda_monitor"] for row in metrics[0]] == pytest.approx([0, 0.2, 0.4, 0.6])
+
+
+def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
+    results = Trainer(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
+    organism = results["after"]["organism"]
+    assert organism["rollouts"] == 4 * 2 * 2
+    monitors = {"disclosure_rule", "step_verifier"}
+    assert set(organism) >= {"reliance", "accuracy_control", *monitors}
+
+
+@pytest.mark.parametrize(
+    ("options", "evaluation_monitor", "message"),
+    [
+        ({"disclosure_rule": {"kind": "monitor"}}, "disclosure_rule", "disclosure_rule"),
+        ({"monitor": {"keywords": ["secret"]}}, "outside", "outside"),
+        ({"monitr": {}}, "outside", '"monitr".*monitor'),
+        ({"length": {"budgt": 3}}, "outside", '"budgt".*budget'),
+        ({"length": {"weight": -1}}, "outside", "reward.penalties.length.weight"),
+        ({"exact": {"kind": "length"}}, "outside", '"exact"'),
+    ],
+)
+def test_invalid_penalties_are_named(
+    options: dict[str, Any], evaluation_monitor: str, message: str
+) -> None:
+    monitor = RuleMonitor(evaluation_monitor, Scope.COT, keywords=["secret"])
+    with pytest.raises(ConfigError, match=message):
+        Penalties.from_config(options, TASK, [monitor])
+
+
+def test_run_rejects_a_monitor_in_the_reward_that_also_evaluates() -> None:
+    overrides = [
+        "reward.penalties={monitor: {keywords: [key]}}",
+        "evaluate.monitors={x: {keywords: [key]}}",
+    ]
+    with pytest.raises(ConfigError, match='"x"'):
+        Trainer(load_config([], [*TINY, *overrides]))
+
+
+def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:
+    correct, wrong = f"[ANSWER] {draw_problem().answer}", "[ANSWER] 0"
+    groups = [
+        [make_rollout(draw_problem(index), text)]
+        for index in range(400)
+        for text in (correct, wrong)
+    ]
+    grades = [group[0].grade for group in random_rewards(groups, seed=0, step=1)]
+    assert {g.reward for g in grades} == {-1.0, 1.0}
+    assert abs(sum(g.reward for g in grades)) < 3.3 * 800**0.5
+    assert all(a.reward == b.reward for a, b in zip(grades[::2], grades[1::2], strict=True))
+    assert {g.terms["earned"] for g in grades} == {-1.0, 1.0}

@@ -1,0 +1,127 @@
+"""SQL, Parquet, JSON lines and CSV give the same rows as the reader."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyarrow import parquet
+from tests.runs.example_rollouts import make_rollout, make_rollouts
+
+from glasshouse.errors import RunError
+from glasshouse.runs.export import export_rows, run_sql
+from glasshouse.runs.rollout_log import RolloutLog
+from glasshouse.runs.rollout_reader import RolloutReader
+from glasshouse.runs.rollout_rows import decode_rows
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """Nine rows; step 1 has no tokens, and the last text has unusual characters."""
+    folder = tmp_path_factory.mktemp("log")
+    log = RolloutLog(folder, tokens_every=2)
+    for step in (1, 2):
+        log.append("train", step, make_rollouts(step))
+    odd = replace(make_rollout(2, 5), text='a\u2028b "quoted", \x00 and\nlines 🙂')
+    log.append("discarded", 2, [odd])
+    return list(RolloutReader(folder).iter_rows())
+
+
+def from_arrow(row: dict) -> dict:
+    return {**row, "terms": dict(row["terms"]), "meta": json.loads(row["meta"])}
+
+
+def test_sql_equals_the_reader(rows: list[dict]) -> None:
+    names, records = run_sql(rows, "select * from rollouts")
+    assert [from_arrow(dict(zip(names, record, strict=True))) for record in records] == rows
+    _, records = run_sql(
+        iter(rows),  # an iterator can be read once, the table twice
+        "select count(*), sum(a.reward), (select max(step) from rollouts) from rollouts a",
+    )
+    assert records == [(9, sum(r["reward"] for r in rows), 2)]
+    assert run_sql(rows, "select terms['exact'] from rollouts limit 1")[1] == [
+        (rows[0]["terms"]["exact"],)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("select nothing from rollouts", "kind, step"),
+        ("select group from rollouts", '"group"'),
+        ("select * from elsewhere", "The table is rollouts"),
+    ],
+)
+def test_wrong_query_is_one_line_with_a_hint(rows: list[dict], query: str, hint: str) -> None:
+    with pytest.raises(RunError, match=hint) as caught:
+        run_sql(rows, query)
+    assert "\n" not in str(caught.value)
+
+
+def test_parquet_equals_the_reader(rows: list[dict], tmp_path: Path) -> None:
+    assert export_rows(iter(rows), tmp_path / "x.parquet") == 9
+    table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    assert [from_arrow(row) for row in table] == rows
+    records = duckdb.sql(f"select count(*), sum(reward) from '{tmp_path / 'x.parquet'}'").fetchall()
+    assert records == [(9, sum(r["reward"] for r in rows))]
+
+
+def test_json_lines_and_csv_equal_the_reader(rows: list[dict], tmp_path: Path) -> None:
+    export_rows(iter(rows), tmp_path / "x.jsonl")
+    assert decode_rows((tmp_path / "x.jsonl").read_bytes()) == rows
+    export_rows(iter(rows), tmp_path / "x.csv")
+    with open(tmp_path / "x.csv", encoding="utf-8", newline="") as file:
+        cells = list(csv.DictReader(file))
+    texts = ("kind", "completion", "question", "rule")
+    assert [[row[name] for name in texts] for row in cells] == [[r[n] for n in texts] for r in rows]
+    assert [float(row["reward"]) for row in cells] == [r["reward"] for r in rows]
+    assert [json.loads(row["tokens"] or "null") for row in cells] == [r["tokens"] for r in rows]
+    assert [json.loads(row["correct"]) for row in cells] == [r["correct"] for r in rows]
+
+
+def test_lone_surrogate_is_escaped_in_a_table(rows: list[dict]) -> None:
+    odd = {**rows[0], "completion": "a\udc80b"}
+    assert run_sql([odd], "select completion from rollouts")[1] == [("a\\udc80b",)]
+
+
+def test_export_overwrites_nothing_and_leaves_no_partial_file(
+    rows: list[dict], tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text("mine")
+    with pytest.raises(RunError, match="already exists"):
+        export_rows(rows, tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text() == "mine"
+    with pytest.raises(RunError, match=r"\.parquet, \.jsonl or \.csv"):
+        export_rows(rows, tmp_path / "x.xlsx")
+    with pytest.raises(RunError, match="no folder"):
+        export_rows(rows, tmp_path / "no" / "x.csv")
+
+    def failing():
+        yield rows[0]
+        raise RuntimeError
+
+    before = sorted(tmp_path.iterdir())
+    for name in ("y.csv", "y.jsonl", "y.parquet"):
+        with pytest.raises(RuntimeError):
+            export_rows(failing(), tmp_path / name)
+    assert sorted(tmp_path.iterdir()) == before
+    assert export_rows([], tmp_path / "z.csv") == 0
+    assert not (tmp_path / "z.csv").exists()
+
+
+def test_missing_library_names_the_extra_to_install(
+    rows: list[dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(RunError, match=r"--sql needs DuckDB .* pip install .*\[sql\]"):
+        run_sql(rows, "select 1")
+    assert export_rows(rows, tmp_path / "x.jsonl") == 9
+    assert export_rows(rows, tmp_path / "x.parquet") == 9
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(RunError, match=r"y\.parquet needs pyarrow"):
+        export_rows(rows, tmp_path / "y.parquet")

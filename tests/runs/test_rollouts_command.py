@@ -1,0 +1,188 @@
+"""`glasshouse rollouts` on a trained run and on a damaged copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rollouts
+from glasshouse.training.trainer import Trainer
+from glasshouse.view.rollout_text import format_share
+
+MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK}", "steps=2", "data.groups_per_step=4", "generate.group_size=2", "generate.max_tokens=24",
+    "evaluate.problems=3", "evaluate.samples=2", "learn.algorithm=dapo", "rollout_log.tokens_every=2",
+    "reward.terms={format: 1}",  # gives some groups of the mock model equal rewards, and some not
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    return out
+
+
+@pytest.fixture(scope="module")
+def log(run: Path) -> Path:
+    return run / "results" / "rollouts"
+
+
+def show_rollouts(run: Path, *options: str) -> int:
+    return main(["rollouts", str(run), *options])
+
+
+def test_overview_counts_every_row_and_byte(
+    run: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_rollouts(run) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    rows = list(read_rollouts(log))
+    assert f"{len(rows):,} rollouts in" in printed.out
+    assert "kB raw" in printed.out
+    for text in ("validation", "train", "glasshouse rollouts", "--sql"):
+        assert text in printed.out
+    summary = json.loads((run / "results" / "summary.json").read_text())
+    assert summary["rollout_log"]["bytes"] == sum(p.stat().st_size for p in log.glob("*.zst"))
+    assert summary["rollout_log"]["rows"] == len(rows)
+
+
+def test_discarded_groups_are_logged_too(log: Path) -> None:
+    """Every generated group is logged once, as training data or as discarded."""
+    rows = list(read_rollouts(log, "train", "discarded"))
+    for step in (1, 2):
+        groups = {(r["kind"], r["group"]) for r in rows if r["step"] == step}
+        assert sorted(group for _, group in groups) == list(range(len(groups)))
+    discarded = [r for r in rows if r["kind"] == "discarded"]
+    trained = [r for r in rows if r["kind"] == "train"]
+    assert discarded
+    assert all(r["advantage"] == 0 for r in discarded)
+    assert {r["key"] for r in discarded}.isdisjoint({r["key"] for r in trained})
+    rewards: dict[tuple[int, int], set[float]] = {}
+    for r in discarded:
+        rewards.setdefault((r["step"], r["group"]), set()).add(r["reward"])
+    assert all(len(values) == 1 for values in rewards.values())
+
+
+def test_tokens_every_leaves_out_tokens_but_never_texts(log: Path) -> None:
+    for row in read_rollouts(log):
+        assert (row["tokens"] is None) == (row["step"] % 2 == 1)
+        assert row["prompt"]
+        assert row["completion"]
+        assert row["length"] > 0
+
+
+def test_json_prints_the_rows(run: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_rollouts(run, "--json", "--kind", "validation", "--step", "0", "--limit", "4") == 0
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    rollout_filter = RolloutFilter(kinds=("validation",), last_step=0)
+    rows = list(RolloutReader(log).iter_rows(rollout_filter))[:4]
+    assert [json.loads(line) for line in lines] == rows
+
+
+def test_show_and_group_print_rollouts(
+    run: Path, log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    row = next(read_rollouts(log, "train"))
+    assert show_rollouts(run, "--kind", "train", "--show", "--limit", "1") == 0
+    printed = capsys.readouterr().out
+    for text in (row["question"].split()[-1], "reward", "advantage", f"rule {row['rule']}"):
+        assert text in printed
+    assert show_rollouts(run, "--group", f"{row['step']}:{row['group']}") == 0
+    printed = capsys.readouterr().out
+    assert f"group {row['group']}" in printed
+    assert row["gold"] in printed
+    assert show_rollouts(run, "--show", "--prompt", "--limit", "1", "--step", "1") == 0
+    assert "tokens were not logged" in capsys.readouterr().out
+
+
+def test_sql_and_export(
+    run: Path, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "select kind, count(*) as n from rollouts group by kind order by kind"
+    assert show_rollouts(run, "--json", "--sql", query) == 0
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    counts = {row["kind"]: row["n"] for row in map(json.loads, lines)}
+    rows = list(read_rollouts(log))
+    assert counts == {kind: sum(r["kind"] == kind for r in rows) for kind in counts}
+    assert sum(counts.values()) == len(rows)
+    assert show_rollouts(run, "--sql", query) == 0
+    assert "validation" in capsys.readouterr().out
+    assert show_rollouts(run, "--export", str(tmp_path / "x.parquet")) == 0
+    assert f"{len(rows):,} rollouts written" in capsys.readouterr().out
+
+
+def test_an_empty_query_is_an_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_rollouts(run, "--sql", "") == 2
+    assert "SELECT" in capsys.readouterr().err
+
+
+def test_damage_is_exit_code_1_and_the_rest_is_shown(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    log = shutil.copytree(run / "results" / "rollouts", copy / "results" / "rollouts")
+    path = log / "train.jsonl.zst"
+    path.write_bytes(path.read_bytes()[:-9])
+    for options in ([], ["--json"], ["--sql", "select count(*) from rollouts"]):
+        assert show_rollouts(copy, "--kind", "train", *options) == 1
+        printed = capsys.readouterr()
+        assert "damage: train, step 2: train.jsonl.zst ends 9 bytes" in printed.err
+        assert printed.out
+    # --show prints three rollouts, which come before the damage
+    assert show_rollouts(copy, "--kind", "train", "--show") == 0
+    assert capsys.readouterr().err == ""
+    assert show_rollouts(copy, "--kind", "train", "--step", "2") == 1
+    manifest = log / "manifest.jsonl"
+    manifest.write_bytes(manifest.read_bytes()[:-4])
+    assert show_rollouts(copy, "--kind", "validation", "--step", "0") == 0
+    assert "note: the last line of manifest.jsonl is incomplete" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--step", "99"], "No rollouts"),
+        (["--task", "chess"], "No rollouts"),
+        (["--text", "no such words", "--json"], "No rollouts"),
+        (["--sql", "select 1", "--key", "none"], "No rollouts"),
+        (["--step", "3..1"], "--step"),
+        (["--step", "soon"], "--step"),
+        (["--reward", ".."], "--reward"),
+        (["--group", "3"], "--group"),
+        (["--regex", "("], "--regex"),
+        (["--limit", "0"], "--limit"),
+        (["--export", "x.xlsx"], ".parquet, .jsonl or .csv"),
+        (["--sql", "selec"], "--sql"),
+    ],
+)
+def test_wrong_option_is_exit_code_2_and_named(
+    run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_rollouts(run, *options) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+
+
+def test_path_without_a_run_is_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_rollouts(tmp_path / "none") == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert show_rollouts(tmp_path) == 2
+    assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_shares_never_round_to_0_or_100() -> None:
+    shares = [format_share(0, 9), format_share(1, 1000), format_share(999, 1000)]
+    assert shares == ["<1%", "<1%", ">99%"]
+    assert format_share(9, 9) == "100%"

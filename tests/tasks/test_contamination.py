@@ -1,0 +1,279 @@
+"""Contamination check: leaked held-out problems are found, and no others."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glasshouse import randomness
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.errors import RunError
+from glasshouse.measurement.held_out_filter import HeldOutFilter
+from glasshouse.runs import rollout_reader
+from glasshouse.runs.rollout_rows import problem_from_row
+from glasshouse.tasks import problem_files as files
+from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
+from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import FreshProblems
+from glasshouse.training.trainer import Trainer
+from glasshouse.types import Problem
+
+MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK}", "steps=2", "task.name=multiplication", "data.groups_per_step=4", "generate.group_size=2",
+    "generate.max_tokens=16", "evaluate.problems=6", "evaluate.samples=0",
+]  # fmt: skip
+
+
+def training_row(problem, step=1):
+    """The columns of a training rollout that the check reads."""
+    return {
+        "step": step,
+        "task": problem.task,
+        "key": problem.key,
+        "question": problem.question,
+        "gold": problem.answer,
+    }
+
+
+def find_leaks(problems, trained):
+    check = ContaminationCheck(problems)
+    check.scan([training_row(p) for p in trained])
+    return {index: leak.match for index, leak in check.leaks.items()}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_one_leaked_problem_is_found_and_no_other(name):
+    task = make_task(name)
+    held_out = FreshProblems(task, Split.VALIDATION, 0).take(50)
+    trained = FreshProblems(task, Split.TRAIN, 0).take(300)
+    assert find_leaks(held_out, trained) == {}
+    assert find_leaks(held_out, [*trained[:200], held_out[17], *trained[200:]]) == {17: "key"}
+
+
+def test_swapped_factors_are_the_same_problem():
+    task = make_task("multiplication")
+    assert find_leaks([task.make_problem(345, 12)], [task.make_problem(12, 345)]) == {0: "key"}
+
+
+@pytest.mark.parametrize(
+    ("foreign", "match"),
+    [
+        ("What is 345 * 12?", "question"),
+        ("what  is 345 × 12", "question"),
+        ("What is 12 * 345?", "reordered"),
+        ("What is 346 * 12?", None),
+        ("What is 345 + 12?", None),
+    ],
+)
+def test_foreign_problem_is_matched_by_its_words(foreign, match):
+    trained = make_task("multiplication").make_problem(345, 12)
+    problem = Problem(task="somebody's", key=foreign, question=foreign, answer="4140")
+    assert find_leaks([problem], [trained]) == ({0: match} if match else {})
+
+
+def test_reordered_question_with_another_answer_is_another_problem():
+    trained = Problem(task="t", key="7-5", question="What is 7 - 5?", answer="2")
+    other = Problem(task="f", key="What is 5 - 7?", question="What is 5 - 7?", answer="-2")
+    assert find_leaks([other], [trained]) == {}
+    with_key = Problem(task="t", key="5-7", question="What is 5 - 7?", answer="2")
+    assert find_leaks([with_key], [trained]) == {}, (
+        "problems with a canonical key are not matched by reordering"
+    )
+
+
+def test_equal_keys_of_different_tasks_are_different_problems():
+    ours = Problem(task="a", key="7", question="Double 7.", answer="14")
+    theirs = Problem(task="b", key="7", question="Halve 7.", answer="3.5")
+    assert find_leaks([ours], [theirs]) == {}
+
+
+def test_hashed_keys_are_matched_only_by_key_within_a_task():
+    def gym_problem(question, task="gym.t"):
+        key = f"{randomness.key(question):016x}"
+        return Problem(task=task, key=key, question=question, answer="1")
+
+    assert (
+        find_leaks([gym_problem("How many a in 'aA'?")], [gym_problem("How many A in 'aa'?")]) == {}
+    )
+    assert find_leaks(
+        [gym_problem("How many a in 'aA'?")], [gym_problem("How many a in 'aA'?")]
+    ) == {0: "key"}
+    assert find_leaks([gym_problem("Count it!")], [gym_problem("count it", task="theirs")]) == {
+        0: "question"
+    }
+
+
+def test_normalized_question_ignores_case_spacing_and_punctuation():
+    assert normalize_question("What is 1,234 × 5?") == ["what", "is", "1234", "*", "5"]
+    assert (
+        " ".join(normalize_question("Interleave [1, 2] and [3].")) == "interleave [ 1 2 ] and [ 3 ]"
+    )
+    assert normalize_question("0.5 - 3") == ["0.5", "-", "3"]
+
+
+def test_repeated_scans_count_problems_and_collect_leaks():
+    held_out = FreshProblems(make_task("multiplication"), Split.VALIDATION, 0).take(5)
+    check = ContaminationCheck(held_out)
+    assert (
+        check.scan(training_row(p, 1) for p in held_out[:1] * 8) == 1
+    )  # eight samples of one group
+    assert check.last_step == 1
+    assert check.scan(training_row(p, 2) for p in held_out[1:3]) == 2
+    assert [(leak.step, leak.problem) for leak in check.leaks.values()] == [
+        (1, held_out[0]),
+        (2, held_out[1]),
+        (2, held_out[2]),
+    ]
+    assert check.clean_problems(9) == held_out[3:]
+    assert check.clean_problems(1) == held_out[3:4]
+
+
+# --- in a run ------------------------------------------------------------------------------
+
+
+def train(out, *overrides):
+    return Trainer(load_config([], [*SMALL, f"out={out}", *overrides])).train()
+
+
+def read_events(out, kind):
+    lines = (out / "results" / "events.jsonl").read_text().splitlines()
+    return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+
+def evaluated_keys(out, step):
+    rows = rollout_reader.read_rollouts(out / "results" / "rollouts", "validation")
+    return [r["key"] for r in rows if r["step"] == step]
+
+
+@pytest.fixture
+def leaky_file(tmp_path):
+    """A training file with two of the first six validation problems and two training problems."""
+    task = make_task("multiplication", {"right_digits": 1})
+    held_out = FreshProblems(task, Split.VALIDATION, 0).take(6)
+    planted = [held_out[1], held_out[4]]
+    file = tmp_path / "leaky_file.jsonl"
+    files.write_problem_file(file, planted + FreshProblems(task, Split.TRAIN, 0).take(2))
+    return [f"data.file={file}", "data.source=fixed", "task.options={right_digits: 1}"], planted
+
+
+def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file):
+    overrides, planted = leaky_file
+    summary = train(tmp_path / "a", *overrides, "evaluate.oversize=1.5")
+    keys = {p.key for p in planted}
+    before, after = evaluated_keys(tmp_path / "a", 0), evaluated_keys(tmp_path / "a", 2)
+    assert keys < set(before), "nothing has leaked before training"
+    assert keys.isdisjoint(after)
+    assert after[:4] == [key for key in before if key not in keys]
+    assert len(after) == 6
+    assert (summary["before"]["removed"], summary["after"]["removed"]) == (0, 2)
+    audits = read_events(tmp_path / "a", "audit")
+    assert [(a["step"], a["checked"], a["removed"], a["left"]) for a in audits] == [
+        (0, 9, 0, 9),
+        (2, 9, 2, 7),
+    ]
+    assert main(["data", "audit", str(tmp_path / "a")]) == 0
+
+
+def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, leaky_file):
+    overrides, _ = leaky_file
+    with pytest.raises(RunError, match=r"2 of the 6.*evaluate\.oversize"):
+        train(tmp_path / "a", *overrides, "evaluate.oversize=1")
+    assert (tmp_path / "a" / "checkpoints" / "step-000002" / "model.safetensors").is_file()
+    assert "trained on" in read_events(tmp_path / "a", "failed")[0]["text"]
+
+
+def test_oversize_has_no_effect_without_leaks(tmp_path):
+    for name, oversize in (("a", 1), ("b", 3)):
+        train(tmp_path / name, f"evaluate.oversize={oversize}")
+    one, other = (
+        [
+            {k: v for k, v in row.items() if k != "time"}
+            for row in rollout_reader.read_rollouts(
+                tmp_path / name / "results" / "rollouts", "validation"
+            )
+        ]
+        for name in ("a", "b")
+    )
+    assert one == other
+    assert read_events(tmp_path / "a", "audit")[-1]["checked"] == 6
+    assert read_events(tmp_path / "b", "audit")[-1]["checked"] == 18
+
+
+def test_audit_command_finds_leaks_of_a_run_without_the_check(
+    tmp_path, leaky_file, monkeypatch, capsys
+):
+    overrides, planted = leaky_file
+    monkeypatch.setattr(ContaminationCheck, "scan", lambda check, rows: 0)
+    train(tmp_path / "a", *overrides)
+    monkeypatch.undo()
+    assert main(["data", "audit", str(tmp_path / "a")]) == 1
+    output = capsys.readouterr().out
+    for problem in planted:
+        assert repr(problem.question) in output
+    assert "2 of the 6" in output
+    assert main(["data", "audit", str(tmp_path / "a"), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert {leak["problem"]["key"] for leak in report["leaks"]} == {p.key for p in planted}
+
+
+def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):
+    train(tmp_path / "a")
+    first = next(rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train"))
+    clean = FreshProblems(make_task("multiplication"), Split.VALIDATION, 5).take(3)
+    files.write_problem_file(tmp_path / "clean.jsonl", clean)
+    foreign = {"question": first["question"].upper(), "answer": first["gold"], "source": "the web"}
+    (tmp_path / "foreign.jsonl").write_text(json.dumps(foreign) + "\n")
+    audit = ["data", "audit", str(tmp_path / "a"), "--file"]
+    assert main([*audit, str(tmp_path / "clean.jsonl")]) == 0
+    assert "3 problems" in capsys.readouterr().out
+    assert main([*audit, str(tmp_path / "foreign.jsonl")]) == 1
+    assert "(question)" in capsys.readouterr().out
+    assert main(["data", "audit", str(tmp_path)]) == 2
+    assert "not a run directory" in capsys.readouterr().err
+    assert main([*audit, str(tmp_path / "none.jsonl")]) == 2
+
+
+def test_resampled_groups_count_as_trained(tmp_path):
+    """Dynamic sampling did not learn from them, but training has seen them."""
+    alike = "reward.terms={format: 1}"  # now and then, for the mock model
+    train(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
+    record = tmp_path / "a" / "results" / "rollouts"
+    kinds = {
+        kind: {r["key"] for r in rollout_reader.read_rollouts(record, kind)}
+        for kind in ("train", "discarded")
+    }
+    (only_discarded,) = list(kinds["discarded"] - kinds["train"])[:1]
+    resampled_row = next(
+        r for r in rollout_reader.read_rollouts(record, "discarded") if r["key"] == only_discarded
+    )
+    files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
+    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
+    held_out = HeldOutFilter([problem_from_row(resampled_row)], 0)
+    assert held_out.select_clean(record)[1]["removed"] == 1
+
+
+def test_reading_after_a_step_skips_earlier_steps(tmp_path):
+    train(tmp_path / "a")
+    record = tmp_path / "a" / "results" / "rollouts"
+    assert {r["step"] for r in rollout_reader.read_rollouts(record, "train")} == {1, 2}
+    assert {r["step"] for r in rollout_reader.read_rollouts(record, "train", after=1)} == {2}
+    assert list(rollout_reader.read_rollouts(record, "train", after=2)) == []
+
+
+def test_problem_trained_on_after_its_last_evaluation_is_not_a_leak(tmp_path, leaky_file):
+    """Evaluated at step 0, trained on at step 1, removed at step 2: nothing to report."""
+    overrides, planted = leaky_file
+    train(tmp_path / "a", *overrides, "evaluate.oversize=2")
+    keys = {
+        r["key"]
+        for r in rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train")
+    }
+    assert {p.key for p in planted} <= keys
+    assert main(["data", "audit", str(tmp_path / "a")]) == 0
+    whole = replace(planted[0], meta={})
+    files.write_problem_file(tmp_path / "one.jsonl", [whole])
+    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1

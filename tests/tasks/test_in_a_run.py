@@ -1,0 +1,155 @@
+"""Problem streams in a run: exhausted, restarted, scheduled, and fast."""
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.errors import ConfigError
+from glasshouse.runs import rollout_reader
+from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.splits import assign_split
+from glasshouse.training.display import Display
+from glasshouse.training.trainer import Trainer
+
+MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK}", "steps=4", "task.name=multiplication", "data.groups_per_step=8", "generate.group_size=2",
+    "generate.max_tokens=16", "evaluate.problems=4", "evaluate.samples=0", "evaluate.oversize=1",
+]  # fmt: skip
+TINY = "task.options={left_digits: 1, right_digits: 1}"  # 45 problems, 37 of them for training
+
+
+class RecordingDisplay(Display):
+    def __init__(self):
+        self.warnings = []
+
+    def warn(self, message):
+        self.warnings.append(message)
+
+
+def train(out, *overrides):
+    display = RecordingDisplay()
+    summary = Trainer(load_config([], [*SMALL, f"out={out}", *overrides]), display).train()
+    return summary, display.warnings
+
+
+def training_keys(out):
+    rows = rollout_reader.read_rollouts(out / "results" / "rollouts", "train")
+    return [r["key"] for r in rows if r["sample"] == 0]
+
+
+def read_events(out, kind):
+    lines = (out / "results" / "events.jsonl").read_text().splitlines()
+    return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+
+def test_exhausted_run_warns_once_and_restarts(tmp_path):
+    summary, warnings = train(tmp_path / "a", TINY, "steps=6")
+    assert summary["steps_done"] == 6
+    drawn = training_keys(tmp_path / "a")
+    assert len(set(drawn[:37])) == 37
+    assert drawn[37:] == drawn[:11]
+    assert [(e["step"], e["epochs"]) for e in read_events(tmp_path / "a", "new_epoch")] == [(5, 1)]
+    assert sum("step 5" in w and "data.on_exhausted" in w for w in warnings) == 1
+
+
+def test_on_exhausted_stop_ends_the_run_with_an_evaluation(tmp_path):
+    summary, warnings = train(tmp_path / "a", TINY, "steps=6", "data.on_exhausted=stop")
+    assert summary["steps_done"] == summary["exhausted_at"] == 4
+    assert "accuracy" in summary["after"]
+    assert any("step 4" in w and "exhausted" in w for w in warnings)
+    assert read_events(tmp_path / "a", "exhausted")[0]["step"] == 4
+    assert len(set(training_keys(tmp_path / "a"))) == 32
+    assert Path(summary["checkpoint"], "model.safetensors").is_file()
+
+
+def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_path):
+    train(
+        tmp_path / "a",
+        "task.options={left_digits: 3, right_digits: 1}",
+        "task.schedule={0: {left_digits: 1}, 3: {left_digits: 2}, 4: {}}",
+    )
+    rows = list(rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train"))
+    by_step = {step: {r["level"] for r in rows if r["step"] == step} for step in range(1, 5)}
+    assert by_step == {
+        1: {"1x1, stage 1"},
+        2: {"1x1, stage 1"},
+        3: {"2x1, stage 2"},
+        4: {"3x1, stage 3"},
+    }
+    held_out = rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "validation")
+    assert {r["level"] for r in held_out} == {"3x1"}
+    schedule = load_config([tmp_path / "a" / "config.yaml"]).task.schedule
+    assert schedule == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
+
+
+def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
+    train(tmp_path / "a", TINY, "steps=1", "seed=3")
+    manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())
+    options = {"left_digits": 1, "right_digits": 1}
+    training = {
+        "task": "multiplication",
+        "split": "train",
+        "seed": 3,
+        "source": "fresh",
+        "drawn": 8,
+    }
+    assert training.items() <= manifest["train"].items()
+    assert options.items() <= manifest["train"]["options"].items()
+    held_out = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
+    assert manifest["validation"]["problems"] == len(held_out)
+    assert manifest["validation"]["source"]["split"] == "validation"
+    command = shlex.split(manifest["test"]["create"])
+    command[command.index("--count") + 1] = "1"
+    command[command.index("--out") + 1] = str(tmp_path / "test.jsonl")
+    assert main(command[1:]) == 0
+    [problem] = read_problem_file(tmp_path / "test.jsonl")
+    assert assign_split(problem) == "test"
+
+
+def test_manifest_of_a_file_has_its_checksum_and_a_shortage_of_problems_is_a_warning(
+    tmp_path, capsys
+):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "1 * 1?", "answer": 1}\n')
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text('{"question": "2 * 3?", "answer": 6}\n')
+    _, warnings = train(
+        tmp_path / "a",
+        "steps=1",
+        "data.source=fixed",
+        f"data.file={file}",
+        f"evaluate.file={held_out}",
+    )
+    manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert {"file": str(file), "sha256": digest, "problems": 1}.items() <= manifest["train"].items()
+    assert manifest["validation"]["problems"] == 1
+    assert any("evaluate.problems is 4" in w and "only 1 " in w for w in warnings)
+    assert main(["eval", str(MOCK), *SMALL[2:], f"evaluate.file={held_out}"]) == 0
+    assert "evaluate.problems is 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.schedule={5: {left_digit: 1}}"], r"schedule, step 5.*left_digits"),
+        (["task.schedule={5: {left_digits: 0}}"], r"schedule, step 5.*left_digits"),
+        (["task.schedule={-1: {}}"], r"task\.schedule.*-1"),
+        (["task.schedule={soon: {}}"], "valid integer"),
+        (["task.schedule={5: {}, 5: {left_digits: 2}}"], '"5" is repeated'),
+        (["task.schedule={5: {}}", "data.source=fixed", "data.size=4"], r"data\.source=fresh"),
+        ([TINY, "data.source=fixed", "data.size=40"], "37 "),
+        (["evaluate.oversize=0.5"], "greater than or equal to 1"),
+        (["data.on_exhausted=never"], "restart"),
+    ],
+)
+def test_invalid_data_config_fails_before_anything_is_written(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "a", *overrides)
+    assert not (tmp_path / "a").exists()

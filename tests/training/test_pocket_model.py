@@ -1,0 +1,78 @@
+"""The pocket model: its card is accurate, and its recipe is reproducible."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from glasshouse.config.loading import load_config
+from glasshouse.measurement.evaluate import evaluate_model
+from glasshouse.models.policy import BASES_FOLDER, POCKET_FOLDER, Policy
+from glasshouse.training.pocket_build import build_base_model
+from glasshouse.training.pocket_recipes import MOCK, RECIPES
+from glasshouse.training.trainer import Trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [POCKET_FOLDER, ROOT / "models" / "mock", *sorted(BASES_FOLDER.iterdir())],
+    ids=lambda path: path.name,
+)
+def test_committed_files_match_their_checksums(folder: Path) -> None:
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    assert len(lines) >= 5
+    for line in lines:
+        digest, name = line.split()
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_mode_shares_add_up_to_1(recipe) -> None:
+    for component in recipe.mixture:
+        assert sum(component.modes.values()) == pytest.approx(1)
+
+
+def test_card_has_5_tasks_in_2_styles_with_accuracy_20_to_50_percent() -> None:
+    card = json.loads((POCKET_FOLDER / "glasshouse.json").read_text())
+    measured = {(m["task"], m["style"]): m["sampled"] for m in card["measured"]}
+    assert len(measured) == 10
+    assert {k: v for k, v in measured.items() if not 0.2 <= v <= 0.5} == {}
+
+
+def test_card_of_sum_digits_agrees_with_a_new_measurement(shared_pocket: Policy) -> None:
+    card = next(
+        m
+        for m in shared_pocket.card["measured"]
+        if (m["task"], m["style"]) == ("sum_digits", "cot")
+    )
+    results = evaluate_model(load_config([], ["evaluate.problems=200", "evaluate.samples=1"]))
+    assert results["pass_at_1"] == pytest.approx(card["sampled"], abs=0.11)  # three standard errors
+
+
+def test_same_recipe_gives_bitwise_equal_weights() -> None:
+    short = replace(MOCK, phases=(replace(MOCK.phases[0], steps=3),))
+    first, second = (build_base_model(short) for _ in range(2))
+    assert first.tokenizer.get_vocab() == second.tokenizer.get_vocab()
+    for name, tensor in first.weights().items():
+        assert torch.equal(tensor, second.weights()[name]), name
+
+
+def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
+    """A short version of `make example-seeds`."""
+    example = ROOT / "training" / "example.rl" / "config.yaml"
+    settings = [
+        "steps=6",
+        "evaluate.problems=40",
+        "monitor.at_end=false",
+        f"out={tmp_path / 'run'}",
+    ]
+    summary = Trainer(load_config([example], settings)).train()
+    assert summary["after"]["pass_at_1"] >= summary["before"]["pass_at_1"] + 0.1
+    assert summary["after"]["sampled_length"] > 1.2 * summary["before"]["sampled_length"]

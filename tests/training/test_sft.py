@@ -1,0 +1,235 @@
+"""`glasshouse sft`: a warm start on demonstrations that can be interrupted anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import glasshouse
+from glasshouse.cli.app import main
+from glasshouse.models import llama
+from glasshouse.models.policy import load_policy
+from glasshouse.training import pocket_build as build
+from glasshouse.training import sft as trainer
+from glasshouse.training.pocket_build import compute_gradients, make_batch
+from glasshouse.training.pocket_recipes import RECIPES
+from glasshouse.training.sft_recipes import load_recipe, phase_at
+
+MOCK = "models/mock"
+RECIPE = """\
+mixture:
+  - {task: arithmetic, style: direct, modes: {direct: 0.5, guess: 0.5}, options: {steps: [1, 1]}}
+  - {task: sum_digits, modes: {steps: 1}, weight: 0.5}
+"""
+STEPS = 5
+
+
+def train(out: Path, *overrides: str, save_every: int = 2) -> glasshouse.SftResult:
+    settings = [f"steps={STEPS}", "learn.learning_rate=1e-3", *overrides]
+    return glasshouse.sft(
+        MOCK, "leaked-hint-0", out, settings, batch_size=4, save_every=save_every, progress=False
+    )
+
+
+def kill_at_step(out: Path, number: int, last: int, *overrides: str) -> int:
+    """Trains in a child process that sends itself a signal in step `last`; returns its exit code."""
+    child = os.fork()
+    if child == 0:
+        compute = trainer.train_step
+
+        def compute_and_die(*args: object) -> float:
+            loss = compute(*args)  # type: ignore[arg-type]
+            if args[-1] == last:
+                os.kill(os.getpid(), number)
+            return loss
+
+        trainer.train_step = compute_and_die  # type: ignore[assignment]
+        try:
+            train(out, *overrides)
+        except KeyboardInterrupt:
+            os._exit(130)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("override", ["learn.lora_rank=0", "learn.lora_rank=2"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_resumed_training_is_bitwise_equal(tmp_path: Path, override: str, number: int) -> None:
+    whole = train(tmp_path / "whole", override).path
+    out = tmp_path / "out"
+    code = kill_at_step(out, number, 3, override)
+    assert code == (-9 if number == signal.SIGKILL else 130)
+    assert not out.exists()
+    saved = sorted(path.name for path in (tmp_path / "out.training" / "checkpoints").iterdir())
+    assert saved[-1] == ("step-000002" if number == signal.SIGKILL else "step-000003")
+    resumed = train(out, override).path
+    for name in ("model.safetensors", "glasshouse.json", "README.md"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes(), name
+    assert not (tmp_path / "out.training").exists()
+
+
+def test_result_is_a_model_with_a_card_that_trains_further(tmp_path: Path) -> None:
+    result = train(tmp_path / "model", "learn.lora_rank=2", "steps=2")
+    policy = load_policy(str(result.path))
+    assert not hasattr(policy.model, "peft_config")
+    assert policy.card["start_from"] == MOCK
+    assert policy.card["lora_rank"] == 2
+    assert policy.task_options("leaked_hint", "cot")["inner_task"] == "sum_digits"
+    before = load_file(Path(MOCK) / "model.safetensors")
+    after = load_file(result.path / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    overrides = {
+        "model": str(result.path),
+        "steps": 1,
+        "task.name": "leaked_hint",
+        "evaluate.problems": 0,
+    }
+    overrides |= {"data.groups_per_step": 1, "generate.max_tokens": 4, "out": str(tmp_path / "run")}
+    run = glasshouse.train(glasshouse.load_config(overrides=overrides), progress=False)
+    assert run.outcome == "finished"
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    first = train(tmp_path / "first", "steps=1")
+    last = train(tmp_path / "last", "steps=40", "learn.learning_rate=3e-3")
+    assert last.loss < first.loss - 0.5
+
+
+def test_the_common_start_of_prompts_computed_once_gives_the_same_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = load_policy(MOCK)
+    recipe = load_recipe("leaked-hint-0", steps=1, batch_size=4, seed=0)
+    samples = make_batch(recipe, recipe.phases[0], policy, 0)
+    assert llama.is_supported(policy.model)
+    results = []
+    for is_large in (False, True):
+        monkeypatch.setattr(build, "is_large", lambda model, is_large=is_large: is_large)
+        policy.model.zero_grad()
+        loss = compute_gradients(policy, samples, 512)
+        results.append((loss, [p.grad.clone() for p in policy.model.parameters()]))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for separate, shared in zip(results[0][1], results[1][1], strict=True):
+        assert torch.allclose(separate, shared, rtol=1e-3, atol=1e-6)
+
+
+def test_phases_of_a_recipe_keep_their_shares() -> None:
+    recipe = load_recipe("leaked-hint-0", steps=9, batch_size=4, seed=0)
+    assert [phase.steps for phase in recipe.phases] == [5, 4]  # 500 and 400 in the recipe
+    mixtures = [phase.mixture for phase in RECIPES["leaked-hint-0"].phases]
+    assert [phase_at(recipe, step).mixture for step in (0, 4, 5, 8)] == [
+        mixtures[0], mixtures[0], mixtures[1], mixtures[1],
+    ]  # fmt: skip
+
+
+def test_recipe_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(RECIPE)
+    recipe = load_recipe(str(file), steps=3, batch_size=4, seed=1)
+    assert [c.task_name for c in recipe.mixture] == ["arithmetic", "sum_digits"]
+    assert recipe.mixture[1].weight == 0.5
+    result = glasshouse.sft(
+        MOCK, str(file), tmp_path / "out", ["steps=1"], batch_size=2, progress=False
+    )
+    card = json.loads((result.path / "glasshouse.json").read_text())
+    assert card["task_options"]["arithmetic"]["direct"] == {"steps": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--recipe", "leaked-hnt-0"], "leaked-hint-0"),
+        (["--recipe", "none.yaml"], "none.yaml"),
+        (["--recipe", "typo.yaml"], "moddes"),
+        (["--recipe", "mode.yaml"], '"direct"'),
+        (["--recipe", "share.yaml"], "add up to 0.5"),
+        (["--recipe", "task.yaml"], "arithmetic"),
+        (["--recipe", "mock", "reward.shuffle=true"], "reward"),
+        (["--recipe", "mock", "learn.kl_coef=1"], "learn.kl_coef"),
+        (["--recipe", "mock", "learn.lora_rank=2", "learn.lora_targets=[q_prj]"], '"q_proj"'),
+        (["--recipe", "mock", "device=cuda:9"], "cuda:9"),
+        (["--recipe", "mock", "--batch-size", "0"], "--batch-size"),
+        (["--recipe", "mock", "--batch-size", "1000000000000"], "--batch-size"),
+        (["--recipe", "fifo.yaml"], "regular file"),
+        (["--recipe", "empty.yaml"], "mixture"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_no_model(
+    arguments: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    mock = str(Path(MOCK).resolve())
+    monkeypatch.chdir(tmp_path)
+    Path("typo.yaml").write_text(RECIPE.replace("modes: {direct", "moddes: {direct"))
+    Path("mode.yaml").write_text(RECIPE.replace("modes: {direct", "modes: {dirct"))
+    Path("share.yaml").write_text(RECIPE.replace("guess: 0.5", "guess: 0"))
+    Path("task.yaml").write_text(RECIPE.replace("arithmetic", "arithmetik"))
+    Path("empty.yaml").write_text("")
+    os.mkfifo("fifo.yaml")
+    assert main(["sft", mock, "--out", "out", "--quiet", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert named in message
+    assert "Traceback" not in message
+    assert not Path("out").exists()
+
+
+def test_other_settings_do_not_continue_a_training_and_a_finished_one_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert kill_at_step(out, signal.SIGKILL, 3) == -9
+    with pytest.raises(glasshouse.GlasshouseError, match=r"learn\.learning_rate"):
+        train(out, "learn.learning_rate=2e-3")
+    finished = train(out).path
+    with pytest.raises(glasshouse.GlasshouseError, match="exists"):
+        train(out)
+    assert finished.exists()
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing_and_damaged_settings_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--recipe", "mock", "--out", str(tmp_path / "out"), "--quiet", "steps=1"]
+    assert main(["sft", str(tmp_path / "none"), *arguments]) == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out.training").mkdir()
+    (tmp_path / "out.training" / "settings.json").write_text("[]")
+    assert main(["sft", MOCK, *arguments]) == 2
+    assert "settings.json is damaged" in capsys.readouterr().err
+
+
+def test_printed_commands_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "it's \x1b[2J\u202e [b]")
+    command = ["sft", MOCK, "--recipe", "mock", "--out", out, "--batch-size", "2", "steps=1"]
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["glasshouse", *command])
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", interrupt)
+        assert main(command) == 130
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    shown = printed.err.split("continue with: ")[1].strip()
+    assert split_in_bash(shown) == ["glasshouse", *command]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.strip().rpartition("use it with ")[2]
+    assert split_in_bash(shown) == [f"model={out}"]
+
+
+def split_in_bash(command: str) -> list[str]:
+    """What bash passes to a program."""
+    script = f"printf '%s\\0' {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]

@@ -1,0 +1,121 @@
+"""The report of a trained and monitored run, and that training ends with it.
+
+The page itself, in a browser, is tested in tests/view/test_snapshot.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.view.test_snapshot import read_data
+
+from glasshouse.cli.app import main
+from glasshouse.cli.post_train import MIN_REPORT_STEPS, report_after_training
+from glasshouse.config.loading import load_config
+from glasshouse.measurement.monitor_run import monitor_run
+from glasshouse.measurement.registry import lookup
+from glasshouse.runs.monitor_results import read_monitor_results
+from glasshouse.training.trainer import Trainer
+from glasshouse.view.monitor_table import monitor_table
+from glasshouse.view.run_page import name_runs, write_run_report
+
+pytestmark = pytest.mark.xdist_group("run page")  # one worker makes the expensive fixture once
+MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK_MODEL}", "steps=4", "data.groups_per_step=4", "generate.group_size=2",
+    "generate.max_tokens=32", "evaluate.problems=6", "evaluate.samples=2",
+    "reward.terms={closeness: 1}", "monitor.problems=6",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was monitored before and after training."""
+    run = tmp_path_factory.mktemp("runs") / "a"
+    Trainer(load_config([], [*SMALL, f"out={run}"])).train()
+    monitor_run(run, only_ends=True)
+    return run
+
+
+def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None:
+    file = write_run_report([trained])
+    assert file == trained / "results" / "report.html"
+    page = file.read_text()
+    assert len(page) < 1_000_000
+    data = read_data(page)
+    run = data["run"]["a"]
+    assert run["status"] == "finished"
+    assert "95 % interval" in run["verdict"]
+    assert [measure["id"] for measure in run["accuracy"]] == ["pass_at_1", "accuracy"]
+    ends = {row["id"]: row for row in run["ends"]["rows"]}
+    for id in ("pass_at_1", "accuracy", "format"):
+        assert ends[id]["definition"] == lookup(id).definition
+    uplift = run["measures"]["interventions.necessity_uplift"]
+    assert [point["step"] for point in uplift["points"]] == [0, 4]
+    assert uplift["definition"] == lookup("necessity_uplift").definition
+    assert "necessity_uplift" in run["changes"]
+    assert run["versions"]["torch"]
+    assert run["versions"]["starting weights"]
+    assert run["sessions"]["started"].endswith("UTC")
+    highlights = data["rollouts"]["a"]["highlights"]
+    rows = {row["ref"]: row for row in data["rollouts"]["a"]["rows"]}
+    before, after, _ = (rows[item["ref"]] for item in highlights)
+    assert (before["step"], after["step"]) == (0, 4)
+    assert before["question"] == after["question"]
+    assert {row["kind"] for row in rows.values()} == {"train", "validation", "monitored"}
+    assert page == write_run_report([trained]).read_text()
+
+
+def test_the_table_in_the_terminal_does_not_call_sampled_rollouts_greedy(trained: Path) -> None:
+    results = read_monitor_results(trained / "results")
+    assert results
+    console = Console(record=True, width=120)
+    console.print(monitor_table(results))
+    text = console.export_text()
+    assert lookup("interventions.accuracy").label in text
+    assert "greedy" not in text
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / arm / "seed-0" for arm in ("one", "two")]
+    assert [run.id for run in name_runs(paths)] == ["one/seed-0", "two/seed-0"]
+    assert [run.id for run in name_runs([*paths[:1], *paths[:1]])] == ["seed-0"]
+
+
+def test_a_failing_report_does_not_fail_the_run(trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "a")
+    summary = {"run": str(run), "after": {}, "steps_done": MIN_REPORT_STEPS}
+    (run / "results" / "metrics.jsonl").unlink()
+    console = Console(record=True, width=200)
+    report_after_training(load_config([], ["monitor.at_end=false"]), summary, console)
+    assert "metrics.jsonl" in console.export_text()
+    monitored = load_config([], ["monitor.at_end=true"])
+    report_after_training(monitored, {**summary, "run": "nowhere"}, console)
+    assert "nowhere" in console.export_text()
+    console = Console(record=True, width=200)
+    short = {**summary, "steps_done": MIN_REPORT_STEPS - 1}
+    report_after_training(load_config(), short, console)
+    assert console.export_text() == ""
+
+
+def test_training_ends_with_monitoring_and_a_report_unless_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [
+        *SMALL,
+        f"steps={MIN_REPORT_STEPS}",
+        "data.groups_per_step=2",
+        "evaluate.samples=0",
+    ]
+    overrides += ["monitor.at_end=true", "monitor.problems=4"]
+    assert main(["train", *overrides, f"out={tmp_path / 'a'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "Monitorability" in printed
+    assert "necessity uplift" in printed
+    page = (tmp_path / "a" / "results" / "report.html").read_text()
+    assert read_data(page)["run"]["a"]["status"] == "finished"  # the process still holds its lock
+    assert main(["train", *overrides, f"out={tmp_path / 'b'}", "--quiet"]) == 0
+    assert not (tmp_path / "b" / "results" / "report.html").exists()
