@@ -141,7 +141,7 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None
 def test_help_imports_no_heavy_library() -> None:
     code = (
         "import sys, contextlib, io\n"
-        "from glasshouse.cli import main\n"
+        "from glasshouse.cli.app import main\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
         "    main(['--help'])\n"
         "print([name for name in ('torch', 'numpy', 'pydantic', 'yaml', 'rich') if name in sys.modules])"

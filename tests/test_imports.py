@@ -14,8 +14,7 @@ from glasshouse.tasks.catalogue import TASKS, register_task
 
 SOURCE = """
 import helper_beside
-from glasshouse.rewards import reward
-from glasshouse.tasks import register_task
+from glasshouse import register_task, reward
 from glasshouse.tasks.sum_digits import SumDigits
 
 @reward("brief")

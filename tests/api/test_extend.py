@@ -114,8 +114,9 @@ def test_a_wrong_class_of_an_installed_package_gets_a_sentence_that_names_the_mi
     groups = ("tasks", "organisms", "penalties", "monitors", "trackers", "engines")
     points = [f"[glasshouse.{group}]\nhalf_{group} = outside_parts:{group}\n" for group in groups]
     source = """
-from glasshouse.rewards.penalties import Penalty
-from glasshouse.tasks import Organism, Task
+from glasshouse.rollout.penalties import Penalty
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.organisms.base import Organism
 class tasks(Task):
     name, description, role, Options = "half_tasks", "", "", object
     def solve(self, problem, scratchpad): return ""
@@ -131,7 +132,7 @@ class trackers:
 class engines:
     def generate(self, requests, sampling): pass
 """
-    install(tmp_path, monkeypatch, "[glasshouse.rollout]\nhalf_rewards = outside_parts:__name__\n"
+    install(tmp_path, monkeypatch, "[glasshouse.rewards]\nhalf_rewards = outside_parts:__name__\n"
             + "".join(points), source)  # fmt: skip
     policy = load_policy("models/mock")
     for use, named in (

@@ -80,7 +80,8 @@ def test_a_loaded_monitor_needs_no_scikit_learn(monitor: NgramMonitor, tmp_path:
     script = (
         "import json, sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
         "from pathlib import Path\n"
-        "from glasshouse.monitors import NgramMonitor, Scope, make_view\n"
+        "from glasshouse.monitors.ngrams import NgramMonitor\n"
+        "from glasshouse.monitors.views import Scope, make_view\n"
         "m = NgramMonitor.load(Path(sys.argv[1]))\n"
         "for text in json.loads(sys.argv[2]):\n"
         "    v = make_view(Scope.COT, prompt='', question='', completion=text)\n"

@@ -14,14 +14,17 @@ need, and name it in config.yaml as its comment says. The run's configuration li
 
 from glasshouse.cli.train import run_experiment
 
-# from glasshouse.generate import TorchGenerator, engine
-# from glasshouse.monitors import MonitorOutput, Scope, monitor_kind
-# from glasshouse.rollout import RewardInputs, reward
+# from glasshouse.generate.torch_engine import TorchGenerator
+# from glasshouse.generate.engines import engine
+# from glasshouse.monitors.base import MonitorOutput
+# from glasshouse.monitors.views import Scope
+# from glasshouse.monitors.factory import monitor_kind
+# from glasshouse.rollout.terms import RewardInputs, reward
 # from glasshouse.rollout.penalties import Penalty, penalty
-# from glasshouse.tasks import register_task
+# from glasshouse.tasks.catalogue import register_task
 # from glasshouse.tasks.organisms.leaked_hint import LeakedHint
 # from glasshouse.tasks.sum_digits import SumDigits, SumDigitsOptions
-# from glasshouse.track import tracker
+# from glasshouse.track.registry import tracker
 #
 #
 # @reward("brief")  # reward.terms: {exact: 1, brief: 0.1}
