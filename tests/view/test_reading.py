@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import time
 from pathlib import Path
@@ -20,8 +18,8 @@ from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 from glasshouse.view.app import make_app
 from glasshouse.view.discovery import RunLocation, find_runs
 from glasshouse.view.library import Library
-from glasshouse.view.rollout_index import KINDS, RolloutIndex, list_frames
-from glasshouse.view.rollout_query import RolloutQuery, list_rollouts, parse_query, select
+from glasshouse.view.rollout_index import RolloutIndex, list_frames
+from glasshouse.view.rollout_query import RolloutQuery, list_rollouts, parse_query
 from glasshouse.view.run_reader import RunReader, read_overview
 from glasshouse.view.run_status import LOCKS_SECONDS
 from glasshouse.view.security import allowed_host_names
@@ -29,12 +27,13 @@ from glasshouse.view.suspicion import find_suspicions
 from glasshouse.view.text_monitors import make_text_monitors
 
 
-def build_index(run: Path, folder: Path) -> RolloutIndex:
+def build_index(run: Path, file: Path) -> RolloutIndex:
     reader = RunReader(RunLocation("run", run))
     reader.refresh()
-    index = RolloutIndex(folder, make_text_monitors(reader.config)[0])
-    for _ in index.update(list_frames(run, reader.monitor)):
-        pass
+    index = RolloutIndex(file, make_text_monitors(reader.config)[0])
+    index.set_frames(list_frames(run, reader.monitor))
+    for frame in index.missing():
+        index.add(frame)
     return index
 
 
@@ -97,58 +96,58 @@ def test_a_resumed_run_that_lost_steps(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_used_again_and_rebuilt_if_damaged(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    first = build_index(run, folder)
-    expected = first.records.copy()
+    file = tmp_path / "cache" / "run.sqlite"
+    first = build_index(run, file)
+    expected, row = first.records.copy(), first.row(first.records[3])
+    assert row["question"].startswith("What is")
     first.close()
-    second = RolloutIndex(folder, first.monitors)
+    second = RolloutIndex(file, first.monitors)
+    second.set_frames(list_frames(run, None))
+    assert second.is_complete
     assert np.array_equal(second.records, expected)
-    assert list(second.update(list_frames(run, None))) == []
-    assert second.preview(3)["question"].startswith("What is")
-    other = RolloutIndex(folder, first.monitors)  # a second server: the folder is locked
-    assert other.folder != folder
+    assert second.names == first.names
+    assert second.row(second.records[3]) == row
+    other = RolloutIndex(file, first.monitors)  # a second server: the file is locked
+    assert other.is_temporary
     other.close()
     second.close()
-    (folder / "search.bin").write_bytes(b"")
-    third = build_index(run, folder)
+    without_monitors = RolloutIndex(file, [])  # other verdicts
+    assert not len(without_monitors.records)
+    without_monitors.close()
+    file.write_bytes(b"damaged" * 1000)
+    third = build_index(run, file)
+    assert not third.is_temporary
     assert np.array_equal(third.records, expected)
     third.close()
 
 
-def test_an_index_that_met_a_full_disk_is_continued_with_the_same_names(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_is_named_and_the_index_continued_with_the_same_names(
+    run: Path, tmp_path: Path
 ) -> None:
-    frames = list_frames(run, None)
-    index = RolloutIndex(tmp_path / "cache", [])
-    with monkeypatch.context() as patch:
-        patch.setattr(RolloutIndex, "_write", raise_disk_full)
-        with pytest.raises(OSError, match="No space"):
-            list(index.update(frames))
-    assert list(index.update(frames)) == frames
-    names, records = index.splits, index.records.copy()
-    assert "train" in names
-    index.close()
-    again = RolloutIndex(tmp_path / "cache", [])
-    assert again.splits == names
-    assert np.array_equal(again.records, records)
-    again.close()
-
-
-def test_the_page_says_that_the_disk_of_the_index_is_full(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RolloutIndex, "_write", raise_disk_full)
-    app = make_app(Library([run], tmp_path / "cache"), hosts=allowed_host_names("127.0.0.1"))
-    answer = TestClient(app, base_url=ADDRESS).get("/api/rollouts", params={"run": "plain"})
+    library = Library([run], tmp_path / "cache")
+    opened = library.open_run("plain")
+    index = opened.open_index(budget=0)
+    (pages,) = index.database.execute("PRAGMA page_count").fetchone()
+    index.database.execute(f"PRAGMA max_page_count = {pages + 1}")
+    client = TestClient(make_app(library, hosts=allowed_host_names("127.0.0.1")), base_url=ADDRESS)
+    answer = client.get("/api/rollouts", params={"run": "plain"})
     assert "--cache" in answer.json()["error"]
-
-
-def raise_disk_full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    indexed = len(index.records)
+    index.database.execute("PRAGMA max_page_count = 100000")
+    assert opened.open_index(budget=60) is index
+    assert index.is_complete
+    assert len(index.records) > indexed
+    names, records = index.names, index.records.copy()
+    assert "train" in names["split"]
+    opened.close()
+    again = opened.open_index(budget=0)
+    assert again.names == names
+    assert np.array_equal(again.records, records)
+    opened.close()
 
 
 def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: Path) -> None:
-    index = build_index(run, tmp_path / "cache")
+    index = build_index(run, tmp_path / "run.sqlite")
     rows = list(RolloutReader(run).iter_rows())
     place = {
         (r["kind"], r["step"], r["split"], r["group"], r["sample"]): n for n, r in enumerate(rows)
@@ -167,10 +166,9 @@ def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: P
         ({"split": "validation/greedy", "group": "1"}, {"split": "validation/greedy", "group": 1}),
     ]
     for parameters, options in cases:
-        chosen = select(index, parse_query(parameters), index.records)
         found = {
-            place[(KINDS[r["kind"]], r["step"], index.splits[r["split"]], r["group"], r["sample"])]
-            for r in index.records[chosen]
+            place[(r["kind"], r["step"], r["split"], r["group"], r["sample"])]
+            for r in list_rollouts(index, parse_query({**parameters, "limit": "200"}))["rows"]
         }
         expected = {n for n, row in enumerate(rows) if RolloutFilter(**options).matches(row)}
         if "kinds" in options:
@@ -182,7 +180,7 @@ def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: P
 
 
 def test_pages_histogram_and_facets(run: Path, tmp_path: Path) -> None:
-    index = build_index(run, tmp_path / "cache")
+    index = build_index(run, tmp_path / "run.sqlite")
     everything = list_rollouts(index, RolloutQuery(limit=200))
     assert sum(everything["histogram"]["all"]) == everything["matching"] == 4 + 6 * 16 + 4
     half = list_rollouts(index, parse_query({"min_reward": "0.9", "limit": "3", "sort": "-step"}))
@@ -218,7 +216,7 @@ def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
     assert {d["file"] for d in description["damage"]} == {
         "config.yaml", "results/metrics.jsonl", "results/summary.json",
     }  # fmt: skip
-    index = build_index(run, tmp_path / "cache")
+    index = build_index(run, tmp_path / "run.sqlite")
     assert len(index.damage) == 1
     assert "16 rows lost" in index.damage[0]
     assert len(index.records) == 4 + 5 * 16 + 4

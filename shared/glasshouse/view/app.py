@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import AsyncIterator, Callable, Collection
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,8 +20,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.view import rollout_details
 from glasshouse.view.compare import compare_runs
 from glasshouse.view.front_end import read_asset
-from glasshouse.view.highlights import select_highlights
-from glasshouse.view.library import Library
+from glasshouse.view.library import Library, OpenRun
 from glasshouse.view.rollout_query import list_rollouts, parse_query
 from glasshouse.view.run_reader import to_json
 from glasshouse.view.security import Guard
@@ -36,7 +36,6 @@ LIVE_SECONDS = 0.25
 """How often a stream looks for changes."""
 HEARTBEAT_SECONDS = 15.0
 """How often an idle stream sends a comment, which finds out that the browser has gone."""
-Answer = Callable[[Library, Request], Any]
 
 
 class JSONAnswer(Response):
@@ -63,22 +62,8 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         *(Route(f"/{name}", _asset(name, media)) for name, media in ASSETS.items()),
         Route("/api/events", _events_endpoint(library)),
         *(
-            Route(f"/api/{name}", _json_endpoint(library, answer))
-            for name, answer in {
-                "info": _info,
-                "runs": _runs,
-                "run": _run,
-                "rollouts": _rollouts,
-                "highlights": _highlights,
-                "rollout": _rollout,
-                "group": _group,
-                "tokens": _tokens,
-                "suspicious": _suspicious,
-                "problems": _problems,
-                "problem": _problem,
-                "compare": _compare,
-                "study": _study,
-            }.items()
+            Route(f"/api/{name}", _json_endpoint(library, name))
+            for name in (*ANSWERS, *RUN_ANSWERS)
         ),
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -102,26 +87,30 @@ def _asset(name: str, media: str) -> Callable[[Request], Any]:
 # --- JSON --------------------------------------------------------------------------------------
 
 
-def _json_endpoint(library: Library, answer: Answer) -> Callable[[Request], Any]:
+def _json_endpoint(library: Library, name: str) -> Callable[[Request], Any]:
+    def answer(params: QueryParams) -> Any:
+        if name in ANSWERS:
+            return ANSWERS[name](library, params)
+        return RUN_ANSWERS[name](library.open_run(params.get("run", "")), params)
+
     async def endpoint(request: Request) -> Response:
         try:
-            content = await run_in_threadpool(answer, library, request)
-            return JSONAnswer(content)
+            return JSONAnswer(await run_in_threadpool(answer, request.query_params))
         except GlasshouseError as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
+            problem = str(error)
+        except sqlite3.Error as error:
+            problem = (
+                f"The index of rollouts in {library.cache} cannot be used: {error}. Free some space, "
+                "or choose another folder with --cache."
+            )
         except OSError as error:
-            return JSONResponse({"error": _explain_os_error(error)}, status_code=404)
+            problem = f"A file cannot be read: {error.strerror}."
+        return JSONResponse({"error": problem}, status_code=404)
 
     return endpoint
 
 
-def _explain_os_error(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the index is all that is written
-        return "The disk with the index of rollouts is full. Free some space, or choose another with --cache."
-    return f"A file cannot be read: {error.strerror}."
-
-
-def _info(library: Library, _: Request) -> Any:
+def _info(library: Library, _: QueryParams) -> Any:
     return {
         "version": __version__,
         "roots": [str(root) for root in library.roots],
@@ -131,7 +120,7 @@ def _info(library: Library, _: Request) -> Any:
     }
 
 
-def _runs(library: Library, _: Request) -> Any:
+def _runs(library: Library, _: QueryParams) -> Any:
     return {
         "runs": library.list_overviews(),
         "studies": list(library.catalog.studies),
@@ -140,64 +129,45 @@ def _runs(library: Library, _: Request) -> Any:
     }
 
 
-def _run(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    return run.reader.describe(_integer(request, "since", -1))
+def _run(run: OpenRun, params: QueryParams) -> Any:
+    return run.reader.describe(_integer(params, "since", -1))
 
 
-def _rollouts(library: Library, request: Request) -> Any:
-    parameters = dict(request.query_params)
-    run = library.open_run(parameters.pop("run", ""))
-    query = parse_query(parameters)
-    index = run.open_index(first=query.first, last=query.last)
-    return list_rollouts(index, query)
+def _rollouts(run: OpenRun, params: QueryParams) -> Any:
+    query = parse_query({name: value for name, value in params.items() if name != "run"})
+    return list_rollouts(run.open_index(first=query.first, last=query.last), query)
 
 
-def _highlights(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    run.open_index(budget=0)
-    return {"rows": select_highlights(run.reader.monitors, run.frames, run.frame_cache)}
+def _highlights(run: OpenRun, _: QueryParams) -> Any:
+    return {"rows": rollout_details.select_highlights(run.reader.monitors, run.open_log())}
 
 
-def _rollout(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    index = run.open_index(budget=0)
-    row = rollout_details.load_rollout(
-        run.frames, run.frame_cache, request.query_params.get("ref", "")
-    )
-    return rollout_details.describe_rollout(index.monitors, row)
+def _rollout(run: OpenRun, params: QueryParams) -> Any:
+    row = run.open_log().row(params.get("ref", ""))
+    return rollout_details.describe_rollout(run.reader.monitors, row)
 
 
-def _group(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    index = run.open_index(budget=0)
-    ref = request.query_params.get("ref", "")
-    return {"rows": rollout_details.load_group(index, run.frames, run.frame_cache, ref)}
+def _group(run: OpenRun, params: QueryParams) -> Any:
+    ref = params.get("ref", "")
+    return {"rows": rollout_details.load_group(run.reader.monitors, run.open_log(), ref)}
 
 
-def _tokens(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    run.open_index(budget=0)
-    row = rollout_details.load_rollout(
-        run.frames, run.frame_cache, request.query_params.get("ref", "")
-    )
+def _tokens(run: OpenRun, params: QueryParams) -> Any:
+    row = run.open_log().row(params.get("ref", ""))
     return rollout_details.load_tokens(run.location.path, row)
 
 
-def _suspicious(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
+def _suspicious(run: OpenRun, _: QueryParams) -> Any:
     index = run.open_index()
-    groups = rollout_details.list_suspicious(index, run.frames, run.frame_cache)
     return {
-        "groups": groups,
+        "groups": rollout_details.list_suspicious(index, run.log),
         "total": len(index.records),
         "indexed_frames": len(index.frames),
         "frames": index.total_frames,
     }
 
 
-def _problems(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
+def _problems(run: OpenRun, _: QueryParams) -> Any:
     index = run.open_index()
     return {
         "problems": rollout_details.list_problems(index),
@@ -206,21 +176,18 @@ def _problems(library: Library, request: Request) -> Any:
     }
 
 
-def _problem(library: Library, request: Request) -> Any:
-    run = library.open_run(request.query_params.get("run", ""))
-    index = run.open_index()
-    key = request.query_params.get("key", "")
-    rows = rollout_details.load_problem(index, run.frames, run.frame_cache, key)
+def _problem(run: OpenRun, params: QueryParams) -> Any:
+    rows = rollout_details.load_problem(run.open_index(), run.log, params.get("key", ""))
     return {"rows": rows, "checkpoints": run.reader.checkpoints}
 
 
-def _compare(library: Library, request: Request) -> Any:
-    ids = request.query_params.getlist("run")
+def _compare(library: Library, params: QueryParams) -> Any:
+    ids = params.getlist("run")
     return compare_runs([library.open_run(id).reader for id in dict.fromkeys(ids)])
 
 
-def _study(library: Library, request: Request) -> Any:
-    id = request.query_params.get("study", "")
+def _study(library: Library, params: QueryParams) -> Any:
+    id = params.get("study", "")
     path = library.catalog.studies.get(id)
     if path is None:
         return {"problem": f'There is no study "{id[:100]}" in the served folders.'}
@@ -228,11 +195,31 @@ def _study(library: Library, request: Request) -> Any:
     return {**load_study_results(path), "id": id, "runs": runs}
 
 
-def _integer(request: Request, name: str, default: int) -> int:
+def _integer(params: QueryParams, name: str, default: int) -> int:
     try:
-        return int(request.query_params.get(name, default))
+        return int(params.get(name, default))
     except ValueError:
         return default
+
+
+ANSWERS: Mapping[str, Callable[[Library, QueryParams], Any]] = {
+    "info": _info,
+    "runs": _runs,
+    "compare": _compare,
+    "study": _study,
+}
+RUN_ANSWERS: Mapping[str, Callable[[OpenRun, QueryParams], Any]] = {
+    "run": _run,
+    "rollouts": _rollouts,
+    "highlights": _highlights,
+    "rollout": _rollout,
+    "group": _group,
+    "tokens": _tokens,
+    "suspicious": _suspicious,
+    "problems": _problems,
+    "problem": _problem,
+}
+"""The answers about one run, which the parameter `run` names."""
 
 
 # --- live --------------------------------------------------------------------------------------
@@ -241,7 +228,7 @@ def _integer(request: Request, name: str, default: int) -> int:
 def _events_endpoint(library: Library) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         run_id = request.query_params.get("run", "")
-        since = _integer(request, "since", -1)
+        since = _integer(request.query_params, "since", -1)
         if run_id and run_id not in library.catalog.runs:
             return PlainTextResponse("There is no such run.\n", status_code=404)
         stream = stream_changes(library, run_id, since, request.is_disconnected)

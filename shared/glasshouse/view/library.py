@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunDataError, RunError, did_you_mean
+from glasshouse.runs.manifest import MANIFEST
 from glasshouse.view.discovery import Catalog, RunLocation, find_runs
-from glasshouse.view.rollout_details import FrameCache
-from glasshouse.view.rollout_index import Frame, RolloutIndex, cache_folder, list_frames
-from glasshouse.view.run_reader import RunReader, read_overview
+from glasshouse.view.rollout_index import (
+    Frame,
+    RolloutIndex,
+    RolloutLog,
+    cache_file,
+    list_frames,
+)
+from glasshouse.view.run_reader import RunReader, read_overview, stamp_file
 from glasshouse.view.run_status import is_being_written
 
 POLL_SECONDS = 0.4
@@ -39,32 +45,37 @@ class OpenRun:
         self.location, self.cache = location, cache
         self.reader = RunReader(location)
         self.reader.refresh()
-        self.frames: list[Frame] = []
-        self.frame_cache = FrameCache()
+        self.log = RolloutLog()
         self.index: RolloutIndex | None = None
         self.used = time.monotonic()
         self.lock = threading.Lock()
-        self._manifest_stamp: tuple[Any, ...] | None = None
+        self._log_stamp: tuple[Any, ...] | None = None
+
+    def open_log(self) -> RolloutLog:
+        """The rollout log as it is now."""
+        with self.lock:
+            self._list_frames()
+        return self.log
 
     def open_index(
         self, budget: float = 0.25, first: int | None = None, last: int | None = None
     ) -> RolloutIndex:
         """The index. For at most `budget` seconds, index the steps that a request asks for; if the
         thread is indexing already, return what there is."""
-        if self.index is None:
-            with self.lock:
-                if self.index is None:
-                    folder = cache_folder(self.cache, self.location.path)
-                    index = RolloutIndex(folder, self.reader.monitors)
-                    self._list_frames()
-                    index.set_frames(self.frames)
-                    self.index = index
+        with self.lock:
+            if self.index is None:
+                index = RolloutIndex(
+                    cache_file(self.cache, self.location.path), self.reader.monitors
+                )
+                self._list_frames()
+                index.set_frames(self.log.frames)
+                self.index = index
         index = self.index
-        if budget and not index.is_complete and self.lock.acquire(timeout=budget):
+        if not index.is_complete and self.lock.acquire(timeout=budget):
             try:
                 low = first if first is not None else 0
                 high = last if last is not None else 1 << 60
-                self._update(index, lambda frame: low <= frame.step <= high, budget)
+                self._add_frames(index, lambda frame: low <= frame.step <= high, budget)
             finally:
                 self.lock.release()
         return index
@@ -75,8 +86,7 @@ class OpenRun:
         if self.index is not None and self.lock.acquire(blocking=False):
             try:
                 changed |= self._list_frames()
-                if not self.index.is_complete:
-                    changed |= self._update(self.index, lambda frame: True, INDEX_SECONDS)
+                changed |= self._add_frames(self.index, lambda frame: True, INDEX_SECONDS)
             finally:
                 self.lock.release()
         return changed
@@ -85,35 +95,30 @@ class OpenRun:
     def needs_indexing(self) -> bool:
         return self.index is not None and not self.index.is_complete
 
-    def _update(
+    def _add_frames(
         self, index: RolloutIndex, is_wanted: Callable[[Frame], bool], budget: float
     ) -> bool:
         """Index the wanted frames for at most `budget` seconds; returns whether there were any."""
-        deadline, count = time.monotonic() + budget, 0
-        for _ in index.update(self.frames, is_wanted):
-            count += 1
+        deadline, wanted = time.monotonic() + budget, list(filter(is_wanted, index.missing()))
+        for frame in wanted:
+            index.add(frame)
             if time.monotonic() > deadline:
                 break
-        return count > 0
+        return bool(wanted)
 
     def _list_frames(self) -> bool:
         """Read the manifest again if it has changed."""
-        manifest = self.location.path / "results" / "rollouts" / "manifest.jsonl"
-        try:
-            status = manifest.stat()
-            stamp: tuple[Any, ...] = (status.st_ino, status.st_size, status.st_mtime_ns)
-        except OSError:
-            stamp = ()
-        stamp = (*stamp, id(self.reader.monitor))
-        if stamp == self._manifest_stamp:
+        manifest = self.location.path / "results" / "rollouts" / MANIFEST
+        stamp = (stamp_file(manifest), id(self.reader.monitor))
+        if stamp == self._log_stamp:
             return False
-        self._manifest_stamp = stamp
+        self._log_stamp = stamp
         try:
-            self.frames = list_frames(self.location.path, self.reader.monitor)
+            self.log.frames = list_frames(self.location.path, self.reader.monitor)
         except RunDataError:
-            self.frames = []  # an unreadable manifest: nothing can be found without it
+            self.log.frames = []  # an unreadable manifest: nothing can be found without it
         if self.index is not None:
-            self.index.set_frames(self.frames)
+            self.index.set_frames(self.log.frames)
         return True
 
     def close(self) -> None:
@@ -234,12 +239,6 @@ class Library:
 
 def stamp_run(path: Path) -> tuple[Any, ...]:
     """Changes when a file changes that the list of runs depends on."""
-    stamp: list[Any] = []
-    for name in ("config.yaml", "results/metrics.jsonl", "results/events.jsonl", "results/summary.json",
-                 "results/monitor.json"):  # fmt: skip
-        try:
-            status = (path / name).stat()
-            stamp.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            stamp.append(None)
-    return (*stamp, is_being_written(path))
+    names = ("metrics.jsonl", "events.jsonl", "summary.json", "monitor.json")
+    files = [path / "config.yaml", *(path / "results" / name for name in names)]
+    return (*map(stamp_file, files), is_being_written(path))

@@ -1,9 +1,8 @@
-"""One rollout in full, its group, and one problem across checkpoints."""
+"""Rollouts in full: one, its group, a problem across checkpoints, suspicious ones, those worth reading."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,63 +10,33 @@ from typing import Any
 import numpy as np
 
 from glasshouse.checksums import verify_file
-from glasshouse.errors import RunError
+from glasshouse.errors import RunDataError, RunError
 from glasshouse.monitors.base import Monitor
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.view.rollout_index import Frame, RolloutIndex
-from glasshouse.view.rollout_query import RolloutQuery, describe_record, select
+from glasshouse.view.rollout_index import (
+    KINDS,
+    PREVIEW_CHARACTERS,
+    Records,
+    RolloutIndex,
+    RolloutLog,
+    Row,
+    parse_ref,
+)
+from glasshouse.view.rollout_query import Mask, RolloutQuery, select
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
 from glasshouse.view.text_monitors import score_rows
 
-Row = dict[str, Any]
-CACHED_FRAMES = 4
 MAX_TEXT = 200_000
 """Characters of a text that are sent at once; the page says how many are left out."""
 MAX_PROBLEM_ROLLOUTS = 400
 MAX_PROBLEMS = 500
 MAX_EXAMPLES = 4
 """Rollouts that are shown of each suspicion."""
-
-
-class FrameCache:
-    """The rows of the frames that were read last: a page shows many rollouts of one step.
-
-    Example: `cache.rows(frame)[7]["completion"]`
-    """
-
-    def __init__(self, size: int = CACHED_FRAMES) -> None:
-        self._size = size
-        self._frames: OrderedDict[str, list[Row]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def rows(self, frame: Frame) -> list[Row]:
-        with self._lock:
-            if frame.identity not in self._frames:
-                self._frames[frame.identity] = frame.read()
-                while len(self._frames) > self._size:
-                    self._frames.popitem(last=False)
-            self._frames.move_to_end(frame.identity)
-            return self._frames[frame.identity]
-
-
-def parse_ref(ref: str) -> tuple[str, int, int]:
-    """Split a reference such as `train.12.7`: kind, step, line in the frame."""
-    kind, _, rest = ref.partition(".")
-    step, _, row = rest.partition(".")
-    if not (step.isdecimal() and row.isdecimal() and len(rest) < 30):
-        raise RunError(f'"{ref[:60]}" is not a rollout. A reference looks like train.12.7.')
-    return kind, int(step), int(row)
-
-
-def load_rollout(frames: Sequence[Frame], cache: FrameCache, ref: str) -> Row:
-    """The row that a reference names; raise if there is none."""
-    kind, step, number = parse_ref(ref)
-    for frame in frames:
-        if frame.kind == kind and frame.step == step:
-            rows = cache.rows(frame)
-            if number < len(rows):
-                return {"ref": ref, "kind": kind, **rows[number]}
-    raise RunError(f"This run has no rollout {ref}. It may have been removed by a resume.")
+SHOWN_KEYS = (
+    "ref", "kind", "step", "split", "group", "sample", "task", "key", "level", "question", "gold",
+    "messages", "stop", "reward", "terms", "correct", "lenient", "strict", "answer", "rule",
+    "span", "ambiguous", "reason", "advantage", "version", "length", "time", "behaviour", "subject",
+)  # fmt: skip
 
 
 def describe_rollout(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> Row:
@@ -76,109 +45,149 @@ def describe_rollout(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> Row
     verdicts = row.get("verdicts")
     if verdicts is None:
         verdicts = score_rows(monitors, [row])[0]
-    found = find_suspicions(row, verdicts)
-    keys = (
-        "ref", "kind", "step", "split", "group", "sample", "task", "key", "level", "question", "gold",
-        "messages", "stop", "reward", "terms", "correct", "lenient", "strict", "answer", "rule",
-        "span", "ambiguous", "reason", "advantage", "version", "length", "time", "behaviour", "subject",
-    )  # fmt: skip
     return {
-        **{key: row.get(key) for key in keys},
+        **{key: row.get(key) for key in SHOWN_KEYS},
         "prompt": str(row["prompt"])[:MAX_TEXT],
         "completion": text[:MAX_TEXT],
         "characters": len(text),
         "answer_start": split_completion(text).answer_start,
         "verdicts": verdicts,
         "suspicions": [
-            {"id": id, "label": SUSPICIONS[id], "reason": reason} for id, reason in found.items()
+            {"id": id, "label": SUSPICIONS[id], "reason": reason}
+            for id, reason in find_suspicions(row, verdicts).items()
         ],
         "has_tokens": row.get("tokens") is not None,
     }
 
 
-def load_group(
-    index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache, ref: str
-) -> list[Row]:
+def load_group(monitors: Sequence[Monitor], log: RolloutLog, ref: str) -> list[Row]:
     """Every rollout of the group of `ref`, in full."""
-    chosen = load_rollout(frames, cache, ref)
+    chosen = log.row(ref)
     kind, step, _ = parse_ref(ref)
-    for frame in frames:
-        if frame.kind == kind and frame.step == step:
-            return [
-                describe_rollout(
-                    index.monitors, {"ref": f"{kind}.{step}.{number}", "kind": kind, **row}
-                )
-                for number, row in enumerate(cache.rows(frame))
-                if (row["split"], row["group"]) == (chosen["split"], chosen["group"])
-            ]
-    return []
+    return [
+        describe_rollout(monitors, row)
+        for row in log.rows(kind, step)
+        if (row["split"], row["group"]) == (chosen["split"], chosen["group"])
+    ]
 
 
-def list_suspicious(index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache) -> list[Row]:
+# --- over the whole run ----------------------------------------------------------------------
+
+
+def list_suspicious(index: RolloutIndex, log: RolloutLog) -> list[Row]:
     """Each suspicion with the number of its rollouts and the newest of them in full."""
     groups, records = [], index.records
     for id, label in SUSPICIONS.items():
-        places = np.flatnonzero(select(index, RolloutQuery(suspicious=id), records))
-        newest = places[np.argsort(-records["step"][places], kind="stable")]
-        examples = []
-        for number in newest[:MAX_EXAMPLES]:
-            ref = describe_record(index, int(number))["ref"]
-            examples.append(describe_rollout(index.monitors, load_rollout(frames, cache, ref)))
-        groups.append({"id": id, "label": label, "count": len(places), "examples": examples})
+        found = records[select(index, RolloutQuery(suspicious=id), records)]
+        newest = found[np.argsort(-found["step"], kind="stable")][:MAX_EXAMPLES]
+        examples = [
+            describe_rollout(index.monitors, log.row(ref_of(index, record))) for record in newest
+        ]
+        groups.append({"id": id, "label": label, "count": len(found), "examples": examples})
     return groups
+
+
+def ref_of(index: RolloutIndex, record: np.void) -> str:
+    return f"{index.names['kind'][record['kind']]}.{record['step']}.{record['row']}"
+
+
+def is_held_out(records: Records) -> Mask:
+    return np.isin(records["kind"], (KINDS.index("validation"), KINDS.index("monitored")))
 
 
 def list_problems(index: RolloutIndex) -> list[Row]:
     """Held-out problems that were answered at two steps or more, with how often each was correct."""
     records = index.records
-    held_out = np.flatnonzero((records["kind"] == 1) | (records["kind"] == 3))
-    if not len(held_out):
-        return []
-    keys, first, inverse = np.unique(
-        records["key"][held_out], return_index=True, return_inverse=True
-    )
-    steps = records["step"][held_out]
-    low = np.full(len(keys), np.iinfo(np.int64).max)
-    high = np.full(len(keys), -1)
-    np.minimum.at(low, inverse, steps)
-    np.maximum.at(high, inverse, steps)
-    is_right = records["correct"][held_out] == 1
-    right_first = np.bincount(inverse, (steps == low[inverse]) & is_right)
-    count_first = np.bincount(inverse, steps == low[inverse])
-    right_last = np.bincount(inverse, (steps == high[inverse]) & is_right)
-    count_last = np.bincount(inverse, steps == high[inverse])
-    problems = []
-    order = np.argsort(held_out[first], kind="stable")
-    for place in order:
-        if high[place] > low[place]:
-            preview = index.preview(int(held_out[first[place]]))
-            problems.append(
-                {
-                    "key": preview["key"],
-                    "question": preview["question"],
-                    "before": float(right_first[place] / count_first[place]),
-                    "after": float(right_last[place] / count_last[place]),
-                }
-            )
-        if len(problems) >= MAX_PROBLEMS:
-            break
-    return problems
+    records = records[is_held_out(records)]
+    _, first, numbers = np.unique(records["key"], return_index=True, return_inverse=True)
+    steps = records["step"]
+    low, high = steps[first], steps[first]  # copies
+    np.minimum.at(low, numbers, steps)
+    np.maximum.at(high, numbers, steps)
+
+    def share_correct(step: Any) -> Any:
+        is_there = steps == step[numbers]
+        correct = np.bincount(numbers, is_there & (records["correct"] == 1))
+        return correct / np.bincount(numbers, is_there)
+
+    before, after = share_correct(low), share_correct(high)
+    order = [place for place in np.argsort(first, kind="stable") if high[place] > low[place]]
+    rows = [(place, index.row(records[first[place]])) for place in order[:MAX_PROBLEMS]]
+    return [
+        {"key": row["key"], "question": row["question"],
+         "before": float(before[place]), "after": float(after[place])}
+        for place, row in rows
+    ]  # fmt: skip
 
 
-def load_problem(
-    index: RolloutIndex, frames: Sequence[Frame], cache: FrameCache, key: str
-) -> list[Row]:
+def load_problem(index: RolloutIndex, log: RolloutLog, key: str) -> list[Row]:
     """Every held-out rollout of one problem, in full, by step."""
     records = index.records
-    mask = select(index, RolloutQuery(key=key), records)
-    mask &= (records["kind"] == 1) | (records["kind"] == 3)
-    rollouts = []
-    for number in np.flatnonzero(mask)[:MAX_PROBLEM_ROLLOUTS]:
-        record = describe_record(index, int(number))
-        row = load_rollout(frames, cache, record["ref"])
-        if str(row["key"]) == key:
-            rollouts.append(describe_rollout(index.monitors, row))
+    found = records[select(index, RolloutQuery(key=key), records) & is_held_out(records)]
+    rows = [log.row(ref_of(index, record)) for record in found[:MAX_PROBLEM_ROLLOUTS]]
+    rollouts = [
+        describe_rollout(index.monitors, row)
+        for row in rows
+        if str(row["key"])[:PREVIEW_CHARACTERS] == key[:PREVIEW_CHARACTERS]
+    ]
     return sorted(rollouts, key=lambda row: (row["step"], str(row["split"]), row["sample"]))
+
+
+# --- worth reading ---------------------------------------------------------------------------
+
+
+def select_highlights(monitors: Sequence[Monitor], log: RolloutLog) -> list[Row]:
+    """Three rollouts, each with the reason why it is shown: what the base model wrote to a typical
+    problem, what the trained model writes to it, and one that deserves a closer look. They are of the
+    last evaluation, or of the last training step if there is none."""
+    for kind in ("validation", "train"):
+        steps = sorted({frame.step for frame in log.frames if frame.kind == kind}, reverse=True)
+        last = next(filter(None, (_readable_rows(log, kind, step) for step in steps)), None)
+        if last:
+            base = _readable_rows(log, kind, 0) if steps[0] else []
+            return [
+                {"reason": reason, "rollout": describe_rollout(monitors, row)}
+                for reason, row in _choose(last, base, monitors)
+            ]
+    return []
+
+
+def _readable_rows(log: RolloutLog, kind: str, step: int) -> list[Row]:
+    try:
+        return log.rows(kind, step)
+    except RunDataError:
+        return []
+
+
+def _choose(last: list[Row], base: list[Row], monitors: Sequence[Monitor]) -> list[tuple[str, Row]]:
+    median = statistics.median(_length(row) for row in last)
+    most_are_correct = statistics.mode(bool(row["correct"]) for row in last)
+    typical = min(
+        (row for row in last if bool(row["correct"]) is most_are_correct),
+        key=lambda row: (abs(_length(row) - median), str(row["key"]), row["sample"]),
+    )
+    same = [row for row in base if (row["key"], row["split"]) == (typical["key"], typical["split"])]
+    same.sort(key=lambda row: row["sample"] != typical["sample"])
+    outcome = "correct" if most_are_correct else "wrong"
+    chosen = [("Before training: the base model on the same problem", row) for row in same[:1]]
+    chosen.append(
+        (f"After training: of median length ({median:g} tokens), {outcome} like most", typical)
+    )
+    others = [row for row in last if row is not typical]
+    for row, scores in zip(others, score_rows(monitors, others), strict=True):
+        if reasons := find_suspicions(row, scores):
+            return [*chosen, (f"Worth a closer look: {SUSPICIONS[next(iter(reasons))]}", row)]
+    if others:
+        worst = min(others, key=lambda row: (row["reward"] or 0, -_length(row), str(row["key"])))
+        chosen.append(("After training: the lowest reward, the longest of those", worst))
+    if len(chosen) < 3 and len(others) > 1:
+        best = max(others, key=lambda row: (row["reward"] or 0, _length(row), str(row["key"])))
+        chosen.append(("After training: the highest reward, the longest of those", best))
+    return chosen
+
+
+def _length(row: Row) -> int:
+    return int(row["length"] or 0)
 
 
 # --- tokens ----------------------------------------------------------------------------------
@@ -193,24 +202,13 @@ def load_tokens(run: Path, row: Mapping[str, Any]) -> Row:
             "glasshouse monitor)."
         )
     tokenizer = _load_tokenizer(run)
-    tokens, logprobs = list(row["tokens"]), list(row["logprobs"])
-    pieces, previous = [], ""
-    for count in range(1, len(tokens) + 1):
-        start = max(0, count - 64)  # a window: decoding is local
-        if start:
-            before = tokenizer.decode(tokens[start : count - 1], skip_special_tokens=False)
-            text = tokenizer.decode(tokens[start:count], skip_special_tokens=False)
-            pieces.append(text[len(before) :])
-        else:
-            text = tokenizer.decode(tokens[:count], skip_special_tokens=False)
-            pieces.append(text[len(previous) :])
-            previous = text
-    return {
-        "pieces": pieces,
-        "tokens": tokens,
-        "logprobs": logprobs,
-        "advantage": row["advantage"],
-    }
+    tokens, pieces = list(row["tokens"]), []
+    for end in range(1, len(tokens) + 1):
+        start = max(0, end - 64)  # a window: decoding is local
+        before = tokenizer.decode(tokens[start : end - 1], skip_special_tokens=False)
+        text = tokenizer.decode(tokens[start:end], skip_special_tokens=False)
+        pieces.append(text[len(before) :])
+    return {"pieces": pieces, "logprobs": list(row["logprobs"]), "advantage": row["advantage"]}
 
 
 def _load_tokenizer(run: Path) -> Any:

@@ -51,22 +51,13 @@ UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
 
 
-@dataclass(slots=True)
-class StampedFile:
-    """A small file that is read again when it changes."""
-
-    path: Path
-    stamp: tuple[int, int, int] | None = None
-
-    def has_changed(self) -> bool:
-        try:
-            status = self.path.stat()
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-        except OSError:
-            stamp = (0, 0, 0)
-        changed = stamp != self.stamp
-        self.stamp = stamp
-        return changed
+def stamp_file(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file changes; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
@@ -101,7 +92,7 @@ class RunReader:
     """Software and starting weights, of the newest checkpoint."""
     metrics: GrowingFile = field(init=False)
     events: GrowingFile = field(init=False)
-    _files: dict[str, StampedFile] = field(init=False)
+    _stamps: dict[str, Any] = field(default_factory=dict)
     _verify_after: float | None = 0.0
     """When to verify the files again; None: once they have changed."""
 
@@ -109,13 +100,6 @@ class RunReader:
         results = self.path / "results"
         self.metrics = GrowingFile(results / "metrics.jsonl", "step")
         self.events = GrowingFile(results / "events.jsonl", "event")
-        self._files = {
-            "config": StampedFile(self.path / "config.yaml"),
-            "summary": StampedFile(results / "summary.json"),
-            "monitor": StampedFile(results / RESULTS_FILE),
-            "checkpoints": StampedFile(self.path / "checkpoints"),
-            "manifest": StampedFile(results / "rollouts" / MANIFEST),
-        }
 
     @property
     def path(self) -> Path:
@@ -124,9 +108,18 @@ class RunReader:
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything did."""
         changed = self.metrics.refresh() | self.events.refresh()
-        for name, file in self._files.items():
-            if file.has_changed():
-                getattr(self, f"_load_{name}")()
+        results = self.path / "results"
+        for file, load in (
+            (self.path / "config.yaml", self._load_config),
+            (results / "summary.json", self._load_summary),
+            (results / RESULTS_FILE, self._load_monitor),
+            (self.path / "checkpoints", self._load_checkpoints),
+            (results / "rollouts" / MANIFEST, lambda: None),  # is only verified here
+        ):
+            stamp = stamp_file(file)
+            if file.name not in self._stamps or stamp != self._stamps[file.name]:
+                self._stamps[file.name] = stamp
+                load()
                 changed = True
         is_active = is_being_written(self.path)
         changed |= is_active != self.is_active
@@ -156,9 +149,6 @@ class RunReader:
     def _load_config(self) -> None:
         self.config, self.config_text, self.config_problem = read_run_config(self.path)
         self.monitors, self.notes = make_text_monitors(self.config)
-
-    def _load_manifest(self) -> None:
-        """Its content is read by the index; here it is only verified."""
 
     def _load_summary(self) -> None:
         self.summary, self.summary_problem = None, ""

@@ -7,9 +7,7 @@ page says. Budgets are shared by all runs of a report.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,9 +16,15 @@ from glasshouse import __version__
 from glasshouse.errors import RunDataError
 from glasshouse.view import rollout_details
 from glasshouse.view.compare import compare_runs
-from glasshouse.view.highlights import select_highlights
-from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex, list_frames
-from glasshouse.view.rollout_query import describe_record
+from glasshouse.view.rollout_index import (
+    KINDS,
+    Frame,
+    RolloutIndex,
+    RolloutLog,
+    hash_key,
+    list_frames,
+    parse_ref,
+)
 from glasshouse.view.run_reader import RunReader, read_overview, to_json
 from glasshouse.view.run_status import find_status
 from glasshouse.view.suspicion import SUSPICIONS
@@ -134,33 +138,28 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
         frames = list_frames(reader.path, reader.monitor)
     except RunDataError:
         frames = []  # the manifest is damaged: the damage of the run says so
-    cache = rollout_details.FrameCache(CACHED_FRAMES)
-    with tempfile.TemporaryDirectory(prefix="glasshouse-report-") as folder:
-        index = RolloutIndex(Path(folder), reader.monitors)
-        for _ in index.update(choose_frames(frames, limit)):
-            pass
-        highlights = select_highlights(reader.monitors, frames, cache)
-        suspicious = rollout_details.list_suspicious(index, frames, cache)
-        problems = rollout_details.list_problems(index)[:PROBLEMS]
-        chosen = dict.fromkeys(entry["rollout"]["ref"] for entry in highlights)
-        chosen |= dict.fromkeys(row["ref"] for group in suspicious for row in group["examples"])
-        chosen |= dict.fromkeys(rollout_order(index, {p["key"] for p in problems}))
-        rows: dict[str, Any] = {}
-        used = 0
-        for ref in chosen:
-            row = shorten_rollout(
-                rollout_details.describe_rollout(
-                    reader.monitors, rollout_details.load_rollout(frames, cache, ref)
-                )
-            )
-            used += len(to_inline_json(row).encode())
-            if used > size:
-                break
-            rows[ref] = row
-        checked, damage = len(index.records), index.damage
-        monitored = np.count_nonzero(index.records["kind"] == KINDS.index("monitored"))
-        total = sum(frame.expected_rows for frame in frames) + int(monitored)
-        index.close()
+    log = RolloutLog(frames, CACHED_FRAMES)
+    index = RolloutIndex(None, reader.monitors)
+    index.set_frames(choose_frames(frames, limit))
+    for frame in index.missing():
+        index.add(frame)
+    highlights = rollout_details.select_highlights(reader.monitors, log)
+    suspicious = rollout_details.list_suspicious(index, log)
+    problems = rollout_details.list_problems(index)[:PROBLEMS]
+    chosen = dict.fromkeys(entry["rollout"]["ref"] for entry in highlights)
+    chosen |= dict.fromkeys(row["ref"] for group in suspicious for row in group["examples"])
+    chosen |= dict.fromkeys(rollout_order(index, [p["key"] for p in problems]))
+    rows: dict[str, Any] = {}
+    used = 0
+    for ref in chosen:
+        row = shorten_rollout(rollout_details.describe_rollout(reader.monitors, log.row(ref)))
+        used += len(to_inline_json(row).encode())
+        if used > size:
+            break
+        rows[ref] = row
+    index.close()
+    records = index.records
+    monitored = np.count_nonzero(records["kind"] == KINDS.index("monitored"))
     return {
         "rows": sorted(rows.values(), key=_log_order),
         "highlights": [
@@ -174,9 +173,9 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
         ],
         "problems": [p for p in problems if any(row["key"] == p["key"] for row in rows.values())],
         "monitors": index.monitor_names,
-        "checked": checked,
-        "total": total,
-        "damage": damage,
+        "checked": len(records),
+        "total": sum(frame.expected_rows for frame in frames) + int(monitored),
+        "damage": index.damage,
     }
 
 
@@ -194,18 +193,15 @@ def choose_frames(frames: Sequence[Frame], limit: int) -> list[Frame]:
     return chosen
 
 
-def rollout_order(index: RolloutIndex, keys: set[str]) -> Iterator[str]:
+def rollout_order(index: RolloutIndex, keys: Sequence[str]) -> Iterator[str]:
     """References in the order in which they are included: held-out problems of `keys` first, then
     groups of every step in turn, so that a cut leaves whole groups and no step out."""
     records = index.records
-    held_out = np.isin(records["kind"], (KINDS.index("validation"), KINDS.index("monitored")))
-    for number in np.flatnonzero(held_out):
-        row = describe_record(index, int(number))
-        if row["key"] in keys:
-            yield row["ref"]
+    hashes = np.array([hash_key(key) for key in keys], np.uint64)
+    chosen = rollout_details.is_held_out(records) & np.isin(records["key"], hashes)
     order = np.lexsort((records["row"], records["step"], records["kind"], records["group"]))
-    for number in order:
-        yield describe_record(index, int(number))["ref"]
+    for record in (*records[chosen], *records[order]):
+        yield rollout_details.ref_of(index, record)
 
 
 def shorten_rollout(row: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +237,7 @@ def thin(items: Sequence[Item], limit: int) -> list[Item]:
 
 
 def _log_order(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    kind, step, number = rollout_details.parse_ref(row["ref"])
+    kind, step, number = parse_ref(row["ref"])
     return step, KINDS.index(kind), number
 
 
