@@ -1,6 +1,7 @@
 """The config: layers, overrides, and error messages that name the key."""
 
 import re
+import time
 
 import pytest
 
@@ -158,6 +159,16 @@ def test_invalid_override_names_the_command_line(write_config):
 def test_all_errors_are_reported_at_once(write_config):
     message = error_message(write_config("steps: x\nlearn: {lrr: 1}"), ["seed=-3"])
     assert len(message.split("\n")) == 3
+
+
+@pytest.mark.parametrize("section", ["", "learn:\n"])
+def test_thousands_of_unknown_keys_are_refused_in_a_second(write_config, section):
+    file = write_config(section + "".join(f" lerning_{i}: 1\n" for i in range(5000)))
+    start = time.process_time()
+    lines = error_message(file).split("\n")
+    assert time.process_time() - start < 10
+    assert len(lines) == 21
+    assert "4,980" in lines[-1]
 
 
 @pytest.mark.parametrize(("text", "line"), [("steps: 3\nlearn: [\n", 3), ("a: b: c\n", 1)])

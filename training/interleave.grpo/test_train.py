@@ -11,7 +11,7 @@ EXPERIMENT = Path(__file__).parent
 def test_the_configuration_is_the_positive_controls_except_for_the_task() -> None:
     """So what was validated there is what runs here."""
     control = load_config([EXPERIMENT.parent / "positive_control.grpo" / "config.yaml"])
-    assert diff_configs(control, load_config([EXPERIMENT / "config.yaml"])) == ["task.name"]
+    assert list(diff_configs(control, load_config([EXPERIMENT / "config.yaml"]))) == ["task.name"]
 
 
 def test_one_step_asks_for_interleaved_lists(tmp_path: Path) -> None:

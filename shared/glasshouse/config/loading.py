@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from glasshouse.config.rendering import describe_keys
 from glasshouse.config.schema import FREE_FORM_SECTIONS, Config
@@ -19,20 +20,20 @@ from glasshouse.config.yaml_files import (
     MAX_DEPTH,
     SURROGATE,
     RefusedYAML,
+    flatten_keys,
     parse_yaml,
     read_yaml_file,
 )
 from glasshouse.errors import ConfigError, plain_reason
 
-Layer = tuple[str, Mapping[str, Any] | Sequence[str]]
-"""The source for error messages, and either a nested mapping (a file) or overrides (`key=value`)."""
-
+MAX_SHOWN_ERRORS = 20
 MAX_SHOWN_VALUE = 200
 """Characters of an invalid value that an error message shows."""
 
-
 Overrides = Mapping[str, Any] | Sequence[str]
 """Values by dotted key, as in `{"learn.learning_rate": 1e-4}`, or texts as on the command line."""
+Layer = tuple[str, Overrides]
+"""The source for error messages, and its values; those of a file are a nested mapping."""
 
 
 def load_config(files: str | Path | Sequence[str | Path] = (), overrides: Overrides = ()) -> Config:
@@ -44,9 +45,7 @@ def load_config(files: str | Path | Sequence[str | Path] = (), overrides: Overri
         raise ConfigError("load_config takes files first: write load_config(overrides={…}).")
     named = [files] if isinstance(files, str | Path) else files
     layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in named]
-    return resolve_layers(
-        [*layers, (_name_overrides(overrides), overrides)] if overrides else layers
-    )
+    return resolve_layers([*layers, _name_overrides(overrides)] if overrides else layers)
 
 
 def override_config(config: Config, overrides: Overrides) -> Config:
@@ -54,12 +53,13 @@ def override_config(config: Config, overrides: Overrides) -> Config:
 
     Example: `override_config(config, {"seed": 1, "out": "runs/seed-1"})`
     """
-    layers: list[Layer] = [("the config", config.model_dump(mode="json"))]
-    return resolve_layers([*layers, (_name_overrides(overrides), overrides)])
+    return resolve_layers(
+        [("the config", config.model_dump(mode="json")), _name_overrides(overrides)]
+    )
 
 
-def _name_overrides(overrides: Overrides) -> str:
-    return "the overrides" if isinstance(overrides, Mapping) else "the command line"
+def _name_overrides(overrides: Overrides) -> Layer:
+    return "the overrides" if isinstance(overrides, Mapping) else "the command line", overrides
 
 
 def resolve_layers(layers: Sequence[Layer]) -> Config:
@@ -67,21 +67,13 @@ def resolve_layers(layers: Sequence[Layer]) -> Config:
 
     Example: `resolve_layers([("a study", {"steps": 40}), ("the arm kl", {"learn.kl_coef": 0.3})])`
     """
-    origins: dict[str, str] = {}
-    for name, layer in layers:
-        pairs = (
-            _flatten_mapping(layer) if isinstance(layer, Mapping) else map(_parse_override, layer)
-        )
-        origins |= {key: name for key, _ in pairs}
     try:
         return Config.model_validate(merge_layers([layer for _, layer in layers]))
     except ValidationError as error:
-        fallback = layers[-1][0] if layers else "the command line"
-        messages = [_format_error(dict(e), origins, fallback) for e in error.errors()]
-        raise ConfigError("\n".join(messages)) from None
+        raise ConfigError(_format_errors(error.errors(), layers)) from None
 
 
-def merge_layers(layers: Sequence[Mapping[str, Any] | Sequence[str]]) -> dict[str, Any]:
+def merge_layers(layers: Sequence[Overrides]) -> dict[str, Any]:
     """Merges the layers into one nested mapping, without validation."""
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -109,7 +101,7 @@ def _parse_override(override: str) -> tuple[str, Any]:
         return key.strip(), parse_yaml(text) if text else ""
     except RefusedYAML as error:
         raise ConfigError(f'the command line: "{key.strip()}": {error.problem}.') from None
-    except yaml.YAMLError:
+    except YAMLError:
         return key.strip(), text
 
 
@@ -149,46 +141,48 @@ def _merge_into(mapping: dict[str, Any], layer: Mapping[str, Any]) -> None:
             mapping[name] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _flatten_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All (dotted key, value) pairs, including those of sections."""
-    for name, value in mapping.items():
-        yield f"{prefix}{name}", value
-        if isinstance(value, Mapping):
-            yield from _flatten_mapping(value, f"{prefix}{name}.")
+def _format_errors(errors: Sequence[Any], layers: Sequence[Layer]) -> str:
+    """One line per error of pydantic: which layer, which key, what is wrong, what to do."""
+    origins: dict[str, str] = {}
+    for name, layer in layers:
+        pairs = flatten_keys(layer) if isinstance(layer, Mapping) else map(_parse_override, layer)
+        origins |= {path: name for key, _ in pairs for path in _paths_to(key)}
+    lines = []
+    for error in errors[:MAX_SHOWN_ERRORS]:
+        key = ".".join(map(str, error["loc"]))
+        origin = [origins[path] for path in _paths_to(key) if path in origins] or [layers[-1][0]]
+        lines.append(f"{origin[-1]}: {_explain(error, key)}")
+    if len(errors) > MAX_SHOWN_ERRORS:
+        lines.append(f"… and {len(errors) - MAX_SHOWN_ERRORS:,} more errors.")
+    return "\n".join(lines)
 
 
-def _format_error(error: dict[str, Any], origins: Mapping[str, str], fallback: str) -> str:
-    """Formats a pydantic error as: where, what is wrong, what to do."""
-    key = ".".join(str(part) for part in error["loc"])
-    parents = [k for k in origins if key == k or key.startswith(k + ".")]
-    origin = origins[max(parents, key=len)] if parents else fallback
+def _explain(error: Mapping[str, Any], key: str) -> str:
     if error["type"] == "extra_forbidden":
-        all_keys = [k for k, *_ in describe_keys()]
-        sections = sorted({k.rpartition(".")[0] for k in all_keys} - {""})
-        parent = key.rpartition(".")[0]
-        siblings = [k for k in all_keys + sections if k.rpartition(".")[0] == parent]
-        return f'{origin}: there is no key "{key}".{_suggest_key(key, siblings, all_keys)}'
-    value = repr(error["input"])
-    value = value if len(value) <= MAX_SHOWN_VALUE else f"{value[:MAX_SHOWN_VALUE]}…"
-    return f'{origin}: "{key}" is {value}: {_explain_invalid(error, key)}.'
-
-
-def _explain_invalid(error: dict[str, Any], key: str) -> str:
-    """Says what a value must be, in the words of YAML instead of pydantic's."""
+        return f'there is no key "{key}".{_suggest_key(key)}'
+    reason = plain_reason(str(error["msg"]))
     if error["type"] in ("model_type", "dict_type"):
         example = next((k for k, *_ in describe_keys() if k.startswith(f"{key}.")), f"{key}.name")
-        return f"this is a section; set its keys, as in {example}=…, or write a mapping"
-    return plain_reason(str(error["msg"]))
+        reason = f"this is a section; set its keys, as in {example}=…, or write a mapping"
+    value = repr(error["input"])
+    value = value if len(value) <= MAX_SHOWN_VALUE else f"{value[:MAX_SHOWN_VALUE]}…"
+    return f'"{key}" is {value}: {reason}.'
 
 
-def _suggest_key(key: str, siblings: list[str], all_keys: list[str]) -> str:
+def _suggest_key(key: str) -> str:
     """Suggests a key of the same name in another section, or the nearest key of the same section."""
-    name = key.rpartition(".")[2]
-    same_name = [k for k in all_keys if k.rpartition(".")[2] == name]
-    if same_name:
-        return f' Did you mean "{same_name[0]}"?'
-    by_name = {k.rpartition(".")[2]: k for k in siblings}
-    close = difflib.get_close_matches(name, sorted(by_name), n=1)
+    section, _, name = key.rpartition(".")
+    keys = [k for k, *_ in describe_keys()]
+    for known in keys:
+        if known.rpartition(".")[2] == name:
+            return f' Did you mean "{known}"?'
+    siblings = {path for k in keys for path in _paths_to(k) if path.rpartition(".")[0] == section}
+    close = difflib.get_close_matches(name, sorted(k.rpartition(".")[2] for k in siblings), n=1)
     if close:
-        return f' Did you mean "{by_name[close[0]]}"?'
+        return f' Did you mean "{key[: -len(name)]}{close[0]}"?'
     return f" Known: {', '.join(sorted(siblings))}."
+
+
+def _paths_to(key: str) -> Iterator[str]:
+    """Example: "hosts.slurm.gpus" gives "hosts", "hosts.slurm" and "hosts.slurm.gpus"."""
+    return itertools.accumulate(key.split("."), "{}.{}".format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -13,10 +14,11 @@ from glasshouse.config.schema import Config, Section
 from glasshouse.config.yaml_files import dump_yaml, flatten_keys
 
 
-def diff_configs(before: Config, after: Config) -> list[str]:
-    """The dotted keys whose values differ."""
+def diff_configs(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """The old and the new value of each dotted key in which two configs differ."""
     old, new = dict(flatten(before)), dict(flatten(after))
-    return [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    pairs = {key: (old.get(key), new.get(key)) for key in old | new}
+    return {key: (value, other) for key, (value, other) in pairs.items() if value != other}
 
 
 def flatten(config: Config) -> Iterator[tuple[str, Any]]:
@@ -30,25 +32,23 @@ def to_yaml(config: Config) -> str:
     return dump_yaml(config.model_dump(mode="json"))
 
 
-def describe_keys() -> list[tuple[str, str, str, str]]:
+@cache
+def describe_keys() -> tuple[tuple[str, str, str, str], ...]:
     """(key, type, default, description) of every key, for help texts."""
-    return list(_describe_section(Config, ""))
+    return tuple(_describe_section(Config, Config().model_dump(mode="json"), ""))
 
 
-def _describe_section(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+def _describe_section(
+    section: type[BaseModel], defaults: dict[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str, str]]:
     for name, field in section.model_fields.items():
-        kind = field.annotation
+        kind, default = field.annotation, defaults[name]
         if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _describe_section(kind, f"{prefix}{name}.")
-            continue
-        default = dump_yaml(_to_plain(field.get_default()), flow=True)
-        default = default.removesuffix("...\n").strip()
-        yield (
-            f"{prefix}{name}",
-            _format_type(kind),
-            default,
-            " ".join((field.description or "").split()),
-        )
+            yield from _describe_section(kind, default, f"{prefix}{name}.")
+        else:
+            text = dump_yaml(default, flow=True).removesuffix("...\n").strip()
+            about = " ".join((field.description or "").split())
+            yield f"{prefix}{name}", _format_type(kind), text, about
 
 
 def _format_type(kind: Any) -> str:
@@ -61,10 +61,3 @@ def _format_type(kind: Any) -> str:
         options = [_format_type(k) for k in get_args(kind) if k is not NoneType]
         return " | ".join(options) + (" or empty" if NoneType in get_args(kind) else "")
     return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")
-
-
-def _to_plain(value: Any) -> Any:
-    """Converts a default to plain YAML types."""
-    if isinstance(value, Enum):
-        return value.value
-    return list(value) if isinstance(value, tuple) else value

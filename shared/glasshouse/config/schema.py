@@ -5,8 +5,6 @@ The field docstrings are the reference text of `glasshouse config`.
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -22,7 +20,6 @@ MAX_PROCESSES = 1024
 
 
 DEVICE = r"auto|[a-z]+(:[0-9]{1,3})?"
-SCIENTIFIC = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}")
 
 
 class Section(BaseModel):
@@ -33,16 +30,12 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_scalar(cls, value: Any, info: ValidationInfo) -> Any:
-        """Rejects `steps: yes`, which pydantic would read as 1, and NUL, which no path can contain;
-        reads `steps: 1e3`, which YAML takes for a text, as 1000."""
+        """Rejects `steps: true`, which pydantic would read as 1, and NUL, which no path can contain."""
         expected = cls.model_fields[info.field_name].annotation if info.field_name else None
         if isinstance(value, bool) and expected is not bool:
             raise ValueError("true and false are not valid here")
         if isinstance(value, str) and "\0" in value:
             raise ValueError("it contains a NUL character")
-        if isinstance(value, str) and expected is int and SCIENTIFIC.fullmatch(value):
-            number = Decimal(value)
-            return int(number) if number == int(number) else value
         return value
 
 

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from glasshouse.checksums import find_seen_problem_damage, read_regular_file, remove_check
 from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import diff_configs, flatten
+from glasshouse.config.rendering import diff_configs
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunDataError, RunError
 from glasshouse.runs import checkpoints, monitor_results
@@ -148,11 +148,14 @@ def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
         return config, [RunDamage(CONFIG, reason, remedy)]
     state_file = f"checkpoints/step-{step:06d}/{checkpoints.STATE}"
     if config is not None:
-        changed = [key for key in diff_configs(copy, config) if key != "out"]
+        changed = [
+            f"{key} ({old!r} → {new!r})"
+            for key, (old, new) in diff_configs(copy, config).items()
+            if key != "out"
+        ]
         if not changed:
             return config, []
-        old, new = dict(flatten(copy)), dict(flatten(config))
-        listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed[:5])
+        listed = ", ".join(changed[:5])
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
         reason = f"differs from the configuration of the run, kept in {state_file}: {listed}{more}"
     remedy = (

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from glasshouse.config.loading import load_config, merge_layers, resolve_layers
-from glasshouse.config.rendering import diff_configs, flatten
+from glasshouse.config.rendering import diff_configs
 from glasshouse.config.schema import Config, Section
 from glasshouse.config.yaml_files import dump_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
@@ -242,11 +242,10 @@ class Study(Section):
             differences.append(f"bases ({', '.join(self.bases)} → {', '.join(other.bases)})")
         for arm in self.arms:
             if arm in other.arms:
-                before, after = self.run_config(arm, 0), other.run_config(arm, 0)
-                old, new = dict(flatten(before)), dict(flatten(after))
+                changed = diff_configs(self.run_config(arm, 0), other.run_config(arm, 0))
                 differences += [
-                    f"{key} in the arm {arm} ({old.get(key)!r} → {new.get(key)!r})"
-                    for key in diff_configs(before, after)
+                    f"{key} in the arm {arm} ({old!r} → {new!r})"
+                    for key, (old, new) in changed.items()
                     if key != "model"
                 ]
         return differences

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config.rendering import diff_configs, flatten
+from glasshouse.config.rendering import diff_configs
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.files import write_text
@@ -77,10 +77,10 @@ def check_same_config(path: Path, config: Config) -> None:
     # a schedule is stretched over all steps, and nothing is generated ahead of the last one
     if config.learn.lr_schedule != "constant" or config.max_offpolicy_steps:
         free -= {"steps"}
-    changed = [key for key in diff_configs(previous, config) if key.split(".")[0] not in free]
+    differences = diff_configs(previous, config)
+    changed = {key: pair for key, pair in differences.items() if key.split(".")[0] not in free}
     if changed:
-        old, new = dict(flatten(previous)), dict(flatten(config))
-        listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed)
+        listed = ", ".join(f"{key} ({old!r} → {new!r})" for key, (old, new) in changed.items())
         raise RunError(
             f"{path} holds a run with another configuration: {listed}. Choose another directory with "
             f"out=…, or branch off with: {shell_command(['glasshouse', 'resume', path, '--fork', 'NEW'])} "
