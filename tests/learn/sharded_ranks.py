@@ -15,7 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
@@ -32,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
             "kl_coef": 0.1, "entropy_coef": 0.05, "max_grad_norm": 0.0, "activation_checkpointing": True,
         },
     },
+    "gpt2": {"learn": {"kl_coef": 0.1, "activation_checkpointing": True}},
     "lora": {"lora_rank": 4, "learn": {"kl_coef": 0.1}},
 }  # fmt: skip
 DEVICE = torch.device("cpu")
@@ -41,13 +49,16 @@ STEPS = 2
 def make_policy(case: str) -> Policy:
     """A model whose dimensions two and three ranks cannot divide equally."""
     options = CASES[case]
+    torch.manual_seed(0)
+    if case == "gpt2":
+        other = GPT2Config(n_embd=36, n_layer=2, n_head=6, vocab_size=67, n_positions=64)
+        return Policy(case, GPT2LMHeadModel(other).eval(), None, {})
     config_class = Qwen3Config if case == "qwen3" else LlamaConfig
     config = config_class(
         hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=6,
         num_key_value_heads=2, head_dim=6, vocab_size=67, max_position_embeddings=64,
         tie_word_embeddings=options.get("tied", False), pad_token_id=0,
     )  # fmt: skip
-    torch.manual_seed(0)
     model = (Qwen3ForCausalLM if case == "qwen3" else LlamaForCausalLM)(config)
     policy = Policy(case, model.eval(), None, {})
     if rank := options.get("lora_rank"):

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
 from tests.learn import sharded_ranks
 from tests.learn.sharded_ranks import CASES, make_samples
@@ -21,9 +20,6 @@ from tests.learn.sharded_ranks import CASES, make_samples
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.learn.sharded import choose_process_group, plan_rounds
-from glasshouse.models import chunked_head
-from glasshouse.models.policy import Policy
-from glasshouse.models.sharded import check_shardable
 from glasshouse.runs import checkpoints
 from glasshouse.runs.checkpoints import Snapshot
 from glasshouse.runs.tensor_shards import list_shards, read_shards
@@ -89,41 +85,13 @@ def test_few_prompts_no_samples_and_errors_leave_no_rank_waiting(folder: Path) -
         assert "loss is nan" in report["not a number"]
 
 
-def test_ranks_have_equally_many_microbatches_and_every_sample_once() -> None:
+def test_ranks_have_equally_many_rounds_and_every_sample_once() -> None:
     samples = make_samples(7)
     for world_size in (1, 2, 3):
         ranks = [list(plan_rounds(samples, 16, world_size, rank)) for rank in range(world_size)]
-        lengths = {tuple(len(work.microbatches) for work in works) for works in ranks}
-        assert len(lengths) == 1
-        counted = [
-            sample
-            for works in ranks
-            for work in works
-            for part in work.microbatches[: len(work.microbatches) - work.padding]
-            for sample in part
-        ]
+        assert len({len(works) for works in ranks}) == 1
+        counted = [s for works in ranks for work in works if work.counts for s in work.microbatch]
         assert sorted(map(id, counted)) == sorted(map(id, samples))
-
-
-def test_chunked_logprobs_equal_those_of_whole_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_head, "CHUNK_LOGITS", 3 * 11)
-    generator = torch.Generator().manual_seed(0)
-    hidden, head = (
-        torch.randn(n, 5, generator=generator, dtype=torch.float64).requires_grad_()
-        for n in (10, 11)
-    )
-    targets = torch.arange(10)
-
-    def whole(hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        log_p = F.log_softmax(F.linear(hidden, head) / 0.7, dim=-1)
-        return log_p[targets, targets], -(log_p.exp() * log_p).sum(-1)
-
-    def chunked(hidden: torch.Tensor, head: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return chunked_head.chunked_logprobs(hidden, head, targets, 0.7)
-
-    for new, old in zip(chunked(hidden, head), whole(hidden, head), strict=True):
-        torch.testing.assert_close(new, old)
-    assert torch.autograd.gradcheck(chunked, (hidden, head))
 
 
 def test_a_checkpoint_with_shards_is_verified_and_damage_is_found(
@@ -171,8 +139,3 @@ def test_keys_that_do_not_fit_together_are_refused(overrides: list[str], words: 
 def test_what_needs_a_gpu_is_refused_without_one(name: str, cpu_offload: bool, key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         choose_process_group(name, torch.device("cpu"), cpu_offload=cpu_offload)
-
-
-def test_other_architectures_are_refused(tiny: Callable[..., Policy]) -> None:
-    with pytest.raises(ConfigError, match="gpt2"):
-        check_shardable(tiny("gpt2").model.config)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, Qwen3Config
+from transformers import Qwen3Config
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
@@ -88,7 +88,7 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         device = replace(parse_accelerator(f"{gpus}xA100"), memory=round(memory))
         return suggest_layout(model, config, device, prompts)
 
-    one, two, all_but_one = suggest(8, 3.0), suggest(8, 1.2), suggest(4, 0.9)
+    one, two, all_but_one = suggest(8, 3.0), suggest(8, 1.2), suggest(4, 0.7)
     assert one.changes["monarch.learners"] == 1
     assert "learn.sharding" not in one.changes
     for layout, learners, generators in ((two, 2, 6), (all_but_one, 3, 1)):
@@ -98,11 +98,6 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         monarch = layout.config.monarch
         assert (monarch.learners, monarch.generators) == (learners, generators)
         assert Config.model_validate(parse_yaml(layout.lines()))
-    other = TracedModel.of(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=400))
-    assert suggest(8, 1.2, other).config.learn.sharding == "none"  # cannot be sharded
-    config = load_config([], [*SMALL, "backend=monarch", "learn.sharding=fsdp"])
-    with pytest.raises(ConfigError, match=r"learn\.sharding=fsdp.*gpt2"):
-        suggest(8, 1.2, other)
 
 
 @pytest.mark.parametrize(

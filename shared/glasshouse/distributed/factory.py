@@ -16,7 +16,7 @@ def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
     if config.learn.sharding == "fsdp":
         from glasshouse.learn.sharded import check_sharded_learner  # imports FSDP
 
-        check_sharded_learner(policy, config)
+        check_sharded_learner(config)
     if config.hosts.kind == "local":
         from glasshouse.distributed.monarch.backend import MonarchBackend
 

@@ -1,44 +1,47 @@
 """The learner of `learn.sharding: fsdp`: weights, gradients and optimizer state are divided among ranks.
 
-    samples ──► drop rows of zero advantage ──► blocks of prompts, one per rank and round ──► each rank: prompts once,
-    microbatches of completions, backward; FSDP adds up the gradients ──► clip by the norm of all ranks ──► AdamW on the
-    rank's parts
+    samples ──► drop rows of zero advantage ──► microbatches, one per rank and round ──► each rank: transformers'
+    forward, loss, backward; FSDP adds up the gradients ──► clip by the norm of all ranks ──► AdamW on the rank's parts
 
-Every rank gets all samples and plans the same rounds. The loss is divided by the counts of the whole step, so that the
-sum of the ranks' gradients is the gradient of one process, up to rounding. A rank without work in a round computes a
-microbatch whose loss is multiplied by 0: the other ranks wait for its calls.
+FSDP gathers the tensors of one layer at a time when it is called, frees them when the call returns, and gathers them
+again in the backward pass. Every rank gets all samples and plans the same rounds. The loss is divided by the counts of
+the whole step, so that the sum of the ranks' gradients is the gradient of one process, up to rounding. A rank without
+work in a round computes a microbatch whose loss is multiplied by 0: the other ranks wait for its calls.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ConfigError
-from glasshouse.learn.learner import Learner
+from glasshouse.learn.learner import GradientBlock, Learner
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
-from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models.configured import choose_device, read_size
-from glasshouse.models.logprobs import CompletionBatch
-from glasshouse.models.policy import Policy
-from glasshouse.models.sharded import (
-    ShardedModel,
-    ShardedPrefixes,
-    check_shardable,
-    copy_frozen,
-    local_part,
-    shard_model,
-    whole_tensor,
+from glasshouse.models.logprobs import (
+    CompletionBatch,
+    compute_transformers_logprobs,
+    find_layers,
 )
+from glasshouse.models.policy import Policy
 from glasshouse.runs import tensor_shards
 
 Pairs = Sequence[tuple[tuple[int, ...], Sequence[int]]]
@@ -47,12 +50,38 @@ Pairs = Sequence[tuple[tuple[int, ...], Sequence[int]]]
 class RankWork(NamedTuple):
     """What one rank computes in a round."""
 
-    microbatches: list[list[TrainingSample]]
-    padding: int
-    """The last so many microbatches are repeated samples that do not count."""
+    microbatch: list[TrainingSample]
+    counts: bool
+    """False: a repeated sample that must not change the result."""
 
 
-class ShardedLearner(Learner):
+class TransformersLearner(Learner):
+    """A learner that computes with transformers' own forward pass, as FSDP needs; it has no other use."""
+
+    def _plan_blocks(self, samples: list[TrainingSample]) -> list[GradientBlock]:
+        parts = pack_microbatches(samples, self.config.microbatch_tokens)
+        return [GradientBlock(False, [part]) for part in parts]
+
+    def _policy_logprobs(
+        self, pairs: Pairs, batch: CompletionBatch, prefixes: None
+    ) -> tuple[Tensor, Tensor | None]:
+        return compute_transformers_logprobs(
+            self.policy.model, batch, self.temperature, entropy=self.settings.entropy_coef != 0,
+            dtype=self.policy.dtype, recompute=self.config.activation_checkpointing,
+        )  # fmt: skip
+
+    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
+        """Each row computes its prompt."""
+
+    @torch.no_grad()
+    def _reference_logprobs(self, pairs: Pairs, batch: CompletionBatch, prefixes: None) -> Tensor:
+        with without_adapters(self.reference):
+            return compute_transformers_logprobs(
+                self.reference, batch, self.temperature, dtype=self.policy.dtype
+            )[0]
+
+
+class ShardedLearner(TransformersLearner):
     """One rank of a learner. All ranks must call its methods with the same arguments.
 
     Example: `ShardedLearner(policy, config.learn, device, max_tokens=128, steps=60).update(samples)`
@@ -64,9 +93,7 @@ class ShardedLearner(Learner):
         """`policy` is whole, on the CPU and equal on all ranks; this rank computes on `device`. `options` as for
         `Learner`."""
         self.mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        self.sharded = shard_model(
-            policy.model, self.mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload
-        )
+        shard_model(policy.model, self.mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
         super().__init__(policy, config, **options)
         self.device = device
 
@@ -115,15 +142,11 @@ class ShardedLearner(Learner):
     def restore(self, state: LearnerState) -> None:
         raise NotImplementedError("A sharded learner is loaded by its ranks: `load`.")
 
-    def _copy_reference(self) -> ShardedModel:
+    def _copy_reference(self) -> Any:
         """The starting policy: a divided copy, or the model itself without its adapters."""
         if hasattr(self.policy.model, "peft_config"):
-            return self.sharded
-        return copy_frozen(self.sharded, self.mesh, self.policy.dtype)
-
-    def _reference_context(self) -> AbstractContextManager[None]:
-        is_model = self.reference is self.sharded
-        return self.sharded.without_adapters() if is_model else nullcontext()
+            return self.policy.model
+        return copy_frozen(self.policy.model, self.mesh, self.policy.dtype)
 
     def _accumulate_gradients(
         self, samples: list[TrainingSample], rows: int, tokens: int
@@ -131,25 +154,17 @@ class ShardedLearner(Learner):
         loss, logprob_diffs, metric_sums = 0.0, list[Tensor](), dict[str, float]()
         rank, world_size = dist.get_rank(), dist.get_world_size()
         for work in plan_rounds(samples, self.config.microbatch_tokens, world_size, rank):
-            prompts = [s.prompt for microbatch in work.microbatches for s in microbatch]
-            prefixes = ShardedPrefixes(
-                self.sharded, prompts, recompute=self.config.activation_checkpointing
-            )
-            reference = self._share_reference_prompts(prompts) if self.settings.kl_coef else None
-            counted = len(work.microbatches) - work.padding
-            for number, microbatch in enumerate(work.microbatches):
-                inputs = self._build_loss_inputs(microbatch, prefixes, reference, rows, tokens)
-                part, sums = self.algorithm.loss(inputs)
-                if number >= counted:
-                    (part * 0.0).backward()
-                    continue
-                part.backward()
-                difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
-                loss += part.item()
-                logprob_diffs.append(difference[inputs.mask.bool()].cpu())
-                for name, value in sums.items():
-                    metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
-            prefixes.backward()
+            inputs = self._build_loss_inputs(work.microbatch, None, None, rows, tokens)
+            part, sums = self.algorithm.loss(inputs)
+            if not work.counts:
+                (part * 0.0).backward()
+                continue
+            part.backward()
+            difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
+            loss += part.item()
+            logprob_diffs.append(difference[inputs.mask.bool()].cpu())
+            for name, value in sums.items():
+                metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
         return self._gather_metrics(loss, logprob_diffs, metric_sums)
 
     def _gather_metrics(
@@ -178,46 +193,83 @@ class ShardedLearner(Learner):
                 gradient.mul_(limit / (norm + 1e-6))
         return norm
 
-    def _policy_logprobs(
-        self, pairs: Pairs, batch: CompletionBatch, prefixes: ShardedPrefixes
-    ) -> tuple[Tensor, Tensor | None]:
-        logprobs, entropy = prefixes.completion_logprobs(pairs, self.temperature)
-        return logprobs, entropy if self.settings.entropy_coef else None
 
-    @torch.no_grad()
-    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> ShardedPrefixes:
-        with self._reference_context():
-            return ShardedPrefixes(self.reference, prompts)
+def shard_model(
+    model: Any, mesh: DeviceMesh, *, dtype: torch.dtype, cpu_offload: bool = False
+) -> None:
+    """Divides the tensors of a model, which is equal on all ranks, among the ranks of the mesh. Matrix products are
+    computed in `dtype`; gradients are added up in float32. `cpu_offload` keeps the parts of this rank in the host's
+    memory."""
+    rounds = dtype != torch.float32
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=dtype if rounds else None, reduce_dtype=torch.float32 if rounds else None
+        ),
+        "offload_policy": CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+    }
+    for layer in find_layers(model):
+        fully_shard(layer, reshard_after_forward=True, **options)
+    fully_shard(model, reshard_after_forward=False, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # the sum over ranks, not the mean
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
 
-    @torch.no_grad()
-    def _reference_logprobs(
-        self, pairs: Pairs, batch: CompletionBatch, prefixes: ShardedPrefixes
-    ) -> Tensor:
-        with self._reference_context():
-            return prefixes.completion_logprobs(pairs, self.temperature)[0]
+
+def copy_frozen(source: Any, mesh: DeviceMesh, dtype: torch.dtype) -> Any:
+    """A sharded copy that is never trained, rounded to `dtype`. No rank ever holds a whole copy."""
+    with torch.device("meta"):
+        model = type(source)(source.config).to(dtype).eval().requires_grad_(False)
+    shard_model(model, mesh, dtype=dtype)
+    model.to_empty(device=mesh.device_type)
+    with torch.no_grad():
+        for parameter, original in zip(model.parameters(), source.parameters(), strict=True):
+            local_part(parameter).copy_(local_part(original))
+        for buffer, original in zip(model.buffers(), source.buffers(), strict=True):
+            buffer.copy_(original)
+    return model
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """Inside, LoRA adapters add nothing: the model is the one that training started from."""
+    layers = [m for m in model.modules() if hasattr(m, "lora_A")]
+    for layer in layers:
+        layer._disable_adapters = True  # peft's own method also freezes them
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_tensor(tensor: Tensor, device: torch.device) -> Tensor:
+    """A divided tensor, gathered on every rank; all ranks must call it. `device` is where ranks exchange tensors."""
+    detached: Any = tensor.detach()
+    whole: Tensor = detached.to(device).full_tensor() if isinstance(tensor, DTensor) else detached
+    return whole
 
 
 def plan_rounds(
     samples: list[TrainingSample], max_tokens: int, world_size: int, rank: int
 ) -> Iterator[RankWork]:
-    """What this rank computes, round by round. In each round all ranks have the same number of microbatches."""
-    if not samples:
-        return
-    blocks = [
-        pack_microbatches(block, max_tokens, count_prompts=False)
-        for block in split_into_blocks(samples, max_tokens, world_size)
-    ]
-    for start in range(0, len(blocks), world_size):
-        shared = blocks[start : start + world_size]
-        own = shared[rank] if rank < len(shared) else []
-        padding = max(map(len, shared)) - len(own)
-        filler = (own or shared[0])[0][:1]
-        yield RankWork([*own, *[filler] * padding], padding)
+    """What this rank computes, round by round; all ranks have the same number of rounds."""
+    microbatches = pack_microbatches(samples, max_tokens)
+    for start in range(0, len(microbatches), world_size):
+        if start + rank < len(microbatches):
+            yield RankWork(microbatches[start + rank], counts=True)
+        else:
+            yield RankWork(microbatches[start][:1], counts=False)
 
 
-def check_sharded_learner(policy: Policy, config: Config) -> None:
-    """Raises if the model or the device of a run cannot be used by a sharded learner, before anything is started."""
-    check_shardable(policy.model.config)
+def check_sharded_learner(config: Config) -> None:
+    """Raises if the device of a run cannot be used by a sharded learner, before anything is started."""
     device = choose_device(config, read_size(config.model), "learner")
     choose_process_group(config.learn.process_group, device, cpu_offload=config.learn.cpu_offload)
 

@@ -69,28 +69,48 @@ def compute_logprobs(
 
     `dtype` is what matrix products are computed in, by default that of the weights; the results are
     float32 for bfloat16. `recompute`: activation checkpointing."""
-    if llama.is_supported(model):
-        weights = llama.fuse_weights(model, dtype)
-        hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
-        predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
-        if not entropy:
-            chosen = token_logprobs(
-                predicting_hidden, weights.head, batch.targets, temperature or 1.0
-            )
-            return _scatter_to_rows(batch, chosen), None
-        logits = F.linear(predicting_hidden, weights.head)  # (N, V)
-        logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-    else:
-        with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
-            logits = _predicting_logits(model, batch).float()
+    if not llama.is_supported(model):
+        return compute_transformers_logprobs(
+            model, batch, temperature, entropy, dtype=dtype, recompute=recompute
+        )
+    weights = llama.fuse_weights(model, dtype)
+    hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
+    predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
+    if not entropy:
+        chosen = token_logprobs(predicting_hidden, weights.head, batch.targets, temperature or 1.0)
+        return scatter_to_mask(batch.mask, chosen), None
+    logits = F.linear(predicting_hidden, weights.head)  # (N, V)
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return _logprobs_of_logits(batch, logits, temperature, entropy)
+
+
+def compute_transformers_logprobs(
+    model: Any,
+    batch: CompletionBatch,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    recompute: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """As `compute_logprobs`, by transformers' own forward pass, for any architecture."""
+    with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
+        logits = _predicting_logits(model, batch).float()
+    return _logprobs_of_logits(batch, logits, temperature, entropy)
+
+
+def _logprobs_of_logits(
+    batch: CompletionBatch, logits: Tensor, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
     if temperature not in (0, 1):
         logits = logits / temperature
     normaliser = logits.logsumexp(-1)
     chosen = logits.gather(-1, batch.targets[:, None])[:, 0] - normaliser
     entropies = None
     if entropy:
-        entropies = _scatter_to_rows(batch, normaliser - (logits.softmax(-1) * logits).sum(-1))
-    return _scatter_to_rows(batch, chosen), entropies
+        terms = normaliser - (logits.softmax(-1) * logits).sum(-1)
+        entropies = scatter_to_mask(batch.mask, terms)
+    return scatter_to_mask(batch.mask, chosen), entropies
 
 
 def _predicting_logits(model: Any, batch: CompletionBatch) -> Tensor:
@@ -118,13 +138,16 @@ def autocast_to(dtype: torch.dtype | None, device: torch.device) -> AbstractCont
     return torch.autocast(device.type, dtype=dtype)
 
 
+def find_layers(model: Any) -> list[Any]:
+    """The transformer blocks of transformers' model."""
+    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+
+
 @contextmanager
 def recompute_layers(model: Any, enabled: bool) -> Iterator[None]:
     """Activation checkpointing in transformers' layers. They use it in training mode only, so their own
     flag is set for the forward pass; modules inside them stay in evaluation mode, without dropout."""
-    layers = (
-        [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if enabled else []
-    )
+    layers = find_layers(model) if enabled else []
     if enabled and not layers:
         raise ConfigError(
             f"learn.activation_checkpointing: transformers cannot recompute the layers of a model of type "
@@ -140,10 +163,6 @@ def recompute_layers(model: Any, enabled: bool) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = layer.gradient_checkpointing = False
-
-
-def _scatter_to_rows(batch: CompletionBatch, flat: Tensor) -> Tensor:
-    return scatter_to_mask(batch.mask, flat)
 
 
 def scatter_to_mask(mask: Tensor, flat: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import dump_yaml
-from glasshouse.models import llama
 from glasshouse.training.accelerators import Accelerator
 from glasshouse.training.memory import (
     GENERATE,
@@ -103,7 +102,7 @@ def _sharded_learners(
 ) -> Iterator[dict[str, Any]]:
     """The learner divided among 2, 4, … and all but one GPU, and among all; without the numbers of ranks whose
     part of weights, gradients and optimizer state is too large."""
-    if device.count == 1 or not llama.is_llama_family(model.config):
+    if device.count == 1:
         return
     powers = itertools.takewhile(lambda n: n < device.count, (2**n for n in itertools.count(1)))
     for learners in sorted({*powers, max(2, device.count - 1), device.count}):

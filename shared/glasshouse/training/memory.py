@@ -26,13 +26,13 @@ from glasshouse.generate.sampling import sample_tokens
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.learn.sharded import TransformersLearner
 from glasshouse.models import llama
-from glasshouse.models.chunked_head import CHUNK_LOGITS
 from glasshouse.models.devices import DTYPES, LARGE_MODEL_PARAMETERS
+from glasshouse.models.logprobs import find_layers
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
 from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.sharded import check_shardable
 from glasshouse.training.memory_trace import PARTS, Bytes, MemoryTrace, extrapolate
 from glasshouse.types import Request
 
@@ -172,17 +172,15 @@ def estimate_memory(model: TracedModel, config: Config, prompts: Prompts) -> lis
 def estimate_learner(
     model: TracedModel, config: Config, prompts: Prompts
 ) -> dict[str, dict[str, int]]:
-    """Traces an update, after a first one that creates the optimizer's state. Raises if the learner is to be sharded
-    and the model cannot be."""
-    if config.learn.sharding == "fsdp":
-        check_shardable(model.config)
+    """Traces an update, after a first one that creates the optimizer's state."""
+    kind = TransformersLearner if config.learn.sharding == "fsdp" else Learner
     samples = choose_samples(config, prompts)
 
     def trace_layers(layers: int | None) -> MemoryTrace:
         policy = _trace_policy(model, config, layers)
         trace = _start_trace(model, policy)
         with trace:
-            learner = Learner.from_config(policy, config)
+            learner = kind.from_config(policy, config)
             trace.add(learner.reference.parameters(), "reference")
             learner.update(samples[:1])
             trace.add((p.grad for p in learner.parameters if p.grad is not None), "gradients")
@@ -194,7 +192,7 @@ def estimate_learner(
         return trace
 
     engine = {"chunk_size", "device", "kv_cache_mb"}
-    key = _describe(config, prompts, {"generate": engine, "learn": {"sharding"}})
+    key = _describe(config, prompts, {"generate": engine})
     peak = dict(zip(PARTS, model.trace(f"learner {key}", trace_layers), strict=True))
     if config.learn.sharding == "fsdp":
         peak = _divide_among_ranks(model, config, peak)
@@ -209,13 +207,13 @@ def _divide_among_ranks(model: TracedModel, config: Config, peak: dict[str, int]
     gradients of what is gathered at a time: those outside the blocks, and two blocks. Activations are those of a
     learner that is not divided."""
     parts = {**peak, **{part: peak[part] // config.monarch.learners for part in PERSISTENT}}
+    parts["gradients"] = 4 * _trained_parameters(model, config) // config.monarch.learners
     shortest = model.build(1)
-    block = _count_parameters(shortest.model.layers[0])
+    block = _count_parameters(find_layers(shortest)[0])
     gathered = _count_parameters(shortest) + block
     parts["weight_copies"] = gathered * (
         DTYPES[config.dtype].itemsize + (0 if config.learn.lora_rank else 4)
     )
-    parts["logits"] = min(peak["logits"], 2 * 4 * CHUNK_LOGITS)
     return parts
 
 
