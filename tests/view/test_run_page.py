@@ -6,6 +6,7 @@ The page itself, in a browser, is tested in tests/view/test_snapshot.py.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.registry import lookup
 from glasshouse.runs.monitor_results import read_monitor_results
+from glasshouse.training.api import TrainResult
 from glasshouse.training.trainer import Trainer
 from glasshouse.view.monitor_table import monitor_table
 from glasshouse.view.run_page import name_runs, write_run_report
@@ -87,16 +89,18 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_failing_report_does_not_fail_the_run(trained: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained, tmp_path / "a")
-    summary = {"run": str(run), "after": {}, "steps_done": MIN_REPORT_STEPS}
+    result = TrainResult(
+        path=run, outcome="finished", steps=MIN_REPORT_STEPS, before={}, after={}, checkpoint=None, seconds=1.0
+    )  # fmt: skip
     (run / "results" / "metrics.jsonl").unlink()
     console = Console(record=True, width=200)
-    report_after_training(load_config([], ["monitor.at_end=false"]), summary, console)
+    report_after_training(load_config([], ["monitor.at_end=false"]), result, console)
     assert "metrics.jsonl" in console.export_text()
     monitored = load_config([], ["monitor.at_end=true"])
-    report_after_training(monitored, {**summary, "run": "nowhere"}, console)
+    report_after_training(monitored, replace(result, path=Path("nowhere")), console)
     assert "nowhere" in console.export_text()
     console = Console(record=True, width=200)
-    short = {**summary, "steps_done": MIN_REPORT_STEPS - 1}
+    short = replace(result, steps=MIN_REPORT_STEPS - 1)
     report_after_training(load_config(), short, console)
     assert console.export_text() == ""
 

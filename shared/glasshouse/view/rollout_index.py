@@ -70,7 +70,6 @@ RECORD = np.dtype(
 )
 SETTINGS = """
 PRAGMA page_size = 32768;
-PRAGMA mmap_size = 1073741824;
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;

@@ -148,11 +148,12 @@ def search_text(index: RolloutIndex, text: str, records: Records, candidates: Ma
     if not len(candidate_frames):
         return found
     needle = encode_text(text)
+    ids, places = np.unique(frames, return_index=True)
+    starts = dict(zip(ids.tolist(), places.tolist(), strict=True))
     for id, texts in index.texts(int(candidate_frames[0]), int(candidate_frames[-1])):
         if needle in texts:  # one search skips most frames of a rare text
             matches = [needle in text for text in texts.split(b"\0")]
-            start = int(np.searchsorted(frames, id))
-            found[start : start + len(matches)] = matches
+            found[starts[id] : starts[id] + len(matches)] = matches
     return found
 
 
