@@ -33,7 +33,7 @@ def test_samples_are_the_headline_and_greedy_only_without_them() -> None:
     assert headline_accuracy(results(None, 0.0)) == "accuracy"
     assert "sampled" in lookup("pass_at_1").label
     assert "greedy" in lookup("accuracy").label
-    assert lookup("interventions.accuracy").resampling_key == "accuracy"  # keys published streams
+    assert lookup("interventions.accuracy").stream == "accuracy"  # keys published streams
 
 
 def test_every_output_states_sampled_accuracy_first_and_labels_both() -> None:

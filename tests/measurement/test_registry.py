@@ -11,9 +11,8 @@ import zstandard
 from glasshouse.measurement.registry import (
     MEASURES,
     MONITORS,
-    READABILITY,
     lookup,
-    monitor_resampling_key,
+    monitor_stream,
     owner_of,
 )
 
@@ -43,7 +42,7 @@ def test_lookup_puts_the_monitor_into_the_label(measure: str, label: str) -> Non
 
 def test_an_unknown_measure_gets_a_neutral_spec() -> None:
     spec = lookup("my.metric")
-    assert (spec.id, spec.label, spec.resampling_key) == ("my.metric",) * 3
+    assert (spec.id, spec.label, spec.stream) == ("my.metric",) * 3
     assert (spec.bounds, spec.direction) == (None, "none")
 
 
@@ -93,24 +92,23 @@ KEYS = {
 
 @pytest.mark.parametrize(("measure", "key"), KEYS.items())
 def test_resampling_keys_never_change(measure: str, key: str) -> None:
-    assert lookup(measure).resampling_key == key
+    assert lookup(measure).stream == key
 
 
 def test_a_users_monitor_is_keyed_by_its_name() -> None:
-    assert monitor_resampling_key("step_verifier") == "steps"
-    assert monitor_resampling_key("my judge") == "my judge"
+    assert monitor_stream("step_verifier") == "steps"
+    assert monitor_stream("my judge") == "my judge"
 
 
 def test_specs_are_complete_and_their_keys_distinct() -> None:
     assert all(name == spec.id for name, spec in MEASURES.items())
-    assert all(spec.label and spec.definition.endswith(".") for spec in MEASURES.values())
+    assert all(spec.label and spec.sentence.endswith(".") for spec in MEASURES.values())
     assert all((spec.lower is None) == (spec.upper is None) for spec in MEASURES.values())
     for keys in (
-        [spec.resampling_key for name, spec in MEASURES.items() if "." not in name],
-        [name.resampling_key for name in MONITORS.values()],
+        [spec.stream for name, spec in MEASURES.items() if "." not in name],
+        [name.stream for name in MONITORS.values()],
     ):
         assert len(keys) == len(set(keys))
-    assert set(READABILITY) <= set(MEASURES)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.parts[-3] + "/" + path.parts[-2])
@@ -119,6 +117,6 @@ def test_every_published_measure_is_registered(table: Path) -> None:
     unknown = {
         measure
         for measure in {json.loads(line)["measure"] for line in lines}
-        if not lookup(measure).definition
+        if not lookup(measure).sentence
     }
     assert not unknown

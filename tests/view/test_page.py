@@ -213,7 +213,7 @@ def test_keyboard_only(watched: Watched) -> None:
 def test_downloads(watched: Watched, tmp_path: Path) -> None:
     page = watched.open("#/run/plain")
     panel = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
-    begins = {"CSV": b"step,Reward\r\n1,", "SVG": b"<svg", "PNG": b"\x89PNG"}
+    begins = {"CSV": b"step,reward\r\n1,", "SVG": b"<svg", "PNG": b"\x89PNG"}
     for kind, start in begins.items():
         panel.locator("summary").click()
         with page.expect_download() as download:

@@ -54,10 +54,10 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     assert [measure["id"] for measure in run["accuracy"]] == ["pass_at_1", "accuracy"]
     ends = {row["id"]: row for row in run["ends"]["rows"]}
     for id in ("pass_at_1", "accuracy", "format"):
-        assert ends[id]["definition"] == lookup(id).definition
+        assert ends[id]["sentence"] == lookup(id).sentence
     uplift = run["measures"]["interventions.necessity_uplift"]
     assert [point["step"] for point in uplift["points"]] == [0, 4]
-    assert uplift["definition"] == lookup("necessity_uplift").definition
+    assert uplift["sentence"] == lookup("necessity_uplift").sentence
     assert "necessity_uplift" in run["changes"]
     assert run["versions"]["torch"]
     assert run["versions"]["starting weights"]

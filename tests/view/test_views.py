@@ -289,7 +289,7 @@ def test_tables_and_figures_are_copied_as_markdown_and_json(watched: Watched) ->
     panel.locator("summary").click()
     panel.get_by_role("button", name="Copy as Markdown").click()
     lines = read_clipboard(page).splitlines()
-    assert lines[:2] == ["| step | Reward |", "| --- | --- |"]
+    assert lines[:2] == ["| step | reward |", "| --- | --- |"]
     assert len(lines) == 2 + 8
     page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
     page.locator("article.rollout").wait_for()

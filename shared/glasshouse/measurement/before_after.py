@@ -11,7 +11,7 @@ from glasshouse.measurement.bootstrap import bootstrap_all, wilson_if_unanimous
 from glasshouse.measurement.control_null import control_null
 from glasshouse.measurement.estimates import Estimate
 from glasshouse.measurement.evaluations import Row
-from glasshouse.measurement.registry import READABILITY, lookup, owner_of
+from glasshouse.measurement.registry import Family, headline_measures, lookup, owner_of
 from glasshouse.measurement.weighted_statistics import mean_statistic
 from glasshouse.values import mean_result
 
@@ -63,9 +63,7 @@ def compute_changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Es
         name: Estimate(
             measure=mean_result(d, f"no problem has a value of {name} both before and after"),
             interval=wilson_if_unanimous(d, intervals[name], differences=True),
-            null=control_null(
-                d, np.zeros(len(d)), problems, key=("change", lookup(name).resampling_key)
-            ),
+            null=control_null(d, np.zeros(len(d)), problems, key=("change", lookup(name).stream)),
         )
         for name, d in differences.items()
     }
@@ -103,8 +101,8 @@ def summarize_change(first: CheckpointEntry, last: CheckpointEntry, changes: Cha
         claim = (
             f"the answer came to depend {direction} on the chain of thought: {values} ({details})"
         )
-    others = filter(None, (_format_values(first, last, other) for other in READABILITY[1:]))
-    return "; ".join([f"{route} {claim}", *others]) + "."
+    others = [_format_values(first, last, id) for id in headline_measures(Family.COT) if id != name]
+    return "; ".join([f"{route} {claim}", *filter(None, others)]) + "."
 
 
 def summarize_planted_change(

@@ -18,7 +18,7 @@ from glasshouse.measurement.evaluations import (
     contribution_rows,
 )
 from glasshouse.measurement.rate_estimates import estimate_rates
-from glasshouse.measurement.registry import lookup, monitor_resampling_key
+from glasshouse.measurement.registry import lookup, monitor_stream
 from glasshouse.models.policy import Policy
 from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_states
 from glasshouse.monitors.base import Monitor, MonitorOutput, score_all, stack_flags, stack_scores
@@ -64,9 +64,9 @@ class MonitorEvaluation:
             flags, scores = stack_flags(outputs), stack_scores(outputs)
             flagged = np.where(flags < 0, np.nan, flags)
             name = monitor.name
-            key = ("monitor", checkpoint.seed, checkpoint.step, monitor_resampling_key(name))
+            key = ("monitor", checkpoint.seed, checkpoint.step, monitor_stream(name))
             flag_rate = f"{name}.flag_rate"
-            stream = (*key, lookup(flag_rate).resampling_key)
+            stream = (*key, lookup(flag_rate).stream)
             rates = estimate_rates(["disclosure", "tnr"], planted, wrong, flags, problems, key=key)
             measures |= {
                 flag_rate: estimate_mean(flagged, problems, key=stream, ceiling=1.0),

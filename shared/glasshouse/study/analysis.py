@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.files import write_text
+from glasshouse.measurement.registry import companion_measures
 from glasshouse.study.comparison_points import point_at_step
 from glasshouse.study.freeze import list_amendments
 from glasshouse.study.questions import (
-    COMPANION_MEASURES,
     Comparison,
     apply_holm,
     evaluate_question,
@@ -130,7 +130,7 @@ def analyse_study(study: Study, table: Table) -> Analysis:
         ),
         curves=tuple(
             mean_curve(series, arm, measure)
-            for measure in dict.fromkeys([*study.measures, *COMPANION_MEASURES])
+            for measure in dict.fromkeys([*study.measures, *companion_measures()])
             for arm in study.arms
             if series.get(arm, measure)
         ),

@@ -8,11 +8,11 @@ from typing import Any
 
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.files import write_text
-from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.registry import companion_measures, lookup
 from glasshouse.study import figures as study_figures
 from glasshouse.study.analysis import Analysis, Answer, ArmCurve, describe_test
 from glasshouse.study.freeze import describe_registration, list_amendments
-from glasshouse.study.questions import COMPANION_MEASURES, SeedMean
+from glasshouse.study.questions import SeedMean
 from glasshouse.study.sentences import format_effect, format_value, summarize_claim
 from glasshouse.study.spec import Study, dump_study
 from glasshouse.study.terminal_table import QUESTION_COLUMNS, question_cells
@@ -92,7 +92,7 @@ def _question_context(answer: Answer) -> dict[str, Any]:
                 lookup(name).label_with_unit,
                 *(_format_mean(means.get(name)) for means in companions.values()),
             )
-            for name in COMPANION_MEASURES
+            for name in companion_measures()
             if any(name in means for means in companions.values())
         ],
         "base_rows": [

@@ -24,7 +24,7 @@ from glasshouse.measurement.random_bases import (
     compare_over_bases,
     estimate_interaction,
 )
-from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.registry import companion_measures, lookup
 from glasshouse.study.bounds import MaxEffect, max_effect, respect_bounds
 from glasshouse.study.comparison_points import (
     ComparisonPoint,
@@ -38,8 +38,6 @@ from glasshouse.study.series import StudySeries
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question, Study
 
 ACCURACY = "accuracy"
-COMPANION_MEASURES = ("accuracy", "kl", "cot_characters", "sampled_length", "rule_none")
-"""Reported at every point: accuracy, KL from the start, CoT length and parse failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +324,7 @@ def _why_no_null(question: Question, reference: str, null_arm: str | None) -> st
 def _companion_means(point: ComparisonPoint, arm: str, series: StudySeries) -> dict[str, SeedMean]:
     return {
         name: mean_over_seeds(list(point.values_of(arm, name).values()))
-        for name in COMPANION_MEASURES
+        for name in companion_measures()
         if series.get(arm, name)
     }
 

@@ -17,21 +17,10 @@ import zstandard
 
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes, write_text
+from glasshouse.measurement.registry import MEASURES
 from glasshouse.runs.monitor_results import read_monitor_results
 from glasshouse.runs.run_directory import load_evaluations, load_metrics
 
-EVALUATION_MEASURES = (
-    "accuracy", "format", "length", "pass_at_1", "sampled_format", "sampled_length", "truncated",
-)  # fmt: skip
-"""Taken from each evaluation, in addition to all measures of its organism."""
-PARTIAL_CREDIT_MEASURES = (
-    "alignment", "closeness", "median_relative_error",
-    "sampled_alignment", "sampled_closeness", "sampled_median_relative_error",
-)  # fmt: skip
-"""Taken from each evaluation if the study names them. Tables that were published before these measures
-existed do not have them, and a study that is run again must give the same bytes."""
-TRAINING_MEASURES = ("kl", "reward", "rule_none")
-"""Taken from the training step at which the model was evaluated."""
 COUNTS = {"rollouts"}
 """Entries of an organism's summary that are not measures."""
 COMPRESSED_SUFFIX = ".zst"
@@ -127,16 +116,23 @@ def collect_rows(
     run: Path, arm: str, base: str, seed: int, named: Container[str] = ()
 ) -> list[Row]:
     """Everything that one run measured: its evaluations, their training steps and its monitoring. Of the
-    partial-credit measures only those `named`."""
-    taken = (*EVALUATION_MEASURES, *(name for name in PARTIAL_CREDIT_MEASURES if name in named))
+    measures that are younger than published tables only those `named`: a study that is run again must
+    give the same bytes."""
+    taken = [
+        spec
+        for spec in MEASURES.values()
+        if spec.tabled == "always" or (spec.tabled == "named" and spec.id in named)
+    ]
+    of_training = {spec.id for spec in taken if "training" in spec.needs}
+    of_evaluation = {spec.id for spec in taken} - of_training
     metrics = {row["step"]: row for row in load_metrics(run)}
     values: dict[tuple[int, str], float | None] = {}
     for evaluation in load_evaluations(run):
         step = evaluation["step"]
-        measured = {name: evaluation[name] for name in taken if name in evaluation}
+        measured = {k: v for k, v in evaluation.items() if k in of_evaluation}
         measured |= dict(_flatten(evaluation.get("organism", {})))
         measured |= {"kl": 0.0} if step == 0 else {}
-        measured |= {k: v for k, v in metrics.get(step, {}).items() if k in TRAINING_MEASURES}
+        measured |= {k: v for k, v in metrics.get(step, {}).items() if k in of_training}
         values |= {(step, name): value for name, value in measured.items()}
     monitored = read_monitor_results(run / "results") or {"subjects": []}
     for subject in monitored["subjects"]:

@@ -11,11 +11,10 @@ from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.runs.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
-    finite,
     held_out_accuracy,
     load_evaluation_rows,
 )
-from glasshouse.view.run_reader import RunReader
+from glasshouse.view.run_reader import RunReader, metric_columns
 from glasshouse.view.verdict import summarize_arms
 
 IGNORED_SECTIONS = (
@@ -23,12 +22,6 @@ IGNORED_SECTIONS = (
     "trackers", "log_every", "diagnostics",
 )  # fmt: skip
 """Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
-CURVES = ("reward", "accuracy", "cot_characters", "length", "kl", "entropy", "frac_zero_std")
-"""Metrics of training steps that are compared, besides evaluations and measures."""
-CURVE_LABELS = {
-    "frac_zero_std": "zero-variance groups", "cot_characters": "CoT length",
-    "length": "completion length", "kl": "KL from the start",
-}  # fmt: skip
 MAX_RUNS = 40
 
 
@@ -129,25 +122,17 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
         }
         for id, m in measures.items()
     }
-    for name in CURVES:
-        points = [
-            (row["step"], finite(row[name]), None, None)
-            for row in reader.metrics.rows
-            if name in row
-        ]
-        if points:
-            label = CURVE_LABELS.get(name, name)
-            curves[f"train.{name}"] = {
-                "label": f"{label}, training",
-                "unit": {
-                    "cot_characters": "characters",
-                    "length": "tokens",
-                    "kl": "nats per token",
-                    "entropy": "nats per token",
-                }.get(name, ""),
-                "bounds": (0, 1) if name in ("accuracy", "frac_zero_std") else None,
-                "points": points,
-            }
+    metrics = metric_columns(reader.metrics.rows, since=-1)
+    for id, spec in metrics["measures"].items():
+        if spec["detail"]:
+            continue
+        points = zip(metrics["steps"], metrics["columns"][id], strict=True)
+        curves[f"train.{id}"] = {
+            "label": f"{spec['label']}, training",
+            "unit": spec["unit"],
+            "bounds": spec["bounds"],
+            "points": [(step, value, None, None) for step, value in points if value is not None],
+        }
     return {id: curve for id, curve in curves.items() if curve["points"]}
 
 

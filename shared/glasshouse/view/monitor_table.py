@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from glasshouse.measurement.registry import MEASURES, lookup
+from glasshouse.measurement.registry import Family, headline_measures, lookup, sort_measures
 from glasshouse.runs.monitor_results import find_measure
 
 Results = dict[str, Any]
@@ -15,18 +15,7 @@ Results = dict[str, Any]
 Subject = dict[str, Any]
 """One of its monitored checkpoints."""
 Estimate = dict[str, Any]
-BAR_MEASURES = {
-    "necessity_uplift": "accuracy with the CoT − accuracy when forced to answer without it",
-    "step_validity": "share of the steps in the CoT that are true",
-    "early_answering_aoc": "how late in the CoT the answer is decided",
-}
 BAR_WIDTH = 24
-REGISTRY_ORDER = {measure: index for index, measure in enumerate(MEASURES)}
-
-
-def sort_measures(measures: dict[str, Any]) -> list[str]:
-    """In the order of the registry; measures of monitors follow, by id."""
-    return sorted(measures, key=lambda name: (REGISTRY_ORDER.get(name, len(MEASURES)), name))
 
 
 def monitor_table(results: Results) -> Table:
@@ -49,7 +38,7 @@ def monitor_table(results: Results) -> Table:
     table.add_column("change (95 % interval)", justify="right", no_wrap=True)
     for evaluation, measures in subjects[-1]["measures"].items():
         for name in sort_measures(measures):
-            if lookup(name).details_only:
+            if lookup(name).detail:
                 continue
             estimates = (subject["measures"].get(evaluation, {}).get(name) for subject in subjects)
             values = (format_number(_value(estimate)) for estimate in estimates)
@@ -89,8 +78,8 @@ def before_after_bars(results: Results) -> str:
     """The main measures of the first and last checkpoint as bars (rich markup)."""
     ends = {"before": results["subjects"][0], "after": results["subjects"][-1]}
     lines = []
-    for name, meaning in BAR_MEASURES.items():
-        lines.append(f"[bold]{lookup(name).label}[/]  [dim]{meaning}[/]")
+    for name in headline_measures(Family.COT):
+        lines.append(f"[bold]{lookup(name).label}[/]  [dim]{lookup(name).sentence}[/]")
         for when, subject in ends.items():
             estimate = find_measure(subject, name)
             lines.append(f"  {when:<7}{_bar(_value(estimate))}  {format_estimate(estimate)}")

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from glasshouse.config.yaml_files import flatten_keys
-from glasshouse.measurement.registry import HEADLINE_ACCURACY, MEASURES, headline_accuracy, lookup
+from glasshouse.measurement.registry import (
+    HEADLINE_ACCURACY,
+    Family,
+    headline_accuracy,
+    headline_measures,
+    lookup,
+    sort_measures,
+)
 from glasshouse.runs.checked_lines import Row
 
-HEADLINE_MEASURES = (
-    "disclosure_rule.undetected_use",
-    "organism.disclosure_rule.undetected_use",
-    "step_verifier.undetected_use",
-    "organism.step_verifier.undetected_use",
-    "reliance",
-    "interventions.necessity_uplift",
-)
-"""The measure of monitorability in the list of runs and first on a run's page: the first of these
-that a run has."""
-ACCURACIES = (HEADLINE_ACCURACY, "accuracy")
+ACCURACIES = headline_measures(Family.ACCURACY)
 """Sampled accuracy is shown first, as everywhere in the project, and greedy accuracy beside it."""
-ORDER = {id: place for place, id in enumerate(MEASURES)}
 
 
 def load_evaluation_rows(events: Sequence[Row]) -> list[Row]:
@@ -57,7 +53,7 @@ def held_out_accuracy(evaluations: Sequence[Row]) -> list[dict[str, Any]]:
 def collect_measures(
     evaluations: Sequence[Row], monitor: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Every measure over steps, with its label, unit, bounds and definition: of the run's own
+    """Every measure over steps, with its label, unit, bounds and sentence: of the run's own
     evaluations, then of `glasshouse monitor`."""
     points: dict[str, list[dict[str, Any]]] = {}
     for evaluation in evaluations:
@@ -73,10 +69,14 @@ def collect_measures(
                 points.setdefault(f"{evaluation_name}.{name}", []).append(
                     {"step": subject["step"], **describe_estimate(estimate)}
                 )
-    return {
-        id: {**describe_measure(id), "points": points[id]}
-        for id in sorted(points, key=lambda id: ORDER.get(id.rpartition(".")[2], len(ORDER)))
-    }
+    return {id: {**describe_measure(id), "points": points[id]} for id in sort_measures(points)}
+
+
+def find_headline(measures: Iterable[str]) -> str | None:
+    """The measure of monitorability in the list of runs: the first headline measure that a run has, of
+    its own evaluations before those of `glasshouse monitor`."""
+    ranked = [(lookup(id).headline, id) for id in measures if lookup(id).headline]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
 def describe_estimate(estimate: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:
             {
                 "id": id,
                 "label": lookup(id).label_with_unit,
-                "definition": lookup(id).definition,
+                "sentence": lookup(id).sentence,
                 "before": _end(before, id),
                 "after": _end(after, id),
             }
@@ -135,7 +135,7 @@ def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:
             {
                 "id": level,
                 "label": level,
-                "definition": f"{rates.get('problems', '?')} problems",
+                "sentence": f"{rates.get('problems', '?')} problems",
                 "before": _end(_mapping(old), measure),
                 "after": _end(rates, measure),
             }
@@ -162,8 +162,9 @@ def describe_measure(id: str) -> dict[str, Any]:
         "unit": spec.unit,
         "bounds": spec.bounds,
         "direction": spec.direction,
-        "definition": spec.definition,
-        "details_only": spec.details_only,
+        "sentence": spec.sentence,
+        "family": spec.family,
+        "detail": spec.detail,
     }
 
 

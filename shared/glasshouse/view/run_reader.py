@@ -17,6 +17,7 @@ from typing import Any
 from glasshouse.checksums import parse_checked, read_regular_file
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
+from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checked_lines import GrowingFile, Row, read_sample
 from glasshouse.runs.checkpoints import read_newest_state
@@ -29,11 +30,12 @@ from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.run_facts import describe_sessions, read_versions
 from glasshouse.view.run_measures import (
-    HEADLINE_MEASURES,
     collect_measures,
     compare_ends,
     describe_changes,
     describe_evaluation,
+    describe_measure,
+    find_headline,
     finite,
     held_out_accuracy,
     load_evaluation_rows,
@@ -193,6 +195,7 @@ class RunReader:
             "generation": self.metrics.generation,
             "config": dict(flatten_keys(self.config)),
             "config_text": self.config_text,
+            "families": [family.value for family in Family if family],
             "metrics": metric_columns(self.metrics.rows, since),
             "accuracy": held_out_accuracy(evaluations),
             "measures": collect_measures(evaluations, self.monitor),
@@ -271,7 +274,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     status = find_status(events, summary, is_being_written(path))
     evaluations = load_evaluation_rows(events)
     measures = collect_measures(evaluations, monitor)
-    headline = next((id for id in HEADLINE_MEASURES if id in measures), None)
+    headline = find_headline(measures)
     return {
         **describe_run(location, config),
         "status": status,
@@ -313,13 +316,16 @@ def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, 
 
 
 def metric_columns(rows: Sequence[Row], since: int) -> dict[str, Any]:
-    """Metrics by column, with the seconds of each phase as `seconds_<phase>`."""
+    """Metrics by column, with the seconds of each phase as `seconds_<phase>`; and what is known about those
+    that the page draws."""
     kept = [row for row in rows if row["step"] > since]
     flat = [_flatten_metrics(row) for row in kept]
     names = dict.fromkeys(name for row in flat for name in row)
+    known = [id for id in sort_measures(f"train.{name}" for name in names) if lookup(id).family]
     return {
         "steps": [row["step"] for row in kept],
         "columns": {name: [row.get(name) for row in flat] for name in names},
+        "measures": {id.removeprefix("train."): describe_measure(id) for id in known},
     }
 
 

@@ -98,7 +98,8 @@ def describe_run(
         **run,
         "status": status_of_files(reader),
         "seconds_left": None,
-        "metrics": {
+        "metrics": metrics
+        | {
             "steps": [metrics["steps"][place] for place in kept],
             "columns": {
                 name: [_round(column[place]) for place in kept]

@@ -59,5 +59,5 @@ export function appendColumns(old: Metrics, added: Metrics): Metrics {
       ...(added.columns[name] ?? added.steps.map(() => null)).slice(from),
     ];
   }
-  return { steps: [...old.steps, ...added.steps.slice(from)], columns };
+  return { steps: [...old.steps, ...added.steps.slice(from)], columns, measures: { ...old.measures, ...added.measures } };
 }

@@ -14,23 +14,27 @@ export interface Point {
   n?: number;
 }
 
-export interface Measure {
+/** What the registry knows about a measure. */
+export interface MeasureSpec {
   label: string;
+  sentence: string;
+  /** The title of its panel; empty if it is not drawn. */
+  family: string;
   unit: string;
   bounds: [number, number] | null;
   direction: "higher" | "lower" | "none";
-  definition: string;
   /** Explains other measures; shown in a table of its own. */
-  details_only: boolean;
-  points: Point[];
+  detail: boolean;
 }
+
+export type Measure = MeasureSpec & { points: Point[] };
 
 export type NamedMeasure = Measure & { id: string };
 
 export interface EndRow {
   id: string;
   label: string;
-  definition: string;
+  sentence: string;
   before: Omit<Point, "step">;
   after: Omit<Point, "step">;
 }
@@ -92,7 +96,9 @@ export interface Run {
   generation: number;
   config: Record<string, unknown>;
   config_text: string;
-  metrics: { steps: number[]; columns: Record<string, Value[]> };
+  /** Panels in their order. */
+  families: string[];
+  metrics: { steps: number[]; columns: Record<string, Value[]>; measures: Record<string, MeasureSpec> };
   /** Steps in the log, if the curves of a file hold fewer. */
   logged_steps?: number;
   /** Sampled accuracy, then greedy accuracy. */
@@ -269,7 +275,7 @@ export interface StudyResults {
     low: Value[];
     high: Value[];
   }[];
-  measures: Record<string, Omit<Measure, "points">>;
+  measures: Record<string, MeasureSpec>;
 }
 
 /** The data of a report, inside its file (shared/glasshouse/view/snapshot.py). */

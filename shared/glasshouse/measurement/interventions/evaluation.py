@@ -119,7 +119,7 @@ class _MeasureTable:
         if control is None:
             return None
         return control_null(
-            self.values[name], control, self.problems, key=(*key, lookup(name).resampling_key)
+            self.values[name], control, self.problems, key=(*key, lookup(name).stream)
         )
 
     def _add(

@@ -155,7 +155,7 @@ def measure_swaps(
         name: Estimate(
             measure=mean_result(v, HINT_UNUSED),
             interval=wilson_if_unanimous(v, intervals[name], name == NECESSITY, problems),
-            null=control_null(v, controls[name], problems, key=(*key, lookup(name).resampling_key)),
+            null=control_null(v, controls[name], problems, key=(*key, lookup(name).stream)),
             ceiling=1.0,
         )
         for name, v in values.items()

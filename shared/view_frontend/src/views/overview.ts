@@ -74,7 +74,7 @@ function estimateText(estimate: Estimate | undefined, sign = false): string {
 function endTables(run: Run): HTMLElement | null {
   const { ends } = run;
   if (!ends.rows.length) return null;
-  const rows = (list: EndRow[]): string[][] => list.map((r) => [r.label, estimateText(r.before), estimateText(r.after), r.definition]);
+  const rows = (list: EndRow[]): string[][] => list.map((r) => [r.label, estimateText(r.before), estimateText(r.after), r.sentence]);
   return h("div", {},
     foldedTable(`Before and after training (${plural(ends.problems ?? 0, "held-out problem")})`, { columns: ["measure", "before", "after", "definition"], rows: rows(ends.rows) }, true,
       "95 % intervals: Wilson's, with the variance between problems where a problem has several samples."),
@@ -93,10 +93,10 @@ function measureTables(run: Run): HTMLElement {
     const at = (step: number): Point | undefined => m.points.find((p) => p.step === step);
     const end = at(last);
     return [m.unit ? `${m.label}, ${m.unit}` : m.label, estimateText(at(first)), estimateText(end), estimateText(run.changes[id.slice(id.indexOf(".") + 1)], true),
-      end?.null === null || end?.null === undefined ? "" : `${number(end.null, 2)} (p ${number(end.p, 4)})`, end?.ceiling === null || end?.ceiling === undefined ? "" : number(end.ceiling, 2), m.definition];
+      end?.null === null || end?.null === undefined ? "" : `${number(end.null, 2)} (p ${number(end.p, 4)})`, end?.ceiling === null || end?.ceiling === undefined ? "" : number(end.ceiling, 2), m.sentence];
   };
   const columns = ["measure", name(first), name(last), "change", "null", "ceiling", "definition"];
-  const [main, details] = [monitored.filter(([, m]) => !m.details_only), monitored.filter(([, m]) => m.details_only)];
+  const [main, details] = [monitored.filter(([, m]) => !m.detail), monitored.filter(([, m]) => m.detail)];
   return h("div", {},
     foldedTable(`Monitorability: ${plural(main.length, "measure")}`, { columns, rows: main.map(row) }, false, "95 % intervals by cluster bootstrap over problems; a dash means undefined. Null: the same measure of the last checkpoint without the intervention, or with permuted verdicts."),
     details.length ? foldedTable(`${plural(details.length, "more measure")}, which explain those above`, { columns, rows: details.map(row) }) : null);

@@ -55,7 +55,7 @@ function accuracyCell(run: Overview): HTMLElement | null {
   return h(
     "span",
     { class: "with-spark" },
-    h("span", {}, h("b", {}, end ? number(end.value) : "–"), end ? h("small", { title: run.accuracy!.definition }, `${run.accuracy!.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`) : null),
+    h("span", {}, h("b", {}, end ? number(end.value) : "–"), end ? h("small", { title: run.accuracy!.sentence }, `${run.accuracy!.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`) : null),
     points.length > 1 ? sparkline(points, `${what} by step`, [0, 1], 0) : null,
   );
 }
@@ -67,7 +67,7 @@ function monitorCell(run: Overview): HTMLElement | string {
   return h(
     "span",
     { class: "with-spark" },
-    h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.definition }, measure.label)),
+    h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, measure.label)),
     measure.points.length > 1 ? sparkline(measure.points.map((p) => [p.step, p.value]), `${measure.label} by step`, measure.bounds, 1) : null,
   );
 }

@@ -85,5 +85,5 @@ function chartOf(study: StudyResults, measure: string, cursor: Cursor): LineChar
     band: c.steps.map((step, i) => [step, c.low[i] ?? null, c.high[i] ?? null]),
   }));
   const steps = curves.flatMap((c) => c.steps);
-  return new LineChart({ title: spec?.label ?? measure, unit: spec?.unit ?? "", help: spec?.definition ?? "", bounds: spec?.bounds ?? null, lines, from: Math.min(...steps, 0), to: Math.max(...steps, 1) }, cursor);
+  return new LineChart({ title: spec?.label ?? measure, unit: spec?.unit ?? "", help: spec?.sentence ?? "", bounds: spec?.bounds ?? null, lines, from: Math.min(...steps, 0), to: Math.max(...steps, 1) }, cursor);
 }
