@@ -41,8 +41,7 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.models.provenance import software_versions
 from glasshouse.runs.run_directory import load_metrics
-from glasshouse.training.memory import TracedModel, estimate_memory
-from glasshouse.training.prompt_lengths import read_model_config, sample_prompts
+from glasshouse.training.memory import plan_memory
 from glasshouse.training.trainer import Trainer
 from proofs import device_checks
 
@@ -245,8 +244,7 @@ def run_vllm_proof(device: str, model: str) -> dict[str, Any]:
 
 def estimate(config: Config) -> float:
     """What `glasshouse plan` says about the peak."""
-    model = TracedModel.of(read_model_config(config.model))
-    [process] = estimate_memory(model, config, sample_prompts(config))
+    [process] = plan_memory(config)
     return round(process.peak / 1e9, 3)
 
 

@@ -81,7 +81,7 @@ def main() -> int:
 def estimate(settings: list[str]) -> tuple[str, int]:
     """The phase with the peak, and its bytes."""
     from glasshouse.config.loading import load_config
-    from glasshouse.training.planning import plan_memory
+    from glasshouse.training.memory import plan_memory
 
     [process] = plan_memory(load_config([], settings))
     return process.peak_phase, process.peak

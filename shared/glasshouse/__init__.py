@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from glasshouse.tasks.catalogue import make_task, register_task
     from glasshouse.training.api import TrainResult, resume, train
     from glasshouse.training.evaluating import EvaluationResult, evaluate
-    from glasshouse.training.planning import plan_run
+    from glasshouse.training.layout import plan_run
     from glasshouse.training.sft_api import SftResult, sft
     from glasshouse.types import Grade, Problem
 
@@ -98,7 +98,7 @@ _MODULES = {
         "make_reward",
         "make_task",
     ),
-    "glasshouse.training.planning": ("plan_run",),
+    "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
     "glasshouse.study.api": ("StudyResult", "load_study", "run_study"),
     "glasshouse.training.sft_api": ("SftResult", "sft"),

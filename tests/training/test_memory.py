@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +10,9 @@ from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from glasshouse.config.loading import load_config
 from glasshouse.training import memory
-from glasshouse.training.memory import (
-    LEARN,
-    TracedModel,
-    estimate_generator,
-    estimate_learner,
-    estimate_memory,
-)
-from glasshouse.training.memory_trace import PARTS, MemoryTrace
-from glasshouse.training.prompt_lengths import make_prompts
+from glasshouse.training.memory import LEARN, estimate_generator, estimate_learner, estimate_memory
+from glasshouse.training.memory_trace import PARTS, trace_memory
+from glasshouse.training.traced_model import TracedModel, make_prompts
 
 SHAPE = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 2,
@@ -31,7 +24,7 @@ BASE = ("data.groups_per_step=1", "generate.group_size=2", "generate.max_tokens=
 
 
 def model(kind: str = "llama", **changes: Any) -> TracedModel:
-    return TracedModel.of(KINDS[kind](**(SHAPE | changes)))
+    return TracedModel(KINDS[kind](**(SHAPE | changes)))
 
 
 def learner_parts(traced: TracedModel, *overrides: str) -> dict[str, int]:
@@ -46,7 +39,9 @@ def test_extrapolated_peak_equals_that_of_the_whole_model(kind: str) -> None:
     config = load_config([], list(BASE))
     prompts = make_prompts(20)
     [quick] = estimate_memory(traced, config, prompts)
-    [whole] = estimate_memory(replace(traced, has_equal_layers=False), config, prompts)
+    unequal = model(kind)
+    unequal.has_equal_layers = False
+    [whole] = estimate_memory(unequal, config, prompts)
     assert quick.phases == whole.phases
 
 
@@ -77,7 +72,7 @@ def test_saving_needs_the_largest_tensor_or_with_adapters_a_copy_of_the_weights(
         config = load_config([], [*BASE, *overrides])
         return estimate_learner(traced, config, make_prompts(20))["checkpoint"]["weight_copies"]
 
-    assert copies() == 4 * max(p.numel() for p in traced.build().parameters())
+    assert copies() == 4 * max(p.numel() for p in traced.whole.parameters())
     assert copies("learn.lora_rank=2") == 4 * traced.parameters
 
 
@@ -90,21 +85,21 @@ def test_a_large_model_is_packed_for_generating_on_a_cpu(monkeypatch: pytest.Mon
 
     fused, rounded = copies(), copies("dtype=bfloat16")
     monkeypatch.setattr(memory, "LARGE_MODEL_PARAMETERS", 0)
-    layers = [m for m in traced.build().modules() if isinstance(m, torch.nn.Linear)]
+    layers = [m for m in traced.whole.modules() if isinstance(m, torch.nn.Linear)]
     assert copies() == 4 * sum(layer.weight.numel() for layer in layers) > fused
     assert copies("generate.device=cuda") == fused
     assert copies("dtype=bfloat16") == rounded
 
 
 def test_trace_counts_what_is_alive() -> None:
-    with MemoryTrace(vocabulary=7) as trace:
+    with trace_memory(vocabulary=7) as trace:
         first = torch.empty(10, 10, device="meta")
         second = first + 1
         del first
         third = second @ second
         view = third[:5]
         del second, third
-    assert sum(trace.current) == 400
+    assert sum(trace.current.values()) == 400
     assert sum(trace.peak()) == 800
     assert view.shape == (5, 10)
 

@@ -15,11 +15,9 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import parse_yaml
-from glasshouse.errors import ConfigError
-from glasshouse.training.accelerators import CONTEXT_BYTES, USABLE, parse_accelerator
-from glasshouse.training.layout import Layout, suggest_layout
-from glasshouse.training.memory import TracedModel
-from glasshouse.training.prompt_lengths import make_prompts
+from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, LayoutSearch
+from glasshouse.training.memory import ProcessMemory, estimate_memory
+from glasshouse.training.traced_model import TracedModel, make_prompts
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "training" / "example.rl" / "config.yaml")
@@ -44,9 +42,7 @@ def test_plan_without_weights_suggests_lines_that_validate(
     arguments = [f"model={bare_folder}", *SMALL, "--prompt-tokens", "12"]
     assert main(["plan", CONFIG, *arguments, "--gpu", "2xA100", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert (
-        result["parameters"] == TracedModel.of(Qwen3Config.from_pretrained(bare_folder)).parameters
-    )
+    assert result["parameters"] == TracedModel(Qwen3Config.from_pretrained(bare_folder)).parameters
     assert result["fits"]
     assert result["layout"]["fits"]
     [process] = result["processes"]
@@ -59,17 +55,29 @@ def test_plan_without_weights_suggests_lines_that_validate(
 
 
 def test_layout_uses_adapters_only_if_all_weights_do_not_fit(bare_folder: Path) -> None:
-    model = TracedModel.of(Qwen3Config.from_pretrained(bare_folder))
+    model = TracedModel(Qwen3Config.from_pretrained(bare_folder))
     config = load_config([], SMALL)
     prompts = make_prompts(12)
-    large = parse_accelerator("1x24GB")
-    layout = suggest_layout(model, config, large, prompts)
+    large = Devices.parse("1x24GB")
+    layout = LayoutSearch(model, config, large, prompts).run()
     assert layout.fits
     assert layout.changes["learn.lora_rank"] == 0
     assert Config.model_validate(parse_yaml(layout.lines()))
-    assert not suggest_layout(
-        model, config, parse_accelerator("1x1GB"), prompts
-    ).fits  # the context
+    tiny = Devices.parse("1x1GB")  # less than the context
+    assert not LayoutSearch(model, config, tiny, prompts).run().fits
+
+
+def test_layout_halves_the_microbatch_until_it_fits(bare_folder: Path) -> None:
+    model = TracedModel(Qwen3Config.from_pretrained(bare_folder))
+    more = ["data.groups_per_step=8", "generate.group_size=8", "learn.microbatch_tokens=512"]
+    config = load_config([], [*SMALL, *more])
+    prompts = make_prompts(12)
+    [process] = estimate_memory(model, config, prompts)
+    device = Devices(name="CPU", count=1, memory=process.peak - 1, is_gpu=False)
+    layout = LayoutSearch(model, config, device, prompts).run()
+    assert layout.fits
+    assert layout.changes["learn.microbatch_tokens"] in (256, 128, 64, 32)
+    assert not layout.changes["learn.activation_checkpointing"]
 
 
 def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
@@ -77,26 +85,27 @@ def test_layout_shards_the_learner_over_as_few_gpus_as_possible() -> None:
         "vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
     }  # fmt: skip
-    model = TracedModel.of(Qwen3Config(**shape))
+    model = TracedModel(Qwen3Config(**shape))
     config = load_config([], SMALL)
     prompts = make_prompts(12)
     state = 16 * model.parameters
 
-    def suggest(gpus: int, share: float, model: TracedModel = model) -> Layout:
+    def suggest(gpus: int, share: float) -> Layout:
         """On GPUs that hold this multiple of weights, gradients and optimizer state."""
         memory = (share * state + CONTEXT_BYTES) / USABLE
-        device = replace(parse_accelerator(f"{gpus}xA100"), memory=round(memory))
-        return suggest_layout(model, config, device, prompts)
+        device = replace(Devices.parse(f"{gpus}xA100"), memory=round(memory))
+        return LayoutSearch(model, config, device, prompts).run()
 
     one, two, all_but_one = suggest(8, 3.0), suggest(8, 1.2), suggest(4, 0.7)
     assert one.changes["monarch.learners"] == 1
     assert "learn.sharding" not in one.changes
     for layout, learners, generators in ((two, 2, 6), (all_but_one, 3, 1)):
         assert layout.fits
-        assert layout.config.learn.sharding == "fsdp"
-        assert layout.config.learn.lora_rank == 0
-        monarch = layout.config.monarch
-        assert (monarch.learners, monarch.generators) == (learners, generators)
+        changes = layout.changes
+        assert changes["learn.sharding"] == "fsdp"
+        assert changes["learn.lora_rank"] == 0
+        assert changes["monarch.learners"] == learners
+        assert changes["monarch.generators"] == generators
         assert Config.model_validate(parse_yaml(layout.lines()))
 
 
@@ -125,15 +134,21 @@ def test_unreadable_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "none.yaml" in capsys.readouterr().err
 
 
-def test_accelerators_by_memory_and_by_name() -> None:
-    assert parse_accelerator("8x80GB").count == 8
-    assert parse_accelerator("1 x 80 GB").memory == 80 * 10**9
-    assert parse_accelerator("rtx 4090").memory == 24 * 10**9
-    with pytest.raises(ConfigError):
-        parse_accelerator("")
-    two = parse_accelerator("2x80GB")
-    assert two.can_hold([70 * 10**9, 70 * 10**9])
-    assert not two.can_hold([50 * 10**9, 50 * 10**9, 50 * 10**9])  # more processes than GPUs
+def test_gpus_by_memory_and_by_name() -> None:
+    assert Devices.parse("8x80GB").count == 8
+    assert Devices.parse("1 x 80 GB").memory == 80 * 10**9
+    assert Devices.parse("rtx 4090").memory == 24 * 10**9
+    assert not Devices.parse("").is_gpu
+
+
+def test_more_processes_than_gpus_share_them() -> None:
+    def processes(count: int, gigabytes: int) -> list[ProcessMemory]:
+        phases = {"learn": {"weights": gigabytes * 10**9}}
+        return [ProcessMemory(role="learner", count=count, phases=phases)]
+
+    two = Devices.parse("2x80GB")
+    assert two.can_hold(processes(2, 70))
+    assert not two.can_hold(processes(3, 50))
 
 
 @pytest.mark.parametrize(

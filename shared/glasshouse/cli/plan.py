@@ -11,7 +11,7 @@ from glasshouse.cli.parser import add_command, add_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from glasshouse.training.planner import Plan
+    from glasshouse.training.layout import Plan
 
 
 def add_commands(commands: Any) -> None:
@@ -44,7 +44,7 @@ def _plan(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
     from glasshouse.console import make_console
     from glasshouse.terminal import terminal_safe
-    from glasshouse.training.planning import plan_run
+    from glasshouse.training.layout import plan_run
 
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
         config = load_config([args.config], args.overrides)
@@ -54,7 +54,7 @@ def _plan(args: argparse.Namespace) -> None:
         return
     console = make_console()
     console.print(_memory_table(result))
-    for sentence in _sentences(result):
+    for sentence in _sentences(result, config.generate.engine):
         console.print(terminal_safe(sentence), markup=False)
     if result.layout.fits:
         print(f"\n# suggested layout; paste into the config file\n{result.layout.lines()}", end="")
@@ -88,7 +88,7 @@ def _memory_table(result: Plan) -> Table:
     return table
 
 
-def _sentences(result: Plan) -> list[str]:
+def _sentences(result: Plan, engine: str) -> list[str]:
     worst = max(result.processes, key=lambda process: process.peak)
     verdict = "It fits" if result.fits else "It does not fit"
     sentences = [
@@ -97,7 +97,6 @@ def _sentences(result: Plan) -> list[str]:
     ]
     if not result.layout.fits:
         largest = max(result.layout.processes, key=lambda process: process.peak)
-        engine = result.layout.config.generate.engine
         has_heavy_generator = largest.role == "generator" and engine == "torch"
         sentences.append(
             f"No layout fits: the last that was tried needs {_gigabytes(largest.peak)} GB for the {largest.role}. Use "

@@ -35,7 +35,7 @@ def load_configured_policy(
     size = read_size(config.model)
     device = choose_device(config, size, role, index)
     dtype = resolve_dtype(config.dtype, device)
-    if role == "generator":  # training is checked as a whole, in `plan.memory_check`
+    if role == "generator":  # training is checked as a whole, in `training.memory_check`
         check_generator_memory(size, config, device)
     if role != "controller" and device.type == "cpu" and size.parameters >= LARGE_MODEL_PARAMETERS:
         keep_freed_memory()

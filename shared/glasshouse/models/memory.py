@@ -1,6 +1,6 @@
 """How large a model is, and how much memory a device has, before anything is loaded.
 
-The memory of training is estimated in `plan.memory`.
+The memory of training is estimated in `training.memory`.
 """
 
 from __future__ import annotations

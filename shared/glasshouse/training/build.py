@@ -61,8 +61,7 @@ def build_training(config: Config, event: EventSink) -> TrainingParts:
     import_modules(config.imports)
     validate_trackers(config.trackers)
     configure_torch(config.threads)
-    card = Policy(config.model, None, None, read_card(config.model))
-    check_training_memory(fill_task_options(config, card))
+    check_training_memory(config)
     role = "learner" if config.backend == "local" else "controller"
     policy = load_configured_policy(config, training=True, role=role)
     config = fill_task_options(config, policy)

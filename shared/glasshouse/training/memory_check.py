@@ -6,8 +6,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.memory import GB, ModelSize, available_memory
-from glasshouse.training.memory import ProcessMemory, TracedModel, estimate_memory
-from glasshouse.training.prompt_lengths import read_model_config, sample_prompts
+from glasshouse.training.memory import ProcessMemory, plan_memory
 
 
 def check_training_memory(config: Config) -> None:
@@ -18,20 +17,16 @@ def check_training_memory(config: Config) -> None:
     available = available_memory(device)
     if available is None or bound_memory(size, config) <= available:
         return
-    processes = estimate_memory(
-        TracedModel.of(read_model_config(config.model)), config, sample_prompts(config)
-    )
+    learner, *others = plan_memory(config)
+    required = learner.peak
     if device.type == "cpu" and config.hosts.kind == "local":  # they share the memory
-        required = sum(process.count * process.peak for process in processes)
-    else:
-        processes = processes[:1]
-        required = processes[0].peak
+        required = sum(process.count * process.peak for process in (learner, *others))
     if required <= available:
         return
     raise ConfigError(
         f'Training "{config.model}" ({size.parameters / 1e6:,.0f} million parameters) needs about '
-        f"{required / GB:.1f} GB on {device} ({describe_parts(processes[0])}), but only "
-        f"{available / GB:.1f} GB are free. {suggest_changes(config, processes[0])} "
+        f"{required / GB:.1f} GB on {device} ({describe_parts(learner)}), but only "
+        f"{available / GB:.1f} GB are free. {suggest_changes(config)} "
         "`glasshouse plan` shows the memory of each part and suggests a layout."
     )
 
@@ -39,9 +34,9 @@ def check_training_memory(config: Config) -> None:
 def bound_memory(size: ModelSize, config: Config) -> int:
     """Bytes that a run surely does not exceed: it needs 20 to 45 bytes per parameter, and per token and layer
     about 30 hidden sizes."""
-    processes = (
-        1 if config.backend == "local" else config.monarch.generators + config.monarch.learners
-    )
+    processes = 1
+    if config.backend == "monarch":
+        processes = config.monarch.generators + config.monarch.learners
     per_token = 4 * (100 * size.layers * size.hidden_size + 8 * size.vocabulary)
     tokens = max(config.learn.microbatch_tokens, 2 * config.generate.max_tokens)
     rows = config.generate.chunk_size * max(config.generate.group_size, config.evaluate.samples)
@@ -57,18 +52,14 @@ def describe_parts(process: ProcessMemory) -> str:
     return f"phase {process.peak_phase}: {listed}"
 
 
-def suggest_changes(config: Config, process: ProcessMemory) -> str:
+def suggest_changes(config: Config) -> str:
     """What to change so that the run needs less memory."""
-    learn, options = config.learn, []
-    parts = process.phases[process.peak_phase]
-    if not learn.lora_rank:
+    options = []
+    if not config.learn.lora_rank:
         options.append("learn.lora_rank=16 (trains adapters only)")
-    if parts["activations"] + parts["logits"] > process.peak // 4:
-        if not learn.activation_checkpointing:
-            options.append("learn.activation_checkpointing=true")
-        options.append(f"a smaller learn.microbatch_tokens (now {learn.microbatch_tokens:,})")
-    if parts["kv_cache"] > process.peak // 4:
-        options.append(f"a smaller generate.kv_cache_mb (now {config.generate.kv_cache_mb:,})")
+    if not config.learn.activation_checkpointing:
+        options.append("learn.activation_checkpointing=true")
     if config.dtype == "float32":
         options.append("dtype=bfloat16")
-    return f"Set {', '.join([*options, 'or choose a smaller model or a larger device'])}."
+    options.append("a smaller learn.microbatch_tokens or generate.kv_cache_mb")
+    return f"Set {', '.join(options)}, or choose a smaller model or a larger device."

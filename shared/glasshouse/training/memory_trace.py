@@ -1,6 +1,6 @@
 """Counts the memory of a computation by running it on the meta device, where tensors have no data.
 
-    with MemoryTrace(vocabulary) as trace:       # a TorchDispatchMode: sees every operation
+    with trace_memory(vocabulary) as trace:      # sees every operation
         trace.add(model.parameters(), "weights")
         learner.update(samples)                  # the learner's own code
     trace.peak()                                 # bytes by part
@@ -18,7 +18,7 @@ the fused kernels of the CPU and of GPUs do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -40,59 +40,48 @@ Bytes = tuple[int, ...]
 aten = torch.ops.aten
 
 
-class MemoryTrace(TorchDispatchMode):
-    """Inside the context, keeps count of the storages of meta tensors that are alive."""
+@contextmanager
+def trace_memory(vocabulary: int, dtype: torch.dtype | None = None) -> Iterator[MemoryTrace]:
+    """Traces what runs inside the context. `vocabulary` tells logits from other activations. `dtype`: what autocast
+    would compute matrix products in."""
+    nonzero = fx_config.patch(meta_nonzero_assume_all_nonzero=True)  # type: ignore[attr-defined]
+    with nonzero, _replace_functions(dtype), MemoryTrace(vocabulary) as trace:
+        yield trace
 
-    def __init__(self, vocabulary: int, dtype: torch.dtype | None = None) -> None:
-        """`vocabulary` tells logits from other activations. `dtype`: what autocast would compute matrix
-        products in."""
+
+class MemoryTrace(TorchDispatchMode):
+    """Keeps count of the storages of meta tensors that are alive."""
+
+    def __init__(self, vocabulary: int) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.alive: dict[int, tuple[int, int, Any]] = {}  # by storage: bytes, part, weak reference
-        self.current = [0] * len(PARTS)
+        self.alive: dict[int, tuple[int, str, Any]] = {}  # by storage: bytes, part, weak reference
+        self.current = dict.fromkeys(PARTS, 0)
         self.weight_shapes: set[torch.Size] = set()
         self.weight_like: set[int] = set()  # storages that were computed from weights alone
         self.points: dict[tuple[Any, ...], list[Bytes]] = {}
         self.backward_passes: dict[int, int] = {}
-        self._dtype = dtype
-        self._context = ExitStack()
-
-    def __enter__(self) -> MemoryTrace:
-        self._context.enter_context(_assume_nonzero())
-        self._context.enter_context(_replace_functions(self._dtype))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._context.close()
 
     def add(self, tensors: Iterable[Tensor], part: str) -> None:
         """Counts tensors that exist already, or moves them to this part."""
         for tensor in tensors:
-            if tensor.device.type != "meta":
+            if not tensor.is_meta:
                 continue
             key = tensor.untyped_storage()._cdata
             if key in self.alive:
-                size, old, reference = self.alive[key]
-                self.current[old] -= size
-                self.current[PARTS.index(part)] += size
-                self.alive[key] = (size, PARTS.index(part), reference)
+                self._move(key, part)
             else:
-                self._register(tensor, PARTS.index(part))
+                self._register(tensor, part)
             if part == "weights":
                 self.weight_shapes.add(tensor.shape)
             if part in ("weights", "reference"):
                 self.weight_like.add(key)
 
-    def move(self, part: str, to: str) -> None:
+    def move(self, source: str, target: str) -> None:
         """Counts everything that is alive in one part as another part."""
-        source, target = PARTS.index(part), PARTS.index(to)
-        for key, (size, old, reference) in self.alive.items():
-            if old == source:
-                self.alive[key] = (size, target, reference)
-        self.current[target] += self.current[source]
-        self.current[source] = 0
+        for key, (_, part, _) in list(self.alive.items()):
+            if part == source:
+                self._move(key, target)
 
     def clear_points(self) -> None:
         """Forgets the peak so far."""
@@ -108,9 +97,7 @@ class MemoryTrace(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default and args[0].is_meta:
-            return (
-                True if args[0].dtype == torch.bool else 1.0 if args[0].is_floating_point() else 1
-            )
+            return torch.ones((), dtype=args[0].dtype, device="cpu").item()
         target = kwargs.get("device")
         if func is aten._to_copy.default and args[0].is_meta and target and target.type == "cpu":
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
@@ -124,7 +111,13 @@ class MemoryTrace(TorchDispatchMode):
             self._record_point(func, new[0])
         return out
 
-    def _register(self, tensor: Tensor, part: int, weight_like: bool = False) -> None:
+    def _move(self, key: int, part: str) -> None:
+        size, old, reference = self.alive[key]
+        self.current[old] -= size
+        self.current[part] += size
+        self.alive[key] = (size, part, reference)
+
+    def _register(self, tensor: Tensor, part: str, weight_like: bool = False) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if weight_like:
@@ -143,29 +136,27 @@ class MemoryTrace(TorchDispatchMode):
         inputs = [t for t in tree_iter(args) if isinstance(t, Tensor) and t.is_meta]
         return bool(inputs) and all(t.untyped_storage()._cdata in self.weight_like for t in inputs)
 
-    def _classify(self, func: Any, tensor: Tensor, from_weights: bool) -> int:
+    def _classify(self, func: Any, tensor: Tensor, from_weights: bool) -> str:
         """The part of a new tensor."""
         name = str(func)
         if name.startswith("aten._foreach"):
-            part = "optimizer"
-        elif name == "aten.zeros_like.default" and from_weights:
-            part = "gradients"
-        elif from_weights:
-            part = "weight_copies"
-        elif tensor.shape in self.weight_shapes:
-            part = "gradients"
-        elif tensor.ndim > 1 and tensor.shape[-1] == self.vocabulary:
-            part = "logits"
-        else:
-            part = "activations"
-        return PARTS.index(part)
+            return "optimizer"
+        if name == "aten.zeros_like.default" and from_weights:
+            return "gradients"
+        if from_weights:
+            return "weight_copies"
+        if tensor.shape in self.weight_shapes:
+            return "gradients"
+        if tensor.ndim > 1 and tensor.shape[-1] == self.vocabulary:
+            return "logits"
+        return "activations"
 
     def _record_point(self, func: Any, tensor: Tensor) -> None:
         """A point is named by the backward pass, the operation and its shape, so that it can be found
         again in a model with more layers: there it occurs more often, and first and last are kept."""
         task = torch._C._current_graph_task_id()
         number = self.backward_passes.setdefault(task, len(self.backward_passes))
-        state = tuple(self.current)
+        state = tuple(self.current.values())
         key = (task != -1 and number, str(func), tensor.shape)
         self.points.setdefault(key, [state, state])[1] = state
 
@@ -229,13 +220,3 @@ def _replace_functions(dtype: torch.dtype | None) -> Iterator[None]:
     finally:
         F.scaled_dot_product_attention, F.linear = attention, linear
         torch.matmul = matmul
-
-
-@contextmanager
-def _assume_nonzero() -> Iterator[None]:
-    before = fx_config.meta_nonzero_assume_all_nonzero
-    fx_config.meta_nonzero_assume_all_nonzero = True
-    try:
-        yield
-    finally:
-        fx_config.meta_nonzero_assume_all_nonzero = before
