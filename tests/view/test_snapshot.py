@@ -14,10 +14,10 @@ from tests.view.example_runs import HOSTILE, write_run
 
 from glasshouse.cli.app import main
 from glasshouse.view import snapshot
-from glasshouse.view.front_end import read_asset
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
 from glasshouse.view.run_page import write_run_report
+from glasshouse.view.snapshot import read_asset
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
 AXE = Path(__file__).resolve().parents[2] / "shared/view_frontend/node_modules/axe-core/axe.min.js"

@@ -18,16 +18,16 @@ from starlette.routing import Route
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
 from glasshouse.view import rollout_details
-from glasshouse.view.compare import compare_runs
-from glasshouse.view.front_end import read_asset
+from glasshouse.view.compare import compare_runs, load_study_results
 from glasshouse.view.library import Library, OpenRun
 from glasshouse.view.rollout_query import list_rollouts, parse_query
 from glasshouse.view.run_reader import to_json
 from glasshouse.view.security import Guard
-from glasshouse.view.studies import load_study_results
+from glasshouse.view.snapshot import read_asset
 from glasshouse.view.suspicion import SUSPICIONS
 
 ASSETS = {
+    "index.html": "text/html; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
@@ -36,13 +36,6 @@ LIVE_SECONDS = 0.25
 """How often a stream looks for changes."""
 HEARTBEAT_SECONDS = 15.0
 """How often an idle stream sends a comment, which finds out that the browser has gone."""
-
-
-class JSONAnswer(Response):
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return to_json(content)
 
 
 def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Guard:
@@ -58,8 +51,8 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         await run_in_threadpool(library.stop)
 
     routes = [
-        Route("/", _page),
-        *(Route(f"/{name}", _asset(name, media)) for name, media in ASSETS.items()),
+        Route("/", _asset("index.html")),
+        *(Route(f"/{name}", _asset(name)) for name in ASSETS),
         Route("/api/events", _events_endpoint(library)),
         *(
             Route(f"/api/{name}", _json_endpoint(library, name))
@@ -70,16 +63,9 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
     return Guard(app, hosts=hosts, token=token)
 
 
-# --- page --------------------------------------------------------------------------------------
-
-
-async def _page(_: Request) -> Response:
-    return Response(read_asset("index.html"), media_type="text/html; charset=utf-8")
-
-
-def _asset(name: str, media: str) -> Callable[[Request], Any]:
+def _asset(name: str) -> Callable[[Request], Any]:
     async def endpoint(_: Request) -> Response:
-        return Response(read_asset(name), media_type=media)
+        return Response(read_asset(name), media_type=ASSETS[name])
 
     return endpoint
 
@@ -95,7 +81,8 @@ def _json_endpoint(library: Library, name: str) -> Callable[[Request], Any]:
 
     async def endpoint(request: Request) -> Response:
         try:
-            return JSONAnswer(await run_in_threadpool(answer, request.query_params))
+            content = await run_in_threadpool(answer, request.query_params)
+            return Response(to_json(content), media_type="application/json")
         except GlasshouseError as error:
             problem = str(error)
         except sqlite3.Error as error:
@@ -113,9 +100,7 @@ def _json_endpoint(library: Library, name: str) -> Callable[[Request], Any]:
 def _info(library: Library, _: QueryParams) -> Any:
     return {
         "version": __version__,
-        "roots": [str(root) for root in library.roots],
         "suspicions": SUSPICIONS,
-        "studies": list(library.catalog.studies),
         "is_complete": library.catalog.is_complete,
     }
 

@@ -1,16 +1,20 @@
-"""Several runs: in which keys their configurations differ, which are seeds of one arm, their curves."""
+"""Several runs: in which keys their configurations differ, which are seeds of one arm, their curves;
+and what a study found."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from glasshouse.checksums import read_regular_file
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.runs.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
+    describe_measure,
     held_out_accuracy,
     load_evaluation_rows,
 )
@@ -23,6 +27,7 @@ IGNORED_SECTIONS = (
 )  # fmt: skip
 """Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
 MAX_RUNS = 40
+MAX_STUDY_BYTES = 50_000_000
 
 
 def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
@@ -143,3 +148,27 @@ def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float |
     tables = [{p[0]: p[1] for p in points if p[1] is not None} for points in curves]
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     return [(step, *mean_interval([table[step] for table in tables])) for step in steps]
+
+
+def load_study_results(folder: Path) -> dict[str, Any]:
+    """results/study.json with the label of each measure; `problem` says why it cannot be shown."""
+    file = folder / "results" / "study.json"
+    try:
+        data = read_regular_file(file)
+        if len(data) > MAX_STUDY_BYTES:
+            return {"problem": f"results/study.json is larger than {MAX_STUDY_BYTES:,} bytes."}
+        content = json.loads(data)
+        if not isinstance(content, dict) or not isinstance(content.get("questions"), list):
+            return {"problem": "results/study.json does not hold the questions of a study."}
+    except FileNotFoundError:
+        return {
+            "problem": "This study has no analysis yet: `glasshouse study` writes it after its last run. "
+            "Its runs can be compared before that."
+        }
+    except (OSError, ValueError, RecursionError) as error:
+        return {"problem": f"results/study.json cannot be read: {error}."}
+    names = {curve.get("measure") for curve in content.get("curves", [])}
+    names |= {question.get("measure") for question in content["questions"]}
+    content["measures"] = {str(name): describe_measure(str(name)) for name in names if name}
+    content["problem"] = ""
+    return content

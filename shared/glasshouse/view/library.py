@@ -149,18 +149,12 @@ class Library:
 
     # --- reading ---------------------------------------------------------------------------
 
-    def find_run(self, id: str) -> RunLocation:
-        location = self.catalog.runs.get(id)
-        if location is None:
-            known = self.catalog.runs
-            raise RunError(
-                f'There is no run "{id[:100]}" in the served folders.{did_you_mean(id, known)}'
-            )
-        return location
-
     def open_run(self, id: str) -> OpenRun:
         """The run with this id, opened if it is not."""
-        location = self.find_run(id)
+        location = self.catalog.runs.get(id)
+        if location is None:
+            hint = did_you_mean(id, self.catalog.runs)
+            raise RunError(f'There is no run "{id[:100]}" in the served folders.{hint}')
         with self.lock:
             run = self.open_runs.get(id)
             if run is None or run.location != location:
@@ -168,11 +162,8 @@ class Library:
                 self.open_runs[id] = run
             self.open_runs.move_to_end(id)
             run.used = time.monotonic()
-            surplus = [key for key in self.open_runs if key != id][
-                : len(self.open_runs) - MAX_OPEN_RUNS
-            ]
-            for key in surplus:
-                self.open_runs.pop(key).close()
+            while len(self.open_runs) > MAX_OPEN_RUNS:
+                self.open_runs.popitem(last=False)[1].close()
         return run
 
     def list_overviews(self) -> list[dict[str, Any]]:

@@ -18,10 +18,9 @@ from glasshouse.files import check_output_file, write_text
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
 from glasshouse.view.discovery import RunLocation
-from glasshouse.view.front_end import read_asset
 from glasshouse.view.learning_curves import read_metrics
 from glasshouse.view.run_reader import RunReader
-from glasshouse.view.snapshot import build_snapshot, to_inline_json
+from glasshouse.view.snapshot import build_snapshot, read_asset, to_inline_json
 
 REPORT_FILE = "report.html"
 MAX_RUNS = 40

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from glasshouse.runs.run_directory import read_summary
 from glasshouse.runs.verify import verify_curves, verify_manifest
 from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
-from glasshouse.view.run_facts import describe_sessions, read_versions
 from glasshouse.view.run_measures import (
     collect_measures,
     compare_ends,
@@ -40,7 +40,14 @@ from glasshouse.view.run_measures import (
     held_out_accuracy,
     load_evaluation_rows,
 )
-from glasshouse.view.run_status import PHASE_EVENTS, find_status, is_being_written, seconds_left
+from glasshouse.view.run_status import (
+    PHASE_EVENTS,
+    describe_sessions,
+    find_status,
+    is_being_written,
+    read_versions,
+    seconds_left,
+)
 from glasshouse.view.text_monitors import make_text_monitors
 from glasshouse.view.verdict import summarize_run
 
@@ -78,15 +85,14 @@ class RunReader:
     is_active: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
-    config_problem: str = ""
     monitors: list[Monitor] = field(default_factory=list)
     """Those that score a rollout from its text alone."""
     notes: list[str] = field(default_factory=list)
     """Monitors that cannot be applied."""
     summary: dict[str, Any] | None = None
-    summary_problem: str = ""
     monitor: dict[str, Any] | None = None
-    monitor_problem: str = ""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why the configuration or the monitor results cannot be read, by file."""
     verified: list[dict[str, str]] = field(default_factory=list)
     """Damage of the metrics, events, summary and manifest, compared with each other."""
     checkpoints: list[int] = field(default_factory=list)
@@ -149,22 +155,20 @@ class RunReader:
         return self.verified != previous
 
     def _load_config(self) -> None:
-        self.config, self.config_text, self.config_problem = read_run_config(self.path)
+        self.config, self.config_text, self.problems["config.yaml"] = read_run_config(self.path)
         self.monitors, self.notes = make_text_monitors(self.config)
 
     def _load_summary(self) -> None:
-        self.summary, self.summary_problem = None, ""
-        try:
+        self.summary = None
+        with suppress(RunDataError):  # `_verify` says what is wrong
             self.summary = read_summary(self.path / "results" / "summary.json")
-        except RunDataError as error:
-            self.summary_problem = str(error)
 
     def _load_monitor(self) -> None:
-        self.monitor, self.monitor_problem = None, ""
+        self.monitor, self.problems["results/monitor.json"] = None, ""
         try:
             self.monitor = read_monitor_results(self.path / "results")
-        except RunDataError as error:
-            self.monitor_problem = str(error)
+        except RunDataError:
+            self.problems["results/monitor.json"] = "is damaged"
 
     def _load_checkpoints(self) -> None:
         self.checkpoints = list_checkpoint_steps(self.path)
@@ -215,13 +219,9 @@ class RunReader:
     def damage(self) -> list[dict[str, str]]:
         """What cannot be read, and what to do."""
         check = f"{shell_command(['glasshouse', 'check', self.path])} says what is lost."
-        items = [
-            ("config.yaml", self.config_problem),
-            ("results/monitor.json", self.monitor_problem and "is damaged"),
-        ]
         own = [
             {"file": file, "problem": problem, "remedy": check}
-            for file, problem in items
+            for file, problem in sorted(self.problems.items())
             if problem
         ]
         return [*own, *({**d, "remedy": f"{d['remedy']} {check}".strip()} for d in self.verified)]
@@ -239,12 +239,8 @@ class RunReader:
     def _describe_checkpoints(self) -> list[dict[str, Any]]:
         saves = {e.get("step"): e for e in self.events.rows if e["event"] == "save"}
         return [
-            {
-                "step": step,
-                "reason": saves.get(step, {}).get("reason", ""),
-                "reward": saves.get(step, {}).get("reward"),
-                "bytes": saves.get(step, {}).get("bytes"),
-            }
+            {"step": step, "reason": "", "reward": None, "bytes": None}
+            | {k: v for k, v in saves.get(step, {}).items() if k in ("reason", "reward", "bytes")}
             for step in self.checkpoints
         ]
 

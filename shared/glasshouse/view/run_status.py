@@ -1,4 +1,4 @@
-"""Is a run running, finished, interrupted or failed? And how long will it take?"""
+"""Is a run running, finished, interrupted or failed? How long will it take, and how was it trained?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.run_directory import LOCK, is_locked
+from glasshouse.terminal import count_noun, format_duration
 
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
@@ -81,3 +83,32 @@ def _timestamp(row: Mapping[str, Any]) -> float | None:
         return datetime.fromisoformat(row["timing"]["time"]).timestamp()
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def describe_sessions(
+    events: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Example: `{"started": "2026-11-16 15:20 UTC", "duration": "1:05", "commit": "6bec591"}`"""
+    sessions = [event for event in events if event["event"] in ("start", "resume")]
+    started = str(sessions[0].get("time", "")) if sessions else ""
+    seconds = (summary or {}).get("seconds")
+    commits = dict.fromkeys(str(s["commit"]) for s in sessions if s.get("commit"))
+    resumed = sum(session["event"] == "resume" for session in sessions)
+    facts = {
+        "started": f"{started[:10]} {started[11:16]} UTC" if sessions else "unknown",
+        "duration": format_duration(seconds)
+        if isinstance(seconds, int | float)
+        else "not finished",
+        "commit": ", ".join(commits) or "unknown (not trained in a git work tree)",
+    }
+    return facts | ({"interruptions": f"resumed {count_noun(resumed, 'time')}"} if resumed else {})
+
+
+def read_versions(run: Path) -> dict[str, str]:
+    """The software and the starting weights that the newest valid state of a checkpoint names."""
+    state = read_newest_state(run / "checkpoints")
+    versions = state.get("versions")
+    if not isinstance(versions, dict):
+        return {}
+    named = {str(name): str(value) for name, value in versions.items()}
+    return named | {"starting weights": str(state.get("start", "unknown"))}

@@ -8,6 +8,7 @@ page says. Budgets are shared by all runs of a report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,45 +60,36 @@ def build_snapshot(
     """
     count = len(readers)
     steps = max(MIN_CURVE_STEPS, CURVE_STEPS // count)
-    return {
+    snapshot: dict[str, Any] = {
         "glasshouse": __version__,
         "suspicions": SUSPICIONS,
-        "runs": [
-            {
-                **read_overview(reader.location),
-                "status": status_of_files(reader),
-                "seconds_left": None,
-            }
-            for reader in readers
-        ],
-        "run": {
-            reader.location.id: describe_run(reader, steps, damage.get(reader.location.id, ()))
-            for reader in readers
-        },
-        "rollouts": {
-            reader.location.id: sample_rollouts(
-                reader, INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count
-            )
-            for reader in readers
-        },
+        "runs": [],
+        "run": {},
+        "rollouts": {},
         "compare": thin_comparison(compare_runs(readers), steps) if count > 1 else None,
     }
+    for reader in readers:
+        id = reader.location.id
+        now = {"status": status_of_files(reader), "seconds_left": None}
+        snapshot["runs"].append(read_overview(reader.location) | now)
+        snapshot["run"][id] = (
+            describe_run(reader, steps) | now | {"damage": list(damage.get(id, ()))}
+        )
+        snapshot["rollouts"][id] = sample_rollouts(
+            reader, INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count
+        )
+    return snapshot
 
 
-def describe_run(
-    reader: RunReader, steps: int, damage: Sequence[Mapping[str, str]]
-) -> dict[str, Any]:
+def describe_run(reader: RunReader, steps: int) -> dict[str, Any]:
     """The run as the live page gets it, with at most `steps` steps of its curves."""
     run = reader.describe()
     metrics = run["metrics"]
     kept = thin(range(len(metrics["steps"])), steps)
-    measures = [*run["accuracy"], *run["measures"].values()]
-    for measure in measures:
+    for measure in [*run["accuracy"], *run["measures"].values()]:
         measure["points"] = thin(measure["points"], POINTS)
     return {
         **run,
-        "status": status_of_files(reader),
-        "seconds_left": None,
         "metrics": metrics
         | {
             "steps": [metrics["steps"][place] for place in kept],
@@ -109,7 +101,6 @@ def describe_run(
         "logged_steps": len(metrics["steps"]),
         "marks": run["marks"][-POINTS:],
         "checkpoints": run["checkpoints"][-POINTS:],
-        "damage": list(damage),
     }
 
 
@@ -213,6 +204,12 @@ def shorten_rollout(row: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- parts -----------------------------------------------------------------------------------
+
+
+def read_asset(name: str) -> bytes:
+    """A built file of the front end (sources: shared/view_frontend, built by `make view-assets`), such as
+    `read_asset("app.js")`."""
+    return resources.files("glasshouse.view").joinpath("assets", name).read_bytes()
 
 
 def to_inline_json(value: Any) -> str:
