@@ -43,6 +43,10 @@ endif
 check: $(VENV)/.ready ## format, lint and type-check the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/mypy && $(BIN)/lint-imports
 
+.PHONY: golden
+golden: $(VENV)/.ready ## weights, metrics, rollouts, measures, streams equal those of BASE=COMMIT, bit for bit (5 min); ARGS="study pocket"
+	@$(BIN)/python tools/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
+
 .PHONY: new
 new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 	@$(BIN)/python tools/new_experiment.py "$(EXP)"
