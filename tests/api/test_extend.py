@@ -143,7 +143,7 @@ class engines:
         (lambda: glasshouse.make_monitor("m", {"kind": "half_monitors"}), "lacks score"),
         (lambda: validate_trackers(["half_trackers"]), "lacks start and finish"),
         (lambda: make_generator(policy, GenerateConfig(engine="half_engines")),
-         "lacks load_weights and unload"),
+         "lacks load_weights and free"),
     ):  # fmt: skip
         with pytest.raises(glasshouse.GlasshouseError, match=named):
             use()
@@ -193,7 +193,7 @@ def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
         penalty("p")(type("Empty", (Penalty,), {}))
     with pytest.raises(TrackError, match="start and finish"):
         tracker("t")(type("Empty", (), {"log": print}))
-    with pytest.raises(ConfigError, match="load_weights and unload"):
+    with pytest.raises(ConfigError, match="load_weights and free"):
         engine("e")(type("Empty", (), {"generate": print}))
     monitor_kind("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
     with pytest.raises(ConfigError, match="score and describe"):

@@ -55,6 +55,7 @@ def test_samples_survive_packing(rows: Any) -> None:
             tokens=tuple(t for t, _ in pairs),
             sampler_logprobs=tuple(x for _, x in pairs),
             advantage=advantage,
+            extra={"weight": tuple(float(t) for t, _ in pairs)},
         )
         for prompt, pairs, advantage in rows
     ]

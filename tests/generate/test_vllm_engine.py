@@ -147,7 +147,7 @@ def test_sleeping_frees_memory_during_an_update(
     generator = VllmGenerator(served, GenerateConfig(vllm={"sleep": True}))
     generator.load_weights(served.weights(), 0)
     llm.made[0].calls.clear()
-    generator.unload()
+    generator.free()
     generator.load_weights(served.weights(), 1)
     assert llm.made[0].calls == [
         "sleep 2", "wake weights", "start", "update", "finish 1", "wake kv_cache", "reset",

@@ -9,12 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.learn.advantages import Advantage, centred, leave_one_out, raw, standardised
+from glasshouse.learn.advantages import (
+    Advantage,
+    group_normalized,
+    leave_one_out,
+    mean_baseline,
+    no_baseline,
+)
 
 torch.set_num_threads(1)
 
-BASELINES = [centred, standardised, leave_one_out]
-ADVANTAGES = [raw, *BASELINES]
+BASELINES = [mean_baseline, group_normalized, leave_one_out]
+ADVANTAGES = [no_baseline, *BASELINES]
 
 groups = st.integers(2, 6).flatmap(
     lambda size: st.lists(
@@ -26,10 +32,12 @@ groups = st.integers(2, 6).flatmap(
 def test_values_computed_by_hand() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 0.0, 0.0, 0.0]])
     # mean 1/2 and 3/4; sum of squares 1 and 27/4; sample deviations √(1/3) and √(9/4)
-    assert raw(rewards).tolist() == rewards.tolist()
-    assert centred(rewards).tolist() == [[0.5, -0.5, -0.5, 0.5], [2.25, -0.75, -0.75, -0.75]]
+    assert no_baseline(rewards).tolist() == rewards.tolist()
+    assert mean_baseline(rewards).tolist() == [[0.5, -0.5, -0.5, 0.5], [2.25, -0.75, -0.75, -0.75]]
     a, b, c = 0.5 / (3**-0.5 + 1e-4), 2.25 / 1.5001, -0.75 / 1.5001
-    torch.testing.assert_close(standardised(rewards), torch.tensor([[a, -a, -a, a], [b, c, c, c]]))
+    torch.testing.assert_close(
+        group_normalized(rewards), torch.tensor([[a, -a, -a, a], [b, c, c, c]])
+    )
     d = 2 / 3  # others' means: 1/3 beside a 1, 2/3 beside a 0
     torch.testing.assert_close(
         leave_one_out(rewards), torch.tensor([[d, -d, -d, d], [3, -1, -1, -1]])
@@ -45,7 +53,7 @@ def test_advantages_equal_plain_loops(rewards: list[list[float]]) -> None:
             others = group[:j] + group[j + 1 :]
             alone = leave_one_out(tensor)[i, j].item()
             assert alone == pytest.approx(reward - statistics.fmean(others), abs=1e-9)
-            scaled = standardised(tensor)[i, j].item()
+            scaled = group_normalized(tensor)[i, j].item()
             assert scaled == pytest.approx((reward - mean) / (deviation + 1e-4), abs=1e-8)
 
 
@@ -70,9 +78,9 @@ def test_groups_are_independent(advantage: Advantage) -> None:
     assert torch.equal(together[:1], advantage(rewards[:1]))
 
 
-def test_raw_rewards_are_a_copy() -> None:
+def test_advantages_without_baseline_are_a_copy() -> None:
     rewards = torch.ones(1, 2)
-    raw(rewards).zero_()
+    no_baseline(rewards).zero_()
     assert rewards.tolist() == [[1.0, 1.0]]
 
 

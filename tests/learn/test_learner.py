@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from glasshouse.config.schema import LearnConfig
-from glasshouse.errors import RunError
+from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
-from glasshouse.learn.losses import ALGORITHMS
+from glasshouse.learn.losses import ALGORITHMS, LossInputs
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_at_least_cost
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
@@ -554,3 +554,27 @@ def test_update_without_samples_changes_nothing(tiny: Tiny) -> None:
     empty = TrainingSample(prompt=(5,), tokens=(), sampler_logprobs=(), advantage=1.0)
     assert make_learner(policy).update([empty])["learned_rows"] == 0
     assert bitwise_equal(policy, start)
+
+
+def test_a_loss_reads_its_own_inputs_from_the_samples(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny("llama")
+    samples = make_samples(policy)
+    seen: dict[float, tuple[int, float]] = {}
+
+    def loss(inputs: LossInputs) -> Any:
+        for row, number in zip(inputs.extra["weight"], inputs.advantages.tolist(), strict=True):
+            seen[number] = (int((row != 0).sum()), row.sum().item())
+        return ALGORITHMS["grpo"].loss(inputs)
+
+    algorithm = replace(ALGORITHMS["grpo"], loss=loss, inputs=("weight",))
+    monkeypatch.setitem(ALGORITHMS, "weighted", algorithm)
+    weighted = [
+        replace(s, advantage=float(n), extra={"weight": [0.5] * len(s.tokens)})
+        for n, s in enumerate(samples, start=1)
+    ]
+    make_learner(policy, algorithm="weighted").update(weighted)
+    assert seen == {s.advantage: (len(s.tokens), len(s.tokens) / 2) for s in weighted}
+    with pytest.raises(ConfigError, match="weight"):
+        make_learner(policy, algorithm="weighted").update(samples)

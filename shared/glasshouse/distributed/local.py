@@ -35,7 +35,7 @@ class LocalBackend(LocalGeneration):
         return replace(policy, model=copy.deepcopy(policy.model).to(device))
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        self.generator.unload()  # its fused weights are outdated after the update; frees their memory
+        self.generator.free()  # its fused weights are outdated after the update; frees their memory
         metrics = self.learner.update(samples)
         self._sync_weights()
         return metrics

@@ -26,7 +26,7 @@ from glasshouse.models.logprobs import autocast_to
 class Decoder(Protocol):
     """What the generation loop needs from a model."""
 
-    compact_below: float
+    compact_when_active_below: float
     """`compact` pays when the share of active slots falls below this."""
 
     def prefill(
@@ -59,7 +59,7 @@ def make_decoder(model: Any, dtype: torch.dtype | None = None) -> Decoder:
 class TransformersDecoder:
     """Any causal LM, through transformers' forward and cache; prompts are left-padded."""
 
-    compact_below = 0.75
+    compact_when_active_below = 0.75
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
         """`dtype` is that of matrix products, by default the model's."""

@@ -40,7 +40,7 @@ class Generator(Protocol):
     ) -> list[list[Completion]]:
         """Returns one list of completions per request, in order."""
 
-    def unload(self) -> None:
+    def free(self) -> None:
         """Called before an update: frees what the new weights will replace. May do nothing."""
 
 
@@ -48,7 +48,7 @@ ENGINES: dict[str, Callable[..., Generator]] = {"torch": TorchGenerator}
 """By the name in `generate.engine`: called with the policy and the KV cache limit in MB. `vllm` is not in this
 table: it is imported only when it is asked for, and has its own settings."""
 EngineClass = TypeVar("EngineClass", bound=Callable[..., Generator])
-MEMBERS = ("load_weights", "generate", "unload")
+MEMBERS = ("load_weights", "generate", "free")
 
 
 def engine(name: str) -> Callable[[EngineClass], EngineClass]:

@@ -31,7 +31,7 @@ SHRINK_BELOW = 0.75
 class LargeLlamaDecoder(BaseLlamaDecoder):
     """The decoder of models that `devices.is_large` calls large."""
 
-    compact_below = 1.0
+    compact_when_active_below = 1.0
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int

@@ -93,7 +93,7 @@ class LlamaDecoder(BaseLlamaDecoder):
 
     DENSE_COST = 96
     """Cost of the dense layers of a slot, in attended cache tokens; decides the layout in `compact`."""
-    compact_below = 0.75
+    compact_when_active_below = 0.75
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int

@@ -61,9 +61,9 @@ class TorchGenerator:
                 if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
                     parameter.copy_(source)
         self.version = version
-        self.unload()
+        self.free()
 
-    def unload(self) -> None:
+    def free(self) -> None:
         """Frees the fused weights; the next call of `generate` fuses them again."""
         self._decoder = None
 
@@ -160,7 +160,7 @@ class TorchGenerator:
                 remaining = int(active.sum())
                 if not remaining or is_last:
                     break
-                if remaining < self._decoder.compact_below * len(rows):
+                if remaining < self._decoder.compact_when_active_below * len(rows):
                     slots = self._decoder.compact(active)
                     rows, active, next_tokens = rows[slots], active[slots], next_tokens[slots]
             logits = self._decoder.step(next_tokens)

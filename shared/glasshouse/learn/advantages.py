@@ -1,7 +1,7 @@
 """Advantages: rewards (G, K) in, how much better than expected each completion was (G, K) out.
 
-A row is a group: K completions of one problem. What was removed from the textbook: a value network.
-The group is the baseline. A group of equal rewards has advantage exactly 0.0 under every baseline
+A row is a group: K completions of one problem. Differs from PPO: no value network, the group is the
+baseline. A group of equal rewards has advantage exactly 0.0 under every baseline
 below (subtracting a rounded mean would leave about 1e-8, and 1e-8 / 1e-4 is not negligible), so the
 learner can detect rows without a training signal by comparing with zero.
 """
@@ -19,7 +19,7 @@ EPSILON = 1e-4
 """Added to the standard deviation, as TRL adds it."""
 
 
-def raw(rewards: Tensor) -> Tensor:
+def no_baseline(rewards: Tensor) -> Tensor:
     """The reward itself, without a baseline: textbook REINFORCE.
 
     Example: `[[1, 0, 0, 1]]` gives `[[1, 0, 0, 1]]`.
@@ -27,7 +27,7 @@ def raw(rewards: Tensor) -> Tensor:
     return _validate(rewards).clone()
 
 
-def centred(rewards: Tensor) -> Tensor:
+def mean_baseline(rewards: Tensor) -> Tensor:
     """Reward minus the mean of the group (Dr. GRPO).
 
     Example: `[[1, 0, 0, 1]]` gives `[[0.5, -0.5, -0.5, 0.5]]`.
@@ -37,12 +37,12 @@ def centred(rewards: Tensor) -> Tensor:
     return torch.where(has_spread, rewards - rewards.mean(1, keepdim=True), 0.0)
 
 
-def standardised(rewards: Tensor) -> Tensor:
-    """Centred, divided by the sample standard deviation of the group, with K - 1 (GRPO).
+def group_normalized(rewards: Tensor) -> Tensor:
+    """`mean_baseline`, divided by the sample standard deviation of the group, with K - 1 (GRPO).
 
     Example: `[[1, 0, 0, 1]]` gives `[[0.866, -0.866, -0.866, 0.866]]`.
     """
-    advantages = centred(rewards)
+    advantages = mean_baseline(rewards)
     if rewards.shape[1] == 1:  # the deviation of one reward is undefined
         return advantages
     return advantages / (rewards.std(1, keepdim=True, correction=1) + EPSILON)
@@ -51,11 +51,11 @@ def standardised(rewards: Tensor) -> Tensor:
 def leave_one_out(rewards: Tensor) -> Tensor:
     """Reward minus the mean of the *other* completions of the group (RLOO).
 
-    Computed as `centred` times K / (K - 1), which is the same.
+    Computed as `mean_baseline` times K / (K - 1), which is the same.
 
     Example: `[[1, 0, 0, 1]]` gives `[[0.667, -0.667, -0.667, 0.667]]`.
     """
-    advantages = centred(rewards)
+    advantages = mean_baseline(rewards)
     size = rewards.shape[1]
     return advantages * (size / max(size - 1, 1))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from glasshouse.errors import ConfigError
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.logprobs import CompletionBatch
 from glasshouse.models.policy import Policy
@@ -15,9 +16,27 @@ from glasshouse.tasks.answers.extraction import split_completion
 
 def pad_sampler_logprobs(batch: CompletionBatch, samples: Sequence[TrainingSample]) -> torch.Tensor:
     """The sampler's log-probabilities, (R, T), 0 on padding."""
+    return pad_numbers(batch, [sample.sampler_logprobs for sample in samples])
+
+
+def pad_extra(
+    batch: CompletionBatch, samples: Sequence[TrainingSample], names: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """These values of `TrainingSample.extra`, (R, T), 0 on padding. Raises if a sample lacks one."""
+    missing = [name for name in names if any(name not in sample.extra for sample in samples)]
+    if missing:
+        raise ConfigError(
+            f'learn.algorithm: its loss needs "{missing[0]}", a number per token, in `extra` of every '
+            "training sample; one sample lacks it."
+        )
+    return {name: pad_numbers(batch, [sample.extra[name] for sample in samples]) for name in names}
+
+
+def pad_numbers(batch: CompletionBatch, rows: Sequence[Sequence[float]]) -> torch.Tensor:
+    """(R, T), 0 on padding."""
     values = torch.zeros(batch.mask.shape)
-    for row, sample in enumerate(samples):
-        values[row, : len(sample.sampler_logprobs)] = torch.tensor(sample.sampler_logprobs)
+    for row, numbers in enumerate(rows):
+        values[row, : len(numbers)] = torch.tensor(numbers)
     return values.to(batch.mask.device)
 
 

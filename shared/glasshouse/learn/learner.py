@@ -23,7 +23,7 @@ import torch
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn.completion_tensors import cot_mask, pad_sampler_logprobs
+from glasshouse.learn.completion_tensors import cot_mask, pad_extra, pad_sampler_logprobs
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
@@ -285,6 +285,7 @@ class Learner:
             tokens=tokens,
             max_tokens=self.max_tokens,
             settings=self.settings,
+            extra=pad_extra(batch, microbatch, self.algorithm.inputs),
         )
 
     def _policy_logprobs(

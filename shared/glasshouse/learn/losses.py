@@ -8,12 +8,11 @@ An algorithm is three choices: the level of the ratio (a token, the mean of a se
 sequence), whether it is clipped or truncated, and the weight of each token. To add one, write its
 function here and an entry in `ALGORITHMS`; the learner knows none of them by name.
 
-What was removed from PPO: the value network (see advantages.py) and the separate "old" policy.
-**Old is the sampler**: the policy version that sampled the tokens, with the log-probabilities it
-reported. The learner takes one update per batch, so a third policy between the two would equal one
-of them. On fresh data the ratio is 1 up to rounding; on data one version old
-(`max_offpolicy_steps: 1`), or from an engine that rounds differently, it is the importance weight
-that corrects for the difference.
+Differs from PPO: no value network (see advantages.py), and no policy besides these two. **Old is the
+sampler**, also over several epochs: the policy version that sampled the tokens, with the
+log-probabilities it reported. On fresh data the ratio is 1 up to rounding. After an update of the
+same batch (`epochs_per_batch`), on data one version old (`max_offpolicy_steps: 1`) and from an engine
+that rounds differently, it is the importance weight that corrects for the difference.
 
 Each loss returns the *contribution* of its microbatch: it divides by the rows or tokens of the whole
 step, never by those of the microbatch, so that contributions add up to the loss of the whole batch
@@ -26,14 +25,20 @@ learner adds and divides them. For a ratio over a sequence, a clip counts once p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from glasshouse.errors import ConfigError, did_you_mean
-from glasshouse.learn.advantages import Advantage, centred, leave_one_out, raw, standardised
+from glasshouse.learn.advantages import (
+    Advantage,
+    group_normalized,
+    leave_one_out,
+    mean_baseline,
+    no_baseline,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,8 @@ class LossInputs:
     max_tokens: int
     """The generation limit."""
     settings: LossSettings
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """(R, T) each, 0 on padding: the algorithm's own inputs (`Algorithm.inputs`), from `TrainingSample.extra`."""
 
     def __post_init__(self) -> None:
         if self.settings.kl_coef and self.reference_logprobs is None:
@@ -249,6 +256,8 @@ class Algorithm:
     """The smallest group size that gives a training signal."""
     dynamic_sampling: bool = False
     """Groups of equal rewards are replaced by new ones until the batch is full."""
+    inputs: tuple[str, ...] = ()
+    """Names of the numbers per token that the loss reads from `LossInputs.extra`; every sample must have them."""
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -257,7 +266,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             name="reinforce",
             description="reward times the length-normalised log-probability; no baseline",
-            advantage=raw,
+            advantage=no_baseline,
             loss=reinforce,
             settings=LossSettings(importance_cap=2.0),
             min_group=1,
@@ -271,19 +280,19 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             name="grpo",
             description="group-standardised advantages, clipped token ratios, equal weight per row",
-            advantage=standardised,
+            advantage=group_normalized,
             loss=grpo,
         ),
         Algorithm(
             name="dr_grpo",
             description="grpo without its biases: no division by deviation or by length",
-            advantage=centred,
+            advantage=mean_baseline,
             loss=dr_grpo,
         ),
         Algorithm(
             name="dapo",
             description="grpo with clip-higher, equal weight per token, and dynamic sampling",
-            advantage=standardised,
+            advantage=group_normalized,
             loss=dapo,
             settings=LossSettings(clip_high=0.28),
             dynamic_sampling=True,
@@ -291,14 +300,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             name="gspo",
             description="grpo with one ratio per sequence, clipped within the paper's 0.0004",
-            advantage=standardised,
+            advantage=group_normalized,
             loss=gspo,
             settings=LossSettings(clip_low=3e-4, clip_high=4e-4),
         ),
         Algorithm(
             name="cispo",
             description="truncated importance weights on log-probabilities, equal weight per token",
-            advantage=standardised,
+            advantage=group_normalized,
             loss=cispo,
             settings=LossSettings(importance_cap=5.0),
         ),

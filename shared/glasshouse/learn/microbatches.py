@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 MICROBATCH_COST = 64
 """What a microbatch of a large model costs apart from its tokens (adding its gradients to those before, combining
@@ -21,6 +21,13 @@ class TrainingSample:
     sampler_logprobs: Sequence[float]
     """Log-probability of each token under the policy version that sampled it."""
     advantage: float
+    extra: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What a loss needs besides, by name: a number per token (`Algorithm.inputs`)."""
+
+    def __post_init__(self) -> None:
+        for name, numbers in self.extra.items():
+            if len(numbers) != len(self.tokens):
+                raise ValueError(f"{name}: {len(numbers)} numbers for {len(self.tokens)} tokens.")
 
 
 def split_into_blocks(

@@ -164,7 +164,7 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         card = {"packaged_model": describe(source)}
         (partial / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
         (partial / "README.md").write_text(f"# {source.title}\n\n{source.disclosure}\n")
-        seal_folder(partial)
+        write_checksums(partial)
         os.rename(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -242,7 +242,7 @@ def _report_tensors(progress: Progress) -> Iterator[None]:
         gguf_loader.tqdm = original
 
 
-def seal_folder(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Adds checksums of all files, and flushes them to disk."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     checksums = {file.name: compute_checksum(file) for file in files}

@@ -30,7 +30,7 @@ from glasshouse.errors import ConfigError, GlasshouseError, ModelError
 from glasshouse.files import check_output_folder, write_json, write_text
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models.configured import load_configured_policy
-from glasshouse.models.packaged import seal_folder
+from glasshouse.models.packaged import write_checksums
 from glasshouse.models.policy import Policy, check_tensor, read_card, save_policy
 from glasshouse.runs.checkpoints import (
     Snapshot,
@@ -244,7 +244,7 @@ def _write_model(work: Path, policy: Policy, out: Path) -> None:
     folder.mkdir()
     save_policy(policy, folder)
     write_text(folder / "README.md", render_training(policy.card))
-    seal_folder(folder)
+    write_checksums(folder)
     os.rename(folder, out)
 
 

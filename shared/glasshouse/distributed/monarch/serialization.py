@@ -74,6 +74,8 @@ class PackedSamples:
     """float32, the precision in which the loss uses them."""
     advantages: bytes
     """float64."""
+    extra: dict[str, bytes]
+    """float32, one per token, by name."""
 
 
 def pack_completions(groups: Sequence[Sequence[Completion]], version: int) -> ChunkReply:
@@ -146,12 +148,18 @@ def pack_samples(samples: Sequence[TrainingSample]) -> PackedSamples:
         tokens=_to_bytes([t for s in samples for t in s.tokens], np.int32),
         logprobs=_to_bytes([x for s in samples for x in s.sampler_logprobs], np.float32),
         advantages=_to_bytes([s.advantage for s in samples], np.float64),
+        extra={
+            name: _to_bytes([x for s in samples for x in s.extra[name]], np.float32)
+            for name in (samples[0].extra if samples else ())
+            if all(name in s.extra for s in samples)
+        },
     )
 
 
 def unpack_samples(packed: PackedSamples) -> list[TrainingSample]:
     tokens = _to_array(packed.tokens, np.int32).tolist()
     logprobs = _to_array(packed.logprobs, np.float32).tolist()
+    extra = {name: _to_array(raw, np.float32).tolist() for name, raw in packed.extra.items()}
     samples, start = [], 0
     for prompt_index, length, advantage in zip(
         _to_array(packed.prompt_indices, np.int32).tolist(),
@@ -166,6 +174,7 @@ def unpack_samples(packed: PackedSamples) -> list[TrainingSample]:
                 tokens=tuple(tokens[start:end]),
                 sampler_logprobs=tuple(logprobs[start:end]),
                 advantage=advantage,
+                extra={name: tuple(numbers[start:end]) for name, numbers in extra.items()},
             )
         )
         start = end

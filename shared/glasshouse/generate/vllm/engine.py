@@ -70,7 +70,7 @@ class VllmGenerator:
                     parameter.copy_(source)
         self._send_weights(version)
 
-    def unload(self) -> None:
+    def free(self) -> None:
         """Frees vLLM's GPU memory with `generate.vllm.sleep`; `load_weights` fills it again."""
         if self.config.vllm.sleep:
             self._llm.sleep(level=2)  # forgets the weights too: new ones follow
