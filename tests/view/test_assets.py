@@ -80,10 +80,12 @@ def contrast(first: str, second: str) -> float:
 
 def test_series_differ_for_colour_blind_readers_and_stand_out() -> None:
     style = (SOURCES / "src" / "style.css").read_text()
-    surfaces = re.findall(r"--surface: (#\w{6})", style)
-    palettes = np.reshape(re.findall(r"--c[0-7]: (#\w{6})", style), (-1, 8))
-    assert len(surfaces) == len(palettes) == 3  # light, dark by the system, dark by the button
-    for surface, palette in zip(surfaces, palettes, strict=True):
+    pairs = dict(re.findall(r"--(surface|c[0-7]): light-dark\(([^)]*)\)", style))
+    for light_or_dark in (0, 1):
+        colours = {name: pair.split(", ")[light_or_dark] for name, pair in pairs.items()}
+        surface = colours.pop("surface")
+        palette = list(colours.values())
+        assert len(palette) == 8
         assert min(contrast(colour, surface) for colour in palette) >= 3
         for sight, matrix in COLOUR_BLINDNESS.items():
             seen = [cie_lab(np.array(matrix) @ linear_rgb(colour)) for colour in palette]

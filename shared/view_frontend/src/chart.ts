@@ -2,7 +2,7 @@
 
 import { scaleLinear, type ScaleLinear } from "d3-scale";
 import { area, line } from "d3-shape";
-import { h, s, replace } from "./dom";
+import { h, replace, s, setAttributes } from "./dom";
 import { figureMenu, type Table } from "./export";
 import { number } from "./format";
 import { clampTo, last, MIN_LINE_POINTS, nearest, thin, yDomain, type XY } from "./series";
@@ -93,18 +93,8 @@ export class LineChart {
     private readonly events: ChartEvents = {},
   ) {
     this.svg = s("svg", { class: "chart", height: HEIGHT, role: "img" });
-    this.element = h(
-      "figure",
-      { class: "panel" },
-      h(
-        "figcaption",
-        {},
-        this.heading,
-        figureMenu(spec.title, () => this.svg, () => this.table()),
-      ),
-      this.legend,
-      this.svg,
-    );
+    const menu = figureMenu(spec.title, () => this.svg, () => this.table());
+    this.element = h("figure", { class: "panel" }, h("figcaption", {}, this.heading, menu), this.legend, this.svg);
     this.unsubscribe = cursor.subscribe(() => this.drawCursor());
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.element);
@@ -153,10 +143,7 @@ export class LineChart {
     this.y = scaleLinear(yDomain(values, spec.bounds ?? null), [bottom, MARGIN.top]).nice(4);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     const clip = `clip-${Math.random().toString(36).slice(2)}`;
-    this.overlay.setAttribute("x", String(MARGIN.left));
-    this.overlay.setAttribute("y", "0");
-    this.overlay.setAttribute("width", String(Math.max(0, right - MARGIN.left)));
-    this.overlay.setAttribute("height", String(HEIGHT));
+    setAttributes(this.overlay, { x: MARGIN.left, y: 0, width: Math.max(0, right - MARGIN.left), height: HEIGHT });
     replace(
       this.svg,
       s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 10, y: 0, width: Math.max(0, right - MARGIN.left) + 20, height: bottom + 4 })),
@@ -249,7 +236,7 @@ export class LineChart {
           "span",
           { class: `key c${l.color % 8}` },
           h("i", { "aria-hidden": "true" }),
-          this.spec.lines.length > 1 || l.name !== this.spec.title ? l.name : null,
+          this.spec.lines.length > 1 || l.name.toLowerCase() !== this.spec.title.toLowerCase() ? l.name : null,
           h("b", {}, point ? number(point[1]) : "–"),
           range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(clamp(range[1]), 2)} to ${number(clamp(range[2]), 2)}`) : null,
           l.dots && point && at !== null && point[0] !== at ? h("span", { class: "range" }, `step ${point[0]}`) : null,
@@ -284,10 +271,7 @@ export class LineChart {
       this.cursor.set(at);
       if (this.dragStart !== null && this.events.onzoom) {
         const [a, b] = [this.x(Math.min(this.dragStart, at)), this.x(Math.max(this.dragStart, at))];
-        for (const [name, value] of Object.entries({ x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom })) {
-          this.selection.setAttribute(name, String(value));
-        }
-        this.selection.setAttribute("visibility", "visible");
+        setAttributes(this.selection, { x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom, visibility: "visible" });
       }
     });
     this.overlay.addEventListener("pointerleave", () => this.cursor.set(null));

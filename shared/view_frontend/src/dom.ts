@@ -4,18 +4,17 @@ export type Child = Node | string | number | null | undefined | false;
 type Listener = (event: never) => void;
 type Attributes = Record<string, string | number | boolean | null | undefined | Listener>;
 
-const SVG = "http://www.w3.org/2000/svg";
+export const SVG = "http://www.w3.org/2000/svg";
 
-function fill(element: Element, attributes: Attributes, children: (Child | Child[])[]): void {
+export function setAttributes(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  append(element, children);
 }
 
-export function append(element: Element, children: (Child | Child[])[]): void {
+function append(element: Element, children: (Child | Child[])[]): void {
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : String(child));
@@ -29,7 +28,8 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   ...children: (Child | Child[])[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  fill(element, attributes, children);
+  setAttributes(element, attributes);
+  append(element, children);
   return element;
 }
 
@@ -40,7 +40,8 @@ export function s<K extends keyof SVGElementTagNameMap>(
   ...children: (Child | Child[])[]
 ): SVGElementTagNameMap[K] {
   const element = document.createElementNS(SVG, tag);
-  fill(element, attributes, children);
+  setAttributes(element, attributes);
+  append(element, children);
   return element;
 }
 

@@ -1,6 +1,6 @@
 // Copies and downloads of what is on screen.
 
-import { h } from "./dom";
+import { h, s, setAttributes, SVG } from "./dom";
 
 export type Table = { columns: string[]; rows: (string | number | boolean | null | undefined)[][] };
 
@@ -45,18 +45,23 @@ export function download(name: string, content: string | Blob, type: string): vo
 }
 
 /** A button that copies a text. */
-export function copyButton(label: string, text: () => string, title?: string): HTMLButtonElement {
-  return h("button", { type: "button", title, "aria-label": title, onclick: (event: Event) => void copy(text(), event.currentTarget as HTMLElement) }, label);
+export function copyButton(label: string, text: () => string): HTMLButtonElement {
+  return h("button", { type: "button", onclick: (event: Event) => void copy(text(), event.currentTarget as HTMLElement) }, label);
+}
+
+/** What can be done with a table: the name of each action, and the action. */
+function tableActions(name: string, table: () => Table): [string, (button?: HTMLElement) => void][] {
+  return [
+    ["Copy as Markdown", (button) => void copy(toMarkdown(table()), button)],
+    ["Copy as JSON", (button) => void copy(toJson(table()), button)],
+    ["CSV", () => download(`${name}.csv`, toCsv(table()), "text/csv")],
+  ];
 }
 
 /** Buttons that copy and download a table; `short` for a narrow place. */
 export function tableButtons(name: string, table: () => Table, short = false): HTMLElement[] {
-  const [markdown, json] = ["Copy as Markdown", "Copy as JSON"];
-  return [
-    copyButton(short ? "Markdown" : markdown, () => toMarkdown(table()), short ? markdown : undefined),
-    copyButton(short ? "JSON" : json, () => toJson(table()), short ? json : undefined),
-    h("button", { type: "button", onclick: () => download(`${name}.csv`, toCsv(table()), "text/csv") }, "CSV"),
-  ];
+  return tableActions(name, table).map(([label, act]) =>
+    h("button", { type: "button", ...(short ? { title: label, "aria-label": label } : {}), onclick: (event: Event) => act(event.currentTarget as HTMLElement) }, short ? label.replace("Copy as ", "") : label));
 }
 
 export async function copy(text: string, button?: HTMLElement): Promise<void> {
@@ -98,16 +103,8 @@ export function toSvg(svg: SVGSVGElement, title: string): string {
     targets[index]!.removeAttribute("class");
   });
   const box = svg.getBoundingClientRect();
-  clone.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  clone.setAttribute("width", String(Math.round(box.width)));
-  clone.setAttribute("height", String(Math.round(box.height)));
-  const background = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  background.setAttribute("width", "100%");
-  background.setAttribute("height", "100%");
-  background.setAttribute("fill", getComputedStyle(document.body).backgroundColor);
-  const label = document.createElementNS("http://www.w3.org/2000/svg", "title");
-  label.textContent = title;
-  clone.prepend(label, background);
+  setAttributes(clone, { xmlns: SVG, width: Math.round(box.width), height: Math.round(box.height) });
+  clone.prepend(s("title", {}, title), s("rect", { width: "100%", height: "100%", fill: getComputedStyle(document.body).backgroundColor }));
   return new XMLSerializer().serializeToString(clone);
 }
 
@@ -132,22 +129,14 @@ export async function toPng(svg: SVGSVGElement, title: string, scale = 2): Promi
 
 /** The menu of a figure: SVG, PNG, and the numbers behind it as a table. */
 export function figureMenu(name: string, svg: () => SVGSVGElement, table: () => Table): HTMLElement {
-  const item = (text: string, action: () => void): HTMLElement =>
-    h("button", { type: "button", onclick: () => { action(); menu.removeAttribute("open"); } }, text);
-  const menu = h(
-    "details",
-    { class: "menu" },
-    h("summary", { "aria-label": `Copy or download ${name}`, title: "Copy or download" }, "⋯"),
-    h(
-      "div",
-      { class: "menu-items" },
-      item("Copy as Markdown", () => void copy(toMarkdown(table()))),
-      item("Copy as JSON", () => void copy(toJson(table()))),
-      item("CSV", () => download(`${name}.csv`, toCsv(table()), "text/csv")),
-      item("SVG", () => download(`${name}.svg`, toSvg(svg(), name), "image/svg+xml")),
-      item("PNG", () => void toPng(svg(), name).then((blob) => download(`${name}.png`, blob, "image/png"))),
-    ),
-  );
+  const actions: [string, () => void][] = [
+    ...tableActions(name, table),
+    ["SVG", () => download(`${name}.svg`, toSvg(svg(), name), "image/svg+xml")],
+    ["PNG", () => void toPng(svg(), name).then((blob) => download(`${name}.png`, blob, "image/png"))],
+  ];
+  const items = actions.map(([label, act]) => h("button", { type: "button", onclick: () => { act(); menu.removeAttribute("open"); } }, label));
+  const menu = h("details", { class: "menu" },
+    h("summary", { "aria-label": `Copy or download ${name}`, title: "Copy or download" }, "⋯"), h("div", { class: "menu-items" }, items));
   menu.addEventListener("keydown", (event) => {
     if (event.key === "Escape") menu.removeAttribute("open");
   });

@@ -1,7 +1,7 @@
 // The histogram of rewards: drag across it to select a range; arrow keys move the limits.
 
 import { scaleLinear } from "d3-scale";
-import { h, replace, s } from "./dom";
+import { h, replace, s, setAttributes } from "./dom";
 import { figureMenu } from "./export";
 import { count, number } from "./format";
 import type { RolloutPage } from "./types";
@@ -91,7 +91,7 @@ export class Histogram {
       if (this.start === null || !mark) return;
       const x = this.scale();
       const [a, b] = [x(Math.min(this.start, value(event))), x(Math.max(this.start, value(event)))];
-      for (const [name, v] of Object.entries({ x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom, visibility: "visible" })) mark.setAttribute(name, String(v));
+      setAttributes(mark, { x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom, visibility: "visible" });
     });
     this.svg.addEventListener("pointerup", (event) => {
       if (this.start === null) return;

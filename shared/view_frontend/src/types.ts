@@ -39,7 +39,8 @@ export interface EndRow {
   after: Omit<Point, "step">;
 }
 
-export interface Overview {
+/** What the list of runs and the page of a run have in common. */
+interface RunFacts {
   id: string;
   study: string;
   task: string;
@@ -50,8 +51,11 @@ export interface Overview {
   status: Status;
   step: number;
   steps: number;
-  reward: Value;
   seconds_left: Value;
+}
+
+export interface Overview extends RunFacts {
+  reward: Value;
   updated: string;
   accuracy: NamedMeasure | null;
   train_accuracy: [number, Value][];
@@ -74,24 +78,7 @@ export interface Mark {
   text: string;
 }
 
-export interface Damage {
-  file: string;
-  problem: string;
-  remedy: string;
-}
-
-export interface Run {
-  id: string;
-  study: string;
-  task: string;
-  style: string;
-  algorithm: string;
-  model: string;
-  seed: number;
-  status: Status;
-  step: number;
-  steps: number;
-  seconds_left: Value;
+export interface Run extends RunFacts {
   version: number;
   generation: number;
   config: Record<string, unknown>;
@@ -116,7 +103,7 @@ export interface Run {
   /** Monitors that cannot be applied. */
   notes: string[];
   commands: Record<string, string>;
-  damage: Damage[];
+  damage: { file: string; problem: string; remedy: string }[];
 }
 
 export interface RolloutRow {
@@ -247,15 +234,6 @@ export interface Comparison {
       >;
     }
   >;
-}
-
-export interface Effect {
-  effect: Value;
-  low: Value;
-  high: Value;
-  n: number;
-  p_holm: Value;
-  p: Value;
 }
 
 export interface StudyResults {
