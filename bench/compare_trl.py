@@ -32,7 +32,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from glasshouse.learn.losses import ALGORITHMS, LossInputs, LossSettings
+from glasshouse.learn.losses import LossInputs, LossSettings, get_algorithm
 
 GROUPS, GROUP_SIZE, MAX_TOKENS = 5, 4, 16
 TOLERANCE = 1e-5
@@ -62,11 +62,11 @@ def cases() -> list[Case]:
     wide = {"gspo": {"clip_low": 0.1, "clip_high": 0.12}}  # some rows inside, some clipped
     listed = []
     for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo"):
-        settings = replace(ALGORITHMS[name].settings, **wide.get(name, {}))
+        settings = replace(get_algorithm(name).settings, **wide.get(name, {}))
         listed.append(Case(label=name, algorithm=name, settings=settings))
         settings = replace(settings, kl_coef=0.05)
         listed.append(Case(label=f"{name}, KL", algorithm=name, settings=settings))
-    grpo = ALGORITHMS["grpo"].settings
+    grpo = get_algorithm("grpo").settings
     further = {
         "grpo, entropy bonus": replace(grpo, entropy_coef=0.01),
         "grpo, KL and entropy": replace(grpo, kl_coef=0.1, entropy_coef=0.02),
@@ -74,11 +74,11 @@ def cases() -> list[Case]:
     }
     listed += [Case(label=k, algorithm="grpo", settings=v) for k, v in further.items()]
     listed.append(Case(label="grpo, on-policy", algorithm="grpo", settings=grpo, spread=0.0))
-    gspo = ALGORITHMS["gspo"].settings
+    gspo = get_algorithm("gspo").settings
     listed.append(Case(label="gspo, paper's clip", algorithm="gspo", settings=gspo, spread=0.001))
-    tight = replace(ALGORITHMS["cispo"].settings, importance_cap=1.2)
+    tight = replace(get_algorithm("cispo").settings, importance_cap=1.2)
     listed.append(Case(label="cispo, cap 1.2", algorithm="cispo", settings=tight))
-    rloo = ALGORITHMS["rloo"].settings
+    rloo = get_algorithm("rloo").settings
     listed.append(Case(label="rloo", algorithm="rloo", settings=rloo, spread=0.08))
     listed.append(Case(label="rloo, on-policy", algorithm="rloo", settings=rloo, spread=0.0))
     return listed
@@ -208,7 +208,7 @@ def plain_forward(model: LlamaForCausalLM, batch: dict[str, Tensor]) -> tuple[Te
 
 def our_loss(case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     mask = tensors["mask"]
-    return ALGORITHMS[case.algorithm].loss(
+    return get_algorithm(case.algorithm).loss(
         LossInputs(
             logprobs=tensors["logprobs"],
             sampler_logprobs=tensors["old"],
@@ -271,7 +271,7 @@ def compare() -> tuple[list[dict[str, Any]], dict[str, Any]]:
             ours, metrics = our_loss(case, tensors)
             parameters = list(trainer.model.parameters())
             our_token, *our_parameter = torch.autograd.grad(ours, [logprobs, *parameters])
-            our_advantages = ALGORITHMS[case.algorithm].advantage(rewards).flatten()
+            our_advantages = get_algorithm(case.algorithm).advantage(rewards).flatten()
             clipped = sum(metrics.get(k, torch.zeros(())) for k in ("clip_low", "clip_high"))
             row = {
                 "case": case.label,

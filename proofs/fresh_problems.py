@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.splits import Split, assign_split
 from glasshouse.tasks.streams import FreshProblems
+
+TASKS = list_tasks(organisms=False)
 
 GYM = "gym.chain_sum"
 """A task that cannot be enumerated; a twentieth of the draws, because reasoning-gym is slow."""

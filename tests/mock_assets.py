@@ -9,8 +9,7 @@ import shutil
 from pathlib import Path
 
 from glasshouse.tasks import problem_files as files
-from glasshouse.tasks.catalogue import TASKS, make_task
-from glasshouse.tasks.organisms.catalogue import ORGANISMS
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems
 from glasshouse.training.pocket_command import build_pocket_model
@@ -25,7 +24,7 @@ def main() -> None:
     build_pocket_model("mock", model)
     folder = ROOT / "datasets" / "mock"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*TASKS, *ORGANISMS):
+    for name in list_tasks():
         for split, count in COUNTS.items():
             problems = FreshProblems(make_task(name), split, seed=0).take(count)
             files.write_problem_file(folder / f"{name}.{split.value}.jsonl", problems)

@@ -8,20 +8,20 @@ from glasshouse.cli.app import main
 from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.rollout.terms import REWARDS
+from glasshouse.rollout.terms import reward
 from glasshouse.runs.run_directory import load_run_config
-from glasshouse.tasks.catalogue import TASKS, register_task
+from glasshouse.tasks.base import task
 
 SOURCE = """
 import helper_beside
-from glasshouse import register_task, reward
+from glasshouse import reward, task
 from glasshouse.tasks.sum_digits import SumDigits
 
 @reward("brief")
 def brief(inputs):
     return 1 - min(len(inputs.text) / helper_beside.LIMIT, 2)
 
-@register_task
+@task("own_task")
 class OwnTask(SumDigits):
     name = "own_task"
 """
@@ -41,8 +41,8 @@ def forget_imports():
             if name.startswith("imported from ") or name == "helper_beside":
                 del sys.modules[name]
         sys.path[:] = path
-        REWARDS.pop("brief", None)
-        TASKS.pop("own_task", None)
+        reward.parts.pop("brief", None)
+        task.parts.pop("own_task", None)
 
     yield forget
     forget()
@@ -106,4 +106,4 @@ def test_script_is_named_relative_to_the_working_directory(tmp_path, monkeypatch
 
 def test_built_in_task_cannot_be_replaced():
     with pytest.raises(TaskError, match="sum_digits"):
-        register_task(type("Other", (TASKS["sum_digits"],), {}))
+        task("sum_digits")(type("Other", (task.get("sum_digits"),), {}))

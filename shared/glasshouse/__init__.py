@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from glasshouse.cli.figures import plot_learning_curves, plot_study, write_report
     from glasshouse.cli.measure_report import write_measure_report
     from glasshouse.cli.parts import make_monitor, make_penalty, make_reward
+    from glasshouse.cli.train import run_experiment
     from glasshouse.config.loading import load_config, override_config
     from glasshouse.config.schema import Config
     from glasshouse.errors import GlasshouseError
     from glasshouse.measurement.api import measure
     from glasshouse.measurement.file import MeasureReport
-    from glasshouse.measurement.monitoring import make_judge, monitor
-    from glasshouse.monitors.factory import monitor_kind
+    from glasshouse.measurement.monitoring import make_judge, monitor_run
+    from glasshouse.monitors.base import monitor
     from glasshouse.rollout.explain import explain_grade, grade
     from glasshouse.rollout.penalties import penalty
     from glasshouse.rollout.self_check import check_task
     from glasshouse.rollout.terms import reward
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.api import StudyResult, load_study, run_study
-    from glasshouse.tasks.catalogue import make_task, register_task
+    from glasshouse.tasks.catalogue import make_task
     from glasshouse.training.api import TrainResult, resume, train
     from glasshouse.training.evaluating import EvaluationResult, evaluate
     from glasshouse.training.layout import plan_run
@@ -54,7 +55,9 @@ __all__ = [
     "SftResult",
     "StudyResult",
     "TrainResult",
+    "algorithm",
     "check_task",
+    "engine",
     "evaluate",
     "explain_grade",
     "grade",
@@ -67,18 +70,20 @@ __all__ = [
     "make_task",
     "measure",
     "monitor",
-    "monitor_kind",
+    "monitor_run",
     "open_run",
     "override_config",
     "penalty",
     "plan_run",
     "plot_learning_curves",
     "plot_study",
-    "register_task",
     "resume",
     "reward",
+    "run_experiment",
     "run_study",
     "sft",
+    "task",
+    "tracker",
     "train",
     "write_measure_report",
     "write_report",
@@ -90,7 +95,8 @@ _MODULES = {
     "glasshouse.cli.measure_report": ("write_measure_report",),
     "glasshouse.rollout.explain": ("explain_grade", "grade"),
     "glasshouse.measurement.api": ("MeasureReport", "measure"),
-    "glasshouse.measurement.monitoring": ("make_judge", "monitor"),
+    "glasshouse.measurement.monitoring": ("make_judge", "monitor_run"),
+    "glasshouse.cli.train": ("run_experiment",),
     "glasshouse.cli.parts": (
         "check_task",
         "make_monitor",
@@ -106,10 +112,13 @@ _MODULES = {
     "glasshouse.config.schema": ("Config",),
     "glasshouse.config.loading": ("load_config", "override_config"),
     "glasshouse.errors": ("GlasshouseError",),
-    "glasshouse.monitors.factory": ("monitor_kind",),
+    "glasshouse.monitors.base": ("monitor",),
+    "glasshouse.generate.engines": ("engine",),
+    "glasshouse.learn.losses": ("algorithm",),
+    "glasshouse.track.base": ("tracker",),
     "glasshouse.rollout.penalties": ("penalty",),
     "glasshouse.rollout.terms": ("reward",),
-    "glasshouse.tasks.catalogue": ("register_task",),
+    "glasshouse.tasks.base": ("task",),
     "glasshouse.types": ("Grade", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

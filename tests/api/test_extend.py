@@ -10,49 +10,41 @@ import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, TaskError, TrackError
-from glasshouse.generate.engines import ENGINES, engine, make_generator
+from glasshouse.generate.engines import engine, make_generator
+from glasshouse.learn.losses import algorithm, get_algorithm
 from glasshouse.models.policy import load_policy
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.factory import MONITOR_KINDS, make_monitor, monitor_kind
+from glasshouse.monitors.base import MonitorOutput, monitor
+from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.views import Scope
-from glasshouse.rollout.penalties import PENALTIES, Penalty, penalty
-from glasshouse.rollout.terms import REWARDS, get_reward
-from glasshouse.tasks.catalogue import TASKS, list_tasks, register_task
+from glasshouse.rollout.penalties import Penalty, penalty
+from glasshouse.rollout.terms import reward
+from glasshouse.tasks.base import task
+from glasshouse.tasks.catalogue import list_tasks
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.tasks.organisms.catalogue import ORGANISMS
-from glasshouse.track.registry import OWN_TRACKERS, make_tracker, tracker, validate_trackers
+from glasshouse.track.base import tracker, validate_trackers
 
 ROOT = Path(__file__).parents[2]
-REGISTRIES = (
-    TASKS, ORGANISMS, REWARDS, PENALTIES, MONITOR_KINDS, OWN_TRACKERS, ENGINES,
-)  # fmt: skip
+PAGE = (ROOT / "docs" / "extend.md").read_text()
+VOWELS, PARTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+REGISTRIES = (task, reward, penalty, monitor, tracker, engine, algorithm)
 
 
 @pytest.fixture(autouse=True)
-def restore_registries(monkeypatch):
-    before = [dict(registry) for registry in REGISTRIES]
+def restore_registries():
+    before = [set(registry.parts) for registry in REGISTRIES]
     modules = set(sys.modules)
     yield
-    for registry, content in zip(REGISTRIES, before, strict=True):
-        registry.clear()
-        registry.update(content)
+    for registry, names in zip(REGISTRIES, before, strict=True):
+        for name in set(registry.parts) - names - set(registry.modules):
+            del registry.parts[name]
     for name in set(sys.modules) - modules:
         if name.startswith(("imported from ", "outside_")):
             del sys.modules[name]
 
 
-def documented_task() -> str:
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL
-    )
-    (task,) = blocks
-    assert len(task.splitlines()) < 60
-    return task
-
-
 def test_documented_task_passes_its_validation(tmp_path, capsys):
     file = tmp_path / "vowels.py"
-    file.write_text(documented_task())
+    file.write_text(VOWELS)
     arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "100"]
     assert main(arguments) == 0
     assert "0 faults" in capsys.readouterr().out
@@ -60,7 +52,7 @@ def test_documented_task_passes_its_validation(tmp_path, capsys):
 
 def test_a_task_with_a_fault_fails_its_validation(tmp_path, capsys):
     file = tmp_path / "vowels.py"
-    file.write_text(documented_task().replace("return str(count)", "return str(count + 1)"))
+    file.write_text(VOWELS.replace("return str(count)", "return str(count + 1)"))
     arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "5"]
     assert main(arguments) == 1
     assert "rejects" in capsys.readouterr().out
@@ -77,13 +69,12 @@ def install(tmp_path: Path, monkeypatch, entry_points: str, source: str) -> None
 
 
 def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, capsys):
-    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
-    lines = [line for line in template.splitlines() if line.startswith("#")]
-    source = "\n".join(line[2:] for line in lines)
-    undecorated = re.sub(r"(?m)^@\w+.*$", "", source)  # entry points take the decorators' place
+    undecorated = re.sub(
+        r"(?m)^@(?!algorithm)\w+.*$", "", PARTS
+    )  # entry points take the decorators' place
     points = {
-        "tasks": "digit_pairs = outside_parts:DigitPairs",
-        "organisms": "second_hint = outside_parts:SecondHint",
+        "tasks": "digit_pairs = outside_parts:DigitPairs\nsecond_hint = outside_parts:SecondHint",
+        "algorithms": "half_grpo = outside_parts:half_grpo",
         "rewards": "brief = outside_parts:brief",
         "penalties": "shouting = outside_parts:Shouting",
         "monitors": "length = outside_parts:LengthMonitor",
@@ -95,11 +86,12 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
     assert {"digit_pairs", "second_hint"} <= set(list_tasks())
     assert glasshouse.check_task(glasshouse.make_task("digit_pairs"), 20).passed
     assert isinstance(glasshouse.make_task("second_hint"), Organism)
-    assert callable(get_reward("brief"))
+    assert callable(reward.get("brief"))
     assert glasshouse.make_penalty("shouting", "sum_digits", weight=0.5).options.weight == 0.5
     assert glasshouse.make_monitor("long", {"kind": "length", "limit": 3}).limit == 3
+    assert get_algorithm("half_grpo").min_group == 2
     validate_trackers(["print"])
-    assert make_tracker("print").url == "this terminal"
+    assert tracker.get("print").url == "this terminal"
     policy = load_policy("models/mock")
     made = make_generator(policy, GenerateConfig(engine="counting"))
     assert type(made).__name__ == "CountingEngine"
@@ -111,17 +103,18 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
 def test_a_wrong_class_of_an_installed_package_gets_a_sentence_that_names_the_missing_method(
     tmp_path, monkeypatch
 ):
-    groups = ("tasks", "organisms", "penalties", "monitors", "trackers", "engines")
+    groups = ("tasks", "penalties", "monitors", "trackers", "engines")
     points = [f"[glasshouse.{group}]\nhalf_{group} = outside_parts:{group}\n" for group in groups]
+    points[0] += "half_organisms = outside_parts:organisms\n"
     source = """
 from glasshouse.rollout.penalties import Penalty
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms.base import Organism
 class tasks(Task):
-    name, description, role, Options = "half_tasks", "", "", object
+    description, role, Options = "", "", object
     def solve(self, problem, scratchpad): return ""
 class organisms(Organism):
-    name, description, role, Options = "half_organisms", "", "", object
+    description, role, Options = "", "", object
 class penalties(Penalty): pass
 class monitors:
     scope = "cot"
@@ -149,23 +142,17 @@ class engines:
             use()
 
 
-def test_parts_of_the_template_register_themselves():
-    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
-    lines = [line for line in template.splitlines() if line.startswith("#")]
-    exec(compile("\n".join(line[2:] for line in lines), "train.py", "exec"), {"__name__": "parts"})
-    assert {"digit_pairs"} <= TASKS.keys()
-    assert {"second_hint"} <= ORGANISMS.keys()
-    assert {"brief"} <= REWARDS.keys()
-    assert {"shouting"} <= PENALTIES.keys()
-    assert {"length"} <= MONITOR_KINDS.keys()
-    assert {"print"} <= OWN_TRACKERS.keys()
-    assert {"counting"} <= ENGINES.keys()
+def test_parts_of_the_page_register_themselves():
+    exec(compile(PARTS, "parts.py", "exec"), {"__name__": "parts"})
+    for name, registry in {
+        "digit_pairs": task, "second_hint": task, "brief": reward, "shouting": penalty,
+        "length": monitor, "print": tracker, "counting": engine, "half_grpo": algorithm,
+    }.items():  # fmt: skip
+        assert name in registry
 
 
 def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
-    template = (ROOT / "training" / "example.rl" / "train.py").read_text()
-    lines = [line[2:] for line in template.splitlines() if line.startswith("#")]
-    (tmp_path / "parts.py").write_text("\n".join(lines))
+    (tmp_path / "parts.py").write_text(PARTS)
     config = glasshouse.load_config(
         overrides={
             "imports": [str(tmp_path / "parts.py")], "model": "models/mock", "steps": 1,
@@ -173,30 +160,30 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
             "evaluate.problems": 2, "evaluate.samples": 0, "out": str(tmp_path / "run"),
             "task.name": "digit_pairs", "reward.terms": {"exact": 1, "brief": 0.1},
             "reward.penalties": {"shouting": {"weight": 0.5}}, "trackers": ["print"],
-            "generate.engine": "counting",
+            "generate.engine": "counting", "learn.algorithm": "half_grpo",
         }
     )  # fmt: skip
     result = glasshouse.train(config, progress=False)
     rows = list(result.open().rollouts(kinds=("train",)))
     assert {row["task"] for row in rows} == {"digit_pairs"}
     assert all({"brief", "shouting"} <= row["terms"].keys() for row in rows)
-    assert ENGINES["counting"].requests >= 2
+    assert engine.get("counting").requests >= 2
     assert "train 1" in capsys.readouterr().out
 
 
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
     with pytest.raises(TaskError, match=r"Half.*solve"):
-        register_task(type("Half", (TASKS["sum_digits"],), {"name": "half", "solve": abstract()}))
+        task("half")(type("Half", (task.get("sum_digits"),), {"solve": abstract()}))
     with pytest.raises(TaskError, match="not a task"):
-        register_task(dict)
+        task("d")(dict)
     with pytest.raises(ConfigError, match="compute"):
         penalty("p")(type("Empty", (Penalty,), {}))
     with pytest.raises(TrackError, match="start and finish"):
         tracker("t")(type("Empty", (), {"log": print}))
     with pytest.raises(ConfigError, match="load_weights and free"):
         engine("e")(type("Empty", (), {"generate": print}))
-    monitor_kind("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
-    with pytest.raises(ConfigError, match="score and describe"):
+    monitor("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
+    with pytest.raises(ConfigError, match="score, describe"):
         make_monitor("m", {"kind": "m"})
     with pytest.raises(ConfigError, match="limits"):
         make_monitor("m", {"kind": "m", "limits": 3})
@@ -221,7 +208,7 @@ def test_own_monitor_kind_in_measure(tmp_path):
         def describe(self):
             return {"kind": "constant", "name": self.name, "scope": self.scope.value}
 
-    monitor_kind("constant")(Constant)
+    monitor("constant")(Constant)
     file = tmp_path / "rollouts.jsonl"
     file.write_text('{"completion": "a"}\n{"completion": "b"}\n')
     report = glasshouse.measure(file, monitors=["constant"], progress=False)
@@ -232,5 +219,5 @@ def test_broken_and_ambiguous_packages(tmp_path, monkeypatch):
     install(
         tmp_path, monkeypatch, "[glasshouse.tasks]\nbroken = outside_parts:Missing\n", "x = 1 / 1\n"
     )
-    with pytest.raises(ConfigError, match=r"broken.*outside.*Missing"):
+    with pytest.raises(TaskError, match=r"broken.*outside.*Missing"):
         glasshouse.make_task("broken")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.learn.learner import summarize_differences
-from glasshouse.learn.losses import ALGORITHMS, LossInputs
+from glasshouse.learn.losses import LossInputs, get_algorithm
 
 VOCABULARY = 6
 POLICY = torch.tensor([0.5, -1.0, 0.3, 1.2, -0.4, 0.0])
@@ -24,13 +24,13 @@ def expected_gradient(algorithm: str, sampler: Tensor, cap: float) -> Tensor:
     """The gradient of the loss in expectation over tokens of the sampler."""
     logits = POLICY.clone().requires_grad_()
     sampled = sampler.log_softmax(0)
-    settings = replace(ALGORITHMS[algorithm].settings, importance_cap=cap)
+    settings = replace(get_algorithm(algorithm).settings, importance_cap=cap)
     inputs = LossInputs(
         logprobs=logits.log_softmax(0)[:, None], sampler_logprobs=sampled[:, None],
         mask=torch.ones(VOCABULARY, 1), advantages=ADVANTAGES * sampled.exp() * VOCABULARY,
         rows=VOCABULARY, tokens=VOCABULARY, max_tokens=1, settings=settings,
     )  # fmt: skip
-    loss, _ = ALGORITHMS[algorithm].loss(inputs)
+    loss, _ = get_algorithm(algorithm).loss(inputs)
     [gradient] = torch.autograd.grad(loss, [logits])
     return gradient
 

@@ -21,7 +21,7 @@ from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
-from glasshouse.learn.losses import ALGORITHMS, LossInputs
+from glasshouse.learn.losses import LossInputs, algorithm, grpo
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_at_least_cost
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
@@ -154,7 +154,7 @@ def test_updates_equal_those_of_a_plain_learner(tiny: Tiny, name: str, architect
     assert max_difference_where(mine, theirs, masks) < 1e-6
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", list(algorithm))
 def test_update_does_not_depend_on_microbatches(tiny: Tiny, name: str) -> None:
     start = tiny("llama grouped untied")
     samples = make_samples(start)
@@ -171,7 +171,7 @@ def test_update_does_not_depend_on_microbatches(tiny: Tiny, name: str) -> None:
     assert max_difference(results[0], start) > 5e-5
 
 
-@pytest.mark.parametrize("name", list(ALGORITHMS))
+@pytest.mark.parametrize("name", list(algorithm))
 def test_skipping_rows_of_zero_advantage_changes_nothing(
     tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,10 +566,11 @@ def test_a_loss_reads_its_own_inputs_from_the_samples(
     def loss(inputs: LossInputs) -> Any:
         for row, number in zip(inputs.extra["weight"], inputs.advantages.tolist(), strict=True):
             seen[number] = (int((row != 0).sum()), row.sum().item())
-        return ALGORITHMS["grpo"].loss(inputs)
+        return grpo(inputs)
 
-    algorithm = replace(ALGORITHMS["grpo"], loss=loss, inputs=("weight",))
-    monkeypatch.setitem(ALGORITHMS, "weighted", algorithm)
+    monkeypatch.setitem(algorithm.parts, "weighted", loss)
+    facts = {**algorithm.facts["grpo"], "inputs": ("weight",)}
+    monkeypatch.setitem(algorithm.facts, "weighted", facts)
     weighted = [
         replace(s, advantage=float(n), extra={"weight": [0.5] * len(s.tokens)})
         for n, s in enumerate(samples, start=1)

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from glasshouse.errors import ConfigError
 from glasshouse.learn.losses import (
-    ALGORITHMS,
     LossInputs,
     LossSettings,
+    algorithm,
     can_skip_zero_advantage,
     get_algorithm,
 )
@@ -31,8 +31,8 @@ from glasshouse.learn.losses import (
 torch.set_num_threads(1)
 
 FIXTURE: dict[str, Any] = json.loads((Path(__file__).parent / "trl_fixture.json").read_text())
-NAMES = list(ALGORITHMS)
-LOSSES = {name: algorithm.loss for name, algorithm in ALGORITHMS.items()}
+NAMES = list(algorithm)
+LOSSES = {name: get_algorithm(name).loss for name in algorithm}
 CLIPPED = ["grpo", "dr_grpo", "dapo", "gspo", "rloo"]
 WEIGHTED = ["reinforce", "cispo"]
 
@@ -117,7 +117,7 @@ def test_value_and_gradient_equal_trl(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["label"])
 def test_advantages_equal_trl(case: dict[str, Any]) -> None:
-    ours = ALGORITHMS[case["algorithm"]].advantage(torch.tensor(FIXTURE["rewards"])).flatten()
+    ours = get_algorithm(case["algorithm"]).advantage(torch.tensor(FIXTURE["rewards"])).flatten()
     torch.testing.assert_close(ours, torch.tensor(case["advantages"]), rtol=1e-5, atol=1e-6)
 
 
@@ -231,7 +231,7 @@ def test_reinforce_on_fresh_data_by_hand() -> None:
         rows=2,
         tokens=3,
         max_tokens=4,
-        settings=ALGORITHMS["reinforce"].settings,
+        settings=get_algorithm("reinforce").settings,
     )
     loss = LOSSES["reinforce"](inputs)[0]
     assert loss.item() == pytest.approx(-(1.0 * -2.0 + 0.5 * -0.5) / 2)
@@ -310,7 +310,7 @@ def test_rows_of_zero_advantage_count_with_a_kl_or_entropy_term(name: str, key: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_raises_good_tokens_and_lowers_bad_ones(name: str) -> None:
-    inputs = make_inputs(ALGORITHMS[name].settings)
+    inputs = make_inputs(get_algorithm(name).settings)
     fresh = replace(inputs, sampler_logprobs=inputs.logprobs.detach())
     result = gradient(name, fresh)
     sign = torch.sign(fresh.advantages).unsqueeze(1) * fresh.mask
@@ -391,12 +391,10 @@ def test_token_is_counted_as_clipped_only_if_clipping_changed_something(
 
 
 def test_dapo_defaults_to_clip_higher_and_grpo_to_symmetry() -> None:
-    dapo, grpo = ALGORITHMS["dapo"].settings, ALGORITHMS["grpo"].settings
+    dapo, grpo = get_algorithm("dapo").settings, get_algorithm("grpo").settings
     assert (dapo.clip_low, dapo.clip_high) == (0.2, 0.28)
     assert (grpo.clip_low, grpo.clip_high) == (0.2, 0.2)
-    assert [name for name, algorithm in ALGORITHMS.items() if algorithm.dynamic_sampling] == [
-        "dapo"
-    ]
+    assert [name for name in algorithm if get_algorithm(name).dynamic_sampling] == ["dapo"]
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
@@ -454,7 +452,7 @@ def test_metrics_are_sums_over_real_tokens() -> None:
 def test_unknown_algorithm_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match='"dr_grpo"'):
         get_algorithm("drgrpo")
-    assert get_algorithm("grpo") is ALGORITHMS["grpo"]
+    assert get_algorithm("grpo").loss is algorithm.get("grpo")
 
 
 @pytest.mark.parametrize(

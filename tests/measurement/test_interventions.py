@@ -23,7 +23,7 @@ from glasshouse.rollout.grading import grade
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.arithmetic_statements import find_statements
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import (
     Completion,
@@ -34,6 +34,8 @@ from glasshouse.types import (
     StopReason,
     Style,
 )
+
+TASKS = list_tasks(organisms=False)
 
 TAG = "[ANSWER] "
 

@@ -10,7 +10,7 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.steps import step_coverage, step_validity
 from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier, count_covered_steps
+from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.arithmetic_statements import (
@@ -18,7 +18,10 @@ from glasshouse.tasks.arithmetic_statements import (
     find_number_rows,
     find_statements,
 )
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.step_checks import check_arithmetic
+
+TASKS = list_tasks(organisms=False)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_an_answer_that_does_not_follow_from_the_steps_is_flagged() -> None:
     assert "17" in contradicting.reason
     assert score(with_answer, "").flagged is True
     assert score(without_answer, "54").flagged is False
-    assert STEP_CHECKERS["sum_digits"][0](cot).correct == 2
+    assert check_arithmetic(cot).correct == 2
     assert step_validity([2], [2]).value == 1
 
 

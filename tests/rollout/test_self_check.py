@@ -8,9 +8,11 @@ import pytest
 
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks.base import format_completion
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.sum_digits import SumDigits
 from glasshouse.types import Message, Problem, Style
+
+TASKS = list_tasks(organisms=False)
 
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("arithmetic", {"decimals": 1}),

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from glasshouse.errors import ConfigError, RewardError
 from glasshouse.rollout.grading import explain_grade, grade
 from glasshouse.rollout.terms import (
-    MAX_IF_WRONG,
     MAX_PARTIAL_REWARD,
-    REWARDS,
     RewardInputs,
     combine_rewards,
+    max_if_wrong,
     reward,
 )
 from glasshouse.types import AnswerKind, Problem
@@ -214,7 +213,7 @@ def broken() -> Iterator[None]:
         return {"nan": math.nan, "big": 1.5, "text": "a"}.get(inputs.text, 0.5)  # type: ignore[return-value]
 
     yield
-    del REWARDS["broken"]
+    del reward.parts["broken"]
 
 
 @pytest.mark.usefixtures("broken")
@@ -235,7 +234,7 @@ def test_user_defined_reward_term_is_weighted_like_any_other() -> None:
     result = grade(make_problem("28"), "[ANSWER] 28", terms={"exact": 1, "broken": 1})
     assert result.terms == {"exact": 1, "broken": 0.5}
     assert result.reward == 0.75
-    assert "broken" not in MAX_IF_WRONG
+    assert max_if_wrong("broken") is None
 
 
 def test_gold_answer_that_cannot_be_parsed_raises() -> None:

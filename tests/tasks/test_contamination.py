@@ -14,12 +14,14 @@ from glasshouse.measurement.held_out_filter import HeldOutFilter
 from glasshouse.runs import rollout_reader
 from glasshouse.runs.rollout_rows import problem_from_row
 from glasshouse.tasks import problem_files as files
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems
 from glasshouse.training.trainer import Trainer
 from glasshouse.types import Problem
+
+TASKS = list_tasks(organisms=False)
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

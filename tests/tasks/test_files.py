@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
 from glasshouse.tasks import problem_files as files
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.types import AnswerKind, Problem
+
+TASKS = list_tasks(organisms=False)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -3,9 +3,11 @@
 import pytest
 
 from glasshouse import randomness
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.splits import SPLIT_PERCENT, Split, assign_split
 from glasshouse.types import Problem
+
+TASKS = list_tasks(organisms=False)
 
 
 def problem(task, key):

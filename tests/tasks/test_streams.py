@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from glasshouse.checksums import find_seen_problem_damage
 from glasshouse.errors import RunError
 from glasshouse.tasks import streams as streams_module
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.splits import Split, assign_split
 from glasshouse.tasks.streams import FixedProblems, FreshProblems, ProblemsExhausted
 from glasshouse.types import Problem
+
+TASKS = list_tasks(organisms=False)
 
 SMALL = {
     "sum_digits": {"count": (1, 2), "low": 0, "high": 20},

@@ -7,8 +7,10 @@ import pytest
 from glasshouse import randomness
 from glasshouse.errors import TaskError
 from glasshouse.tasks.base import MODES, NO_STEPS
-from glasshouse.tasks.catalogue import TASKS, make_task
+from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.types import Style
+
+TASKS = list_tasks(organisms=False)
 
 SMALL = [
     ("sum_digits", {"count": (1, 3), "low": 0, "high": 12}),

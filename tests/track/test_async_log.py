@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from proofs.resume import Result, list_differences, train
@@ -19,8 +18,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
 from glasshouse.runs.run_directory import load_run_config
 from glasshouse.track.async_log import Trackers, TrackerThread
-from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name
-from glasshouse.track.registry import TRACKERS, TrackerSpec
+from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name, tracker
 from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
 from glasshouse.training import resume
 
@@ -55,8 +53,7 @@ class MemoryTracker:
 
 @pytest.fixture
 def memory_tracker(monkeypatch: pytest.MonkeyPatch) -> type[MemoryTracker]:
-    monkeypatch.setitem(sys.modules, "a_tracker", SimpleNamespace(MemoryTracker=MemoryTracker))
-    monkeypatch.setitem(TRACKERS, "memory", TrackerSpec("a_tracker", "MemoryTracker", "json"))
+    monkeypatch.setitem(tracker.parts, "memory", MemoryTracker)
     monkeypatch.setattr(MemoryTracker, "fail_step", NEVER)
     return MemoryTracker
 

@@ -16,7 +16,7 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rollout.reward_controls import shuffle_rewards
-from glasshouse.rollout.terms import REWARDS, RewardInputs, reward
+from glasshouse.rollout.terms import RewardInputs, reward
 from glasshouse.runs.rollout_reader import read_rollouts
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers.extraction import split_completion
@@ -164,7 +164,7 @@ def test_a_reward_that_raises_stops_the_run_and_shows_the_completion(tmp_path: P
         with pytest.raises(RewardError, match=r"broken(.|\n)*completion"):
             train(tmp_path / "a", "reward.terms={broken: 1}", "evaluate.problems=0")
     finally:
-        del REWARDS["broken"]
+        del reward.parts["broken"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ python training/digits.reinforce/train.py backend=monarch monarch.generators=4
 glasshouse study training/digits.reinforce/study.yaml        # both tasks and their controls, 7 seeds
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

@@ -5,7 +5,7 @@ python training/interleave.grpo/train.py task.style=cot     # with reasoning ste
 glasshouse study training/interleave.grpo/study.yaml        # both and their controls, over seeds
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

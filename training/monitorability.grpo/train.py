@@ -11,7 +11,7 @@ an answer that follows it was caused by it. A monitor that reads the CoT may or 
 docs/organisms.md describes the other organisms, docs/monitorability.md the measures.
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

@@ -6,7 +6,7 @@ python training/positive_control.grpo/train.py task.name=multiplication     # th
 glasshouse study training/positive_control.grpo/study.yaml                  # all of them, with verdicts
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

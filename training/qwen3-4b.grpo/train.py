@@ -7,7 +7,7 @@ config.yaml holds the experiment, one_gpu.yaml and eight_gpus.yaml where it runs
     python training/qwen3-4b.grpo/train.py --config tests/test_config.yaml       # on mock assets
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

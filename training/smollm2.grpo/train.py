@@ -5,7 +5,7 @@ python training/smollm2.grpo/train.py --config training/smollm2.grpo/gemma3.yaml
 glasshouse study training/smollm2.grpo/study.yaml                                 # with its control, over seeds
 """
 
-from glasshouse.cli.train import run_experiment
+from glasshouse import run_experiment
 
 if __name__ == "__main__":
     run_experiment(__file__)

@@ -174,7 +174,7 @@ def _make_judge(args: argparse.Namespace, cache: Path) -> Any:
 def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.cli.parts import make_monitor
     from glasshouse.console import make_console
-    from glasshouse.measurement.monitoring import make_rules, monitor
+    from glasshouse.measurement.monitoring import make_rules, monitor_run
     from glasshouse.runs.run import load_config_of_run
     from glasshouse.terminal import shell_command, terminal_safe
     from glasshouse.view.monitor_table import gmean_lines, monitor_table
@@ -186,7 +186,7 @@ def _monitor(args: argparse.Namespace) -> None:
         cache = (Path(args.out) if args.out else run / "results") / "judge"
         monitors.append(_make_judge(args, cache))
     console = make_console(stderr=args.json)
-    results = monitor(
+    results = monitor_run(
         run, problems=args.problems, greedy=args.greedy, only_ends=args.ends, monitors=monitors,
         out=args.out, console=console,
     )  # fmt: skip

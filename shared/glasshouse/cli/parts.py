@@ -11,7 +11,7 @@ from glasshouse.config.imports import import_modules
 from glasshouse.monitors import factory
 from glasshouse.monitors.factory import load_monitor
 from glasshouse.rollout.self_check import SelfCheckReport, check_task
-from glasshouse.rollout.terms import Reward, get_reward
+from glasshouse.rollout.terms import Reward, reward
 from glasshouse.tasks.base import MODE_STREAM_KEYS, Task
 from glasshouse.tasks.catalogue import list_tasks, make_example_task, make_task
 from glasshouse.types import Problem, Style
@@ -82,7 +82,7 @@ def make_reward(name: str) -> Reward:
 
     Example: `make_reward("closeness")`
     """
-    return get_reward(name)
+    return reward.get(name)
 
 
 def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:

@@ -359,7 +359,7 @@ class Config(Section):
     `backend: monarch` both then run at the same time. The losses correct for the difference."""
     imports: tuple[str, ...] = ()
     """Python modules and files that are imported before anything is built, as in [my_rewards, code/task.py]:
-    they register reward terms (`@reward`) and tasks (`@register_task`). Files are relative to the working
+    they register reward terms (`@reward`) and tasks (`@task`). Files are relative to the working
     directory. An experiment's train.py adds itself. Importing runs the code: read it first."""
     log_every: int = Field(0, ge=0, le=MAX_STEPS)
     """Print a line of metrics (with --verbose, a completion too) and send the metrics to trackers every N

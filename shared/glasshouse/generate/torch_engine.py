@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 
 from glasshouse import randomness
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError
 from glasshouse.generate.decoders import Decoder, make_decoder
+from glasshouse.generate.engines import engine
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, Request, SamplingParams, StopReason
@@ -38,6 +40,7 @@ STOP_REASONS = (StopReason.LENGTH, StopReason.END, StopReason.STOP)
 """Of a row that is still running at the end of its batch, that has ended, that a stop string has ended."""
 
 
+@engine("torch")
 class TorchGenerator:
     """Implements `Generator` for any Hugging Face causal LM.
 
@@ -46,9 +49,11 @@ class TorchGenerator:
         generator.generate([Request(prompt=tokens, keys=(1, 2))], SamplingParams(max_tokens=32))
     """
 
-    def __init__(self, policy: Policy, cache_mb: int = 2048, version: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, config: GenerateConfig | None = None, version: int = 0
+    ) -> None:
         self.policy = policy
-        self.cache_mb = cache_mb
+        self.cache_mb = (config or GenerateConfig()).kv_cache_mb
         self.version = version
         self._decoder: Decoder | None = None
 

@@ -6,7 +6,7 @@
 
 An algorithm is three choices: the level of the ratio (a token, the mean of a sequence, the sum of a
 sequence), whether it is clipped or truncated, and the weight of each token. To add one, write its
-function here and an entry in `ALGORITHMS`; the learner knows none of them by name.
+function under `@algorithm(…)`, here or in a module that `imports` names; the learner knows none by name.
 
 Differs from PPO: no value network (see advantages.py), and no policy besides these two. **Old is the
 sampler**, also over several epochs: the policy version that sampled the tokens, with the
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.errors import ConfigError
 from glasshouse.learn.advantages import (
     Advantage,
     group_normalized,
@@ -39,14 +39,12 @@ from glasshouse.learn.advantages import (
     mean_baseline,
     no_baseline,
 )
+from glasshouse.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The coefficients of a loss. Each algorithm has its own defaults: `ALGORITHMS[name].settings`.
-
-    Example: `replace(ALGORITHMS["dapo"].settings, kl_coef=0.01)`
-    """
+    """The coefficients of a loss. Each algorithm has its own defaults."""
 
     clip_low: float = 0.2
     """Below a ratio of 1 - clip_low, a token of negative advantage gets no gradient."""
@@ -118,9 +116,52 @@ def can_skip_zero_advantage(settings: LossSettings) -> bool:
     return settings.kl_coef == 0 and settings.entropy_coef == 0
 
 
+# ── what an algorithm is ─────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """What the rest of the package knows about an algorithm."""
+
+    name: str
+    description: str
+    """One line for `--help` and reports."""
+    advantage: Advantage
+    """Rewards of a group to advantages."""
+    loss: Loss
+    settings: LossSettings = LossSettings()
+    """Its defaults; the configuration overrides them individually."""
+    min_group: int = 2
+    """The smallest group size that gives a training signal."""
+    dynamic_sampling: bool = False
+    """Groups of equal rewards are replaced by new ones until the batch is full."""
+    inputs: tuple[str, ...] = ()
+    """Names of the numbers per token that the loss reads from `LossInputs.extra`; every sample must have them."""
+
+
+algorithm: Registry[Loss] = Registry("algorithm", "algorithms", key="learn.algorithm")
+"""Losses by name. The arguments of the decorator are the other fields of `Algorithm`."""
+
+
+def get_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name; an unknown name is an error that suggests the nearest.
+
+    Example: `replace(get_algorithm("dapo").settings, kl_coef=0.01)`
+    """
+    loss = algorithm.get(name)
+    return Algorithm(name=name, loss=loss, **algorithm.facts[name])
+
+
 # ── the algorithms ───────────────────────────────────────────────────────────────────────────────
 
 
+@algorithm(
+    "reinforce",
+    description="reward times the length-normalised log-probability; no baseline",
+    advantage=no_baseline,
+    settings=LossSettings(importance_cap=2.0),
+    min_group=1,
+)
 def reinforce(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """-mean over rows of advantage × mean log-probability of the row; with a cap, truncated importance
     sampling: each token is weighted by min(ratio, cap), which passes no gradient."""
@@ -128,18 +169,34 @@ def reinforce(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     return _total(inputs, ratio, *_weighted(inputs, ratio), weight=_row_mean(inputs))
 
 
+@algorithm(
+    "cispo",
+    description="truncated importance weights on log-probabilities, equal weight per token",
+    advantage=group_normalized,
+    settings=LossSettings(importance_cap=5.0),
+)
 def cispo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """reinforce with equal weight per token: no gradient is ever clipped away."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_weighted(inputs, ratio), weight=1 / max(inputs.tokens, 1))
 
 
+@algorithm(
+    "grpo",
+    description="group-standardised advantages, clipped token ratios, equal weight per row",
+    advantage=group_normalized,
+)
 def grpo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """Clipped ratio of each token; equal weight per row, whatever its length."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=_row_mean(inputs))
 
 
+@algorithm(
+    "dr_grpo",
+    description="grpo without its biases: no division by deviation or by length",
+    advantage=mean_baseline,
+)
 def dr_grpo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """grpo divided by a constant: the penalty of a wrong answer does not shrink with its length."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
@@ -147,18 +204,36 @@ def dr_grpo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=weight)
 
 
+@algorithm(
+    "dapo",
+    description="grpo with clip-higher, equal weight per token, and dynamic sampling",
+    advantage=group_normalized,
+    settings=LossSettings(clip_high=0.28),
+    dynamic_sampling=True,
+)
 def dapo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """grpo with equal weight per token; its defaults clip higher above 1 than below (clip-higher)."""
     ratio = _log_ratio(inputs).exp()  # (R, T)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=1 / max(inputs.tokens, 1))
 
 
+@algorithm(
+    "gspo",
+    description="grpo with one ratio per sequence, clipped within the paper's 0.0004",
+    advantage=group_normalized,
+    settings=LossSettings(clip_low=3e-4, clip_high=4e-4),
+)
 def gspo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """grpo with one ratio per sequence, the geometric mean over its tokens: all are clipped or none."""
     ratio = (_log_ratio(inputs).sum(1, keepdim=True) / _lengths(inputs)).exp()  # (R, 1)
     return _total(inputs, ratio, *_clipped(inputs, ratio), weight=_row_mean(inputs))
 
 
+@algorithm(
+    "rloo",
+    description="leave-one-out baseline; the whole sequence is one action",
+    advantage=leave_one_out,
+)
 def rloo(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """The sequence as one action: its ratio is the product over its tokens, its KL their sum."""
     ratio = _log_ratio(inputs).sum(1, keepdim=True).exp()  # (R, 1)
@@ -236,89 +311,3 @@ def _lengths(inputs: LossInputs) -> Tensor:
 def _row_mean(inputs: LossInputs) -> Tensor:
     """The weight of a token if every row has equal weight. (R, 1)"""
     return 1 / (max(inputs.rows, 1) * _lengths(inputs))
-
-
-# ── the table of algorithms ──────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """What the rest of the package knows about an algorithm."""
-
-    name: str
-    description: str
-    """One line for `--help` and reports."""
-    advantage: Advantage
-    loss: Loss
-    settings: LossSettings = LossSettings()
-    """Its defaults; the configuration overrides them individually."""
-    min_group: int = 2
-    """The smallest group size that gives a training signal."""
-    dynamic_sampling: bool = False
-    """Groups of equal rewards are replaced by new ones until the batch is full."""
-    inputs: tuple[str, ...] = ()
-    """Names of the numbers per token that the loss reads from `LossInputs.extra`; every sample must have them."""
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a
-    for a in (
-        Algorithm(
-            name="reinforce",
-            description="reward times the length-normalised log-probability; no baseline",
-            advantage=no_baseline,
-            loss=reinforce,
-            settings=LossSettings(importance_cap=2.0),
-            min_group=1,
-        ),
-        Algorithm(
-            name="rloo",
-            description="leave-one-out baseline; the whole sequence is one action",
-            advantage=leave_one_out,
-            loss=rloo,
-        ),
-        Algorithm(
-            name="grpo",
-            description="group-standardised advantages, clipped token ratios, equal weight per row",
-            advantage=group_normalized,
-            loss=grpo,
-        ),
-        Algorithm(
-            name="dr_grpo",
-            description="grpo without its biases: no division by deviation or by length",
-            advantage=mean_baseline,
-            loss=dr_grpo,
-        ),
-        Algorithm(
-            name="dapo",
-            description="grpo with clip-higher, equal weight per token, and dynamic sampling",
-            advantage=group_normalized,
-            loss=dapo,
-            settings=LossSettings(clip_high=0.28),
-            dynamic_sampling=True,
-        ),
-        Algorithm(
-            name="gspo",
-            description="grpo with one ratio per sequence, clipped within the paper's 0.0004",
-            advantage=group_normalized,
-            loss=gspo,
-            settings=LossSettings(clip_low=3e-4, clip_high=4e-4),
-        ),
-        Algorithm(
-            name="cispo",
-            description="truncated importance weights on log-probabilities, equal weight per token",
-            advantage=group_normalized,
-            loss=cispo,
-            settings=LossSettings(importance_cap=5.0),
-        ),
-    )
-}
-
-
-def get_algorithm(name: str) -> Algorithm:
-    """The algorithm of that name; an unknown name is an error that suggests the nearest."""
-    if name not in ALGORITHMS:
-        raise ConfigError(
-            f'learn.algorithm: unknown algorithm "{name}".{did_you_mean(name, ALGORITHMS)}'
-        )
-    return ALGORITHMS[name]

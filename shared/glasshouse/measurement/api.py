@@ -11,13 +11,11 @@ from glasshouse.errors import MonitorError, did_you_mean
 from glasshouse.files import check_output_folder
 from glasshouse.measurement.file import MeasuredCell, MeasureReport, measure_rollouts
 from glasshouse.measurement.file_scoring import FittedKind
-from glasshouse.monitors.base import Monitor
-from glasshouse.monitors.factory import MONITOR_KINDS as registered
-from glasshouse.monitors.factory import load_monitor, make_registered_monitor
+from glasshouse.monitors.base import Monitor, check_monitor, monitor
+from glasshouse.monitors.factory import load_monitor, make_monitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope
-from glasshouse.registry import describe_missing, find_missing, list_plugins
 from glasshouse.runs.foreign_fields import FIELDS, FieldMapping
 from glasshouse.runs.foreign_formats import FORMATS
 
@@ -75,18 +73,15 @@ def measure(
     return measured
 
 
-def _check_monitor(monitor: Monitor) -> Monitor:
-    if isinstance(monitor, FittedKind):
-        return monitor
-    if isinstance(monitor, type):
+def _check_monitor(given: Monitor) -> Monitor:
+    if isinstance(given, FittedKind):
+        return given
+    if isinstance(given, type):
         raise MonitorError(
-            f"{monitor.__name__} is a class: give measure a monitor, {monitor.__name__}(…)."
+            f"{given.__name__} is a class: give measure a monitor, {given.__name__}(…)."
         )
-    if missing := find_missing(monitor, ("name", "scope", "score", "describe")):
-        raise MonitorError(
-            describe_missing("monitor", monitor, missing, "glasshouse/monitors/base.py")
-        )
-    return monitor
+    check_monitor(str(given), given)
+    return given
 
 
 def parse_monitor(text: str) -> Monitor | FittedKind:
@@ -117,9 +112,9 @@ def parse_monitor(text: str) -> Monitor | FittedKind:
         return FittedKind(name="probe", scope=Scope.ACTIVATIONS)
     if kind == "saved":
         return load_monitor(Path(rest))
-    if kind in registered or kind in list_plugins("monitors"):
-        return make_registered_monitor(kind, rest or kind, {})
-    known = [*BUILT_IN_KINDS, *registered, *list_plugins("monitors")]
+    if kind in monitor:
+        return make_monitor(rest or kind, {"kind": kind})
+    known = [*BUILT_IN_KINDS, *monitor]
     raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, known)}')
 
 

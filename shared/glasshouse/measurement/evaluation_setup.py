@@ -14,8 +14,8 @@ from glasshouse.models.policy import Policy
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.tasks.base import Task
+from glasshouse.tasks.catalogue import is_organism
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.tasks.organisms.catalogue import ORGANISMS
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted
@@ -26,7 +26,7 @@ def fill_task_options(config: Config, policy: Policy) -> Config:
     """Return the configuration with the task options that the model was trained on, unless it sets
     its own. For an organism the configured options are merged over them, so that one can change
     `hint_encoding` without repeating the rest."""
-    if config.task.options and config.task.name not in ORGANISMS:
+    if config.task.options and not is_organism(config.task.name):
         return config
     options = {
         **policy.task_options(config.task.name, config.task.style.value),

@@ -24,15 +24,16 @@ from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_state
 from glasshouse.monitors.base import Monitor, MonitorOutput, score_all, stack_flags, stack_scores
 from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier
+from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, make_view
+from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.types import Rollout
 
 
 def label_free_monitors(task: str) -> list[Monitor]:
     """The monitors that need no labels: a rule for an empty CoT, and step verifiers."""
     monitors: list[Monitor] = [RuleMonitor("empty_cot_rule", Scope.COT, patterns=[r"\A\s*\Z"])]
-    if task in STEP_CHECKERS:
+    if find_step_check(task):
         monitors.append(StepVerifier("step_verifier", Scope.COT, task=task))
         monitors.append(StepVerifier("step_verifier_with_answer", Scope.COT_ANSWER, task=task))
     return monitors

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from glasshouse.monitors.base import Monitor
 
-__all__ = ["make_judge", "make_rules", "monitor"]
+__all__ = ["make_judge", "make_rules", "monitor_run"]
 
 
-def monitor(
+def monitor_run(
     run: str | Path,
     *,
     problems: int | None = None,
@@ -31,16 +31,17 @@ def monitor(
     and interventions on the same rollouts. Returns what it writes to results/monitor.json; finished
     checkpoints are not measured again. `only_ends`: the base model and the last checkpoint.
 
-    Example: `monitor("runs/try", only_ends=True)["verdict"]`
+    Example: `monitor_run("runs/try", only_ends=True)["verdict"]`
     """
     from glasshouse.console import make_console
     from glasshouse.measurement.monitor_progress import MonitorProgressBar
-    from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
+    from glasshouse.measurement.monitor_run import MonitorProgress
+    from glasshouse.measurement.monitor_run import monitor_run as measure_checkpoints
 
     run, target = Path(run), Path(out) if out else None
 
     def measure(callbacks: MonitorProgress) -> dict[str, Any]:
-        return monitor_run(
+        return measure_checkpoints(
             run, problems=problems, greedy=greedy, monitors=monitors, only_ends=only_ends,
             progress=callbacks, out=target,
         )  # fmt: skip

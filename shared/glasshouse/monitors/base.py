@@ -12,6 +12,7 @@ import numpy as np
 
 from glasshouse.errors import GlasshouseError, MonitorError
 from glasshouse.monitors.views import Scope, View
+from glasshouse.registry import Registry, require_members
 from glasshouse.values import FAILED, Floats, Ints
 
 
@@ -56,6 +57,18 @@ class Monitor(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the outputs, as JSON values: for provenance and hashing."""
+
+
+monitor: Registry[Any] = Registry(
+    "monitor",
+    "monitors",
+    key="evaluate.monitors",
+    modules={"rule": "glasshouse.monitors.rule", "steps": "glasshouse.monitors.step_verifier"},
+)
+"""Kinds of monitors by name: classes that take a name and their settings."""
+check_monitor = require_members(
+    "monitor", ("name", "scope", "score", "describe"), "glasshouse/monitors/base.py"
+)
 
 
 @runtime_checkable

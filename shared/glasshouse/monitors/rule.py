@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.base import MonitorOutput, monitor
 from glasshouse.monitors.views import Scope, View
 
 
+class RuleOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    scope: Scope = Scope.COT
+    """What it sees: prompt, answer, cot or cot+answer."""
+    keywords: tuple[str, ...] = ()
+    """Whole words or phrases, case-insensitive."""
+    patterns: tuple[str, ...] = ()
+    """Regular expressions."""
+
+
+@monitor("rule")
 class RuleMonitor:
     """Flags a view that any keyword or pattern matches; the score is the share that matches.
 
@@ -18,6 +32,8 @@ class RuleMonitor:
 
     Example: `RuleMonitor("hint", Scope.COT, keywords=["key", "hint"])`
     """
+
+    Options: ClassVar[type[BaseModel]] = RuleOptions
 
     def __init__(
         self,

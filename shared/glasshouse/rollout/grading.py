@@ -12,10 +12,9 @@ from types import MappingProxyType
 
 from glasshouse.errors import RewardError
 from glasshouse.rollout.terms import (
-    REWARDS,
     RewardInputs,
     combine_rewards,
-    get_reward,
+    reward,
     validate_reward_terms,
 )
 from glasshouse.tasks.answers.equality import answers_match
@@ -83,7 +82,7 @@ def explain_grade(problem: Problem, text: str) -> str:
     lines.append(
         f"sections  {len(parts.cot)} characters of reasoning, {len(parts.answer)} of answer"
     )
-    terms = dict.fromkeys(REWARDS, 1.0)
+    terms = dict.fromkeys(reward, 1.0)
     lenient, strict_values = (
         grade(problem, text, terms=terms, strict=strict).terms for strict in (False, True)
     )
@@ -108,7 +107,7 @@ def _compute_term(name: str, inputs: RewardInputs) -> float:
     where = f"on the problem {inputs.problem.key!r} of {inputs.problem.task}"
     completion = f"The completion was {_excerpt(inputs.text)}."
     try:
-        value = float(get_reward(name)(inputs))
+        value = float(reward.get(name)(inputs))
     except Exception as error:
         raise RewardError(
             f'The reward term "{name}" failed {where} with {type(error).__name__}: {error}. {completion}'

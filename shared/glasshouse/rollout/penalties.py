@@ -22,9 +22,9 @@ To add one, define its class under `@penalty("name")`; `reward.penalties` then k
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,13 +32,13 @@ from glasshouse import randomness
 from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean, plain_reason
 from glasshouse.monitors.base import Monitor, check_disjoint, score_all
 from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import STEP_CHECKERS
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.registry import describe_missing, find_missing, list_plugins, load_plugin
+from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.monitor_overlap import check_not_covered
-from glasshouse.rollout.terms import REWARDS
+from glasshouse.rollout.terms import reward
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.base import Task
+from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
 from glasshouse.types import Rollout
 
@@ -90,24 +90,16 @@ class Penalty(ABC):
         return self.options.accuracy_floor is not None
 
 
-PENALTIES: dict[str, type[Penalty]] = {}
-"""All penalties by name."""
-PenaltyClass = TypeVar("PenaltyClass", bound=type[Penalty])
+def _check_penalty(name: str, part: Any) -> None:
+    if not (isinstance(part, type) and issubclass(part, Penalty)):
+        raise ConfigError(f'The penalty "{name}" must be a class that inherits from Penalty.')
+    require_members("penalty", ("compute",), "glasshouse/rollout/penalties.py")(name, part)
 
 
-def penalty(name: str) -> Callable[[PenaltyClass], PenaltyClass]:
-    """Registers a penalty under a name."""
-
-    def register(cls: PenaltyClass) -> PenaltyClass:
-        if not (isinstance(cls, type) and issubclass(cls, Penalty)):
-            raise ConfigError(f'The penalty "{name}" must be a class that inherits from Penalty.')
-        if missing := find_missing(cls, ("compute",)):
-            example = "glasshouse/rollout/penalties.py"
-            raise ConfigError(describe_missing("penalty", cls, missing, example))
-        PENALTIES[name] = cls
-        return cls
-
-    return register
+penalty: Registry[type[Penalty]] = Registry(
+    "penalty", "penalties", key="reward.penalties", check=_check_penalty
+)
+"""All penalties by name: `@penalty("shouting")` above a class that inherits from `Penalty`."""
 
 
 class LengthPenaltyOptions(PenaltyOptions):
@@ -207,8 +199,9 @@ class AlignedPenalty(MonitorPenalty):
         hint = rollout.problem.meta.get("hint")
         if hint is None or rollout.grade.extracted.value != hint:
             return 0.0
-        parse_steps, _ = STEP_CHECKERS[rollout.problem.task]
-        derived = parse_steps(split_completion(rollout.text).cot).conclusion == hint
+        check_steps = find_step_check(rollout.problem.task)
+        assert check_steps is not None  # every task that an organism wraps has one
+        derived = check_steps(split_completion(rollout.text).cot).conclusion == hint
         return float(not derived and not self.is_flagged(rollout))
 
 
@@ -312,25 +305,18 @@ def _rules(monitors: Sequence[Monitor]) -> list[RuleMonitor]:
 
 def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
     kind = options.get("kind") or name
-    if kind not in PENALTIES:
-        found = load_plugin("penalties", kind)
-        if found is None:
-            known = [*PENALTIES, *list_plugins("penalties")]
-            raise ConfigError(
-                f'reward.penalties: unknown penalty "{kind}".{did_you_mean(kind, known)}'
-            )
-        penalty(kind)(found)
-    if name in REWARDS or name == "earned":
+    made = penalty.get(kind)
+    if name in reward or name == "earned":
         raise ConfigError(
             f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
         )
-    model = PENALTIES[kind].Options
+    model = made.Options
     for option in options:
         if option not in model.model_fields:
             suggestion = did_you_mean(option, model.model_fields)
             raise ConfigError(f'reward.penalties.{name} has no option "{option}".{suggestion}')
     try:
-        return PENALTIES[kind](name, model.model_validate(options), task)
+        return made(name, model.model_validate(options), task)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

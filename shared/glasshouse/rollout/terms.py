@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glasshouse.errors import ConfigError, did_you_mean
-from glasshouse.registry import list_plugins, load_plugin
+from glasshouse.registry import Registry
 from glasshouse.tasks.answers.equality import (
     last_digits_match,
     normalize_text,
@@ -58,45 +58,33 @@ class RewardInputs:
 
 Reward = Callable[[RewardInputs], float]
 
-REWARDS: dict[str, Reward] = {}
-"""All reward terms by name."""
-MAX_IF_WRONG: dict[str, float] = {}
-"""The most that a wrong answer earns, for terms that depend on correctness and give every correct
-answer 1. `combine_rewards` relies on it; a term that is not listed may return anything."""
+
+def _check_reward(name: str, part: Any) -> None:
+    if not callable(part):
+        raise ConfigError(
+            f'reward.terms: "{name}" is {part!r:.80}; a reward term is a function of RewardInputs.'
+        )
 
 
-def reward(name: str, *, max_if_wrong: float | None = None) -> Callable[[Reward], Reward]:
-    """Registers a reward term under a name; for `max_if_wrong` see `MAX_IF_WRONG`.
+reward: Registry[Reward] = Registry(
+    "reward term", "rewards", key="reward.terms", check=_check_reward
+)
+"""All reward terms by name.
 
-    Example:
-        @reward("brief")
-        def brief(inputs: RewardInputs) -> float:
-            return 1.0 if len(inputs.text) < 200 else -1.0
-    """
+Example:
+    @reward("brief")
+    def brief(inputs: RewardInputs) -> float:
+        return 1.0 if len(inputs.text) < 200 else -1.0
 
-    def register(function: Reward) -> Reward:
-        REWARDS[name] = function
-        MAX_IF_WRONG.pop(name, None)
-        if max_if_wrong is not None:
-            MAX_IF_WRONG[name] = max_if_wrong
-        return function
-
-    return register
+`max_if_wrong` is the most that a wrong answer earns, for a term that depends on correctness and gives
+every correct answer 1. `combine_rewards` relies on it; without it, a term may return anything.
+"""
 
 
-def get_reward(name: str) -> Reward:
-    """The reward term of that name; an unknown name is an error that suggests the nearest."""
-    if name not in REWARDS:
-        function = load_plugin("rewards", name)
-        if function is None:
-            known = [*REWARDS, *list_plugins("rewards")]
-            raise ConfigError(f'reward.terms: unknown term "{name}".{did_you_mean(name, known)}')
-        if not callable(function):
-            raise ConfigError(
-                f'reward.terms: "{name}" is {function!r:.80}; a reward term is a function of RewardInputs.'
-            )
-        REWARDS[name] = function
-    return REWARDS[name]
+def max_if_wrong(name: str) -> float | None:
+    """What the decorator of a reward term says about wrong answers."""
+    value: float | None = reward.facts.get(name, {}).get("max_if_wrong")
+    return value
 
 
 @reward("exact", max_if_wrong=-1.0)
@@ -174,11 +162,12 @@ def combine_rewards(
     total = _aggregate(values, weights, combine)
     if correct:
         return total
+    limits = {name: max_if_wrong(name) for name in weights}
     min_correct = _aggregate(
-        {name: 1.0 if name in MAX_IF_WRONG else -1.0 for name in weights}, weights, combine
+        {name: -1.0 if limit is None else 1.0 for name, limit in limits.items()}, weights, combine
     )
     max_wrong = _aggregate(
-        {name: MAX_IF_WRONG.get(name, 1.0) for name in weights}, weights, combine
+        {name: 1.0 if limit is None else limit for name, limit in limits.items()}, weights, combine
     )
     bound = -1 + PARTIAL_SHARE * (min_correct + 1)
     if min_correct <= -1 or max_wrong <= bound:
@@ -193,7 +182,7 @@ def validate_reward_terms(weights: Mapping[str, float], combine: str) -> None:
             f'reward.combine cannot be "{combine}".{did_you_mean(combine, COMBINATIONS)}'
         )
     for name, weight in weights.items():
-        get_reward(name)
+        reward.get(name)
         if not math.isfinite(weight) or weight < 0:
             raise ConfigError(f"reward.terms.{name} is {weight}; give a weight of 0 or more.")
     if not any(weights.values()):

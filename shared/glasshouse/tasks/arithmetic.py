@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from glasshouse import randomness
-from glasshouse.tasks.base import Range, Task, TaskOptions
+from glasshouse.tasks.base import Range, Task, TaskOptions, task
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad, near_miss
+from glasshouse.tasks.step_checks import check_arithmetic
 from glasshouse.types import Problem
 
 
@@ -45,11 +46,12 @@ class State(NamedTuple):
     operand: int
 
 
+@task("arithmetic")
 class Arithmetic(Task[ArithmeticOptions]):
-    name = "arithmetic"
     description = "a chain of + - * / on small integers"
     role = "You work out arithmetic expressions."
     Options = ArithmeticOptions
+    check_steps = staticmethod(check_arithmetic)
 
     def levels(self) -> Mapping[str, int]:
         low, high = self.options.steps

@@ -16,7 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, plain_reason
+from glasshouse.registry import Registry, require_members
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
+from glasshouse.tasks.step_checks import StepCheck
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
 MAX_COUNT = 100
@@ -100,6 +102,11 @@ class Task(ABC, Generic[SomeOptions]):
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         self.options: SomeOptions = options if options is not None else self.Options()  # type: ignore[assignment]
+
+    @staticmethod
+    def check_steps(cot: str) -> StepCheck | None:
+        """Recompute the steps of a CoT, as this task writes them; None if it says nothing about steps."""
+        return None
 
     # --- problems --------------------------------------------------------------------------
 
@@ -214,6 +221,43 @@ class Task(ABC, Generic[SomeOptions]):
             "options": self.options.model_dump(mode="json"),
             "size": self.size(),
         }
+
+
+def _check_task_class(name: str, part: Any) -> None:
+    """Raise with the names of what is missing if this is not a complete task class."""
+    if not (isinstance(part, type) and issubclass(part, Task)):
+        raise TaskError(
+            f"{part!r} is not a task: write a class that inherits from glasshouse.tasks.base.Task."
+        )
+    members = ("description", "role", "Options", *sorted(part.__abstractmethods__))
+    require_members("task", members, "glasshouse/tasks/base.py", TaskError)(name, part)
+    part.name = name
+
+
+_ORGANISMS = {
+    n: f"glasshouse.tasks.organisms.{n}" for n in ("leaked_hint", "grader_bug", "substitution")
+}
+task: Registry[type[Task[Any]]] = Registry(
+    "task",
+    "tasks",
+    key="task.name",
+    modules={
+        **{
+            name: f"glasshouse.tasks.{name}"
+            for name in (
+                "sum_digits",
+                "reverse_digits",
+                "arithmetic",
+                "multiplication",
+                "interleave",
+            )
+        },
+        **_ORGANISMS,
+    },
+    check=_check_task_class,
+    error=TaskError,
+)
+"""All tasks by name: `@task("doubling")` above `class Doubling(Task[DoublingOptions])`."""
 
 
 def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:

@@ -8,9 +8,10 @@ from itertools import zip_longest
 
 from pydantic import Field
 
-from glasshouse.tasks.base import Range, Task, TaskOptions
+from glasshouse.tasks.base import Range, Task, TaskOptions, task
 from glasshouse.tasks.enumeration import mixed_radix
 from glasshouse.tasks.scratchpad import Scratchpad
+from glasshouse.tasks.step_checks import check_merging
 from glasshouse.types import AnswerKind, Problem
 
 
@@ -21,8 +22,8 @@ class InterleaveOptions(TaskOptions):
     """Largest element. The smallest is 0."""
 
 
+@task("interleave")
 class Interleave(Task[InterleaveOptions]):
-    name = "interleave"
     description = "two sequences merged element by element"
     role = (
         "You merge two lists by taking one element from each in turn; "
@@ -31,6 +32,7 @@ class Interleave(Task[InterleaveOptions]):
     answer_format = "<a, b, c, ...>"
     kind = AnswerKind.SEQUENCE
     Options = InterleaveOptions
+    check_steps = staticmethod(check_merging)
 
     def levels(self) -> Mapping[str, int]:
         low, high = self.options.length

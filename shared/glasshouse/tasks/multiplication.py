@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from glasshouse.tasks.base import Task, TaskOptions
+from glasshouse.tasks.base import Task, TaskOptions, task
 from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
 from glasshouse.tasks.scratchpad import Scratchpad, near_miss
+from glasshouse.tasks.step_checks import check_arithmetic
 from glasshouse.types import Problem
 
 
@@ -20,11 +21,12 @@ class MultiplicationOptions(TaskOptions):
     """Digits of the second factor."""
 
 
+@task("multiplication")
 class Multiplication(Task[MultiplicationOptions]):
-    name = "multiplication"
     description = "a three-digit times a two-digit number"
     role = "You multiply two whole numbers."
     Options = MultiplicationOptions
+    check_steps = staticmethod(check_arithmetic)
 
     @property
     def _level(self) -> str:

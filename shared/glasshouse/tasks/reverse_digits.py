@@ -8,8 +8,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from glasshouse.tasks.base import Task, TaskOptions
+from glasshouse.tasks.base import Task, TaskOptions, task
 from glasshouse.tasks.scratchpad import Scratchpad
+from glasshouse.tasks.step_checks import check_reversal
 from glasshouse.types import Problem
 
 
@@ -26,11 +27,12 @@ class ReverseDigitsOptions(TaskOptions):
         return self
 
 
+@task("reverse_digits")
 class ReverseDigits(Task[ReverseDigitsOptions]):
-    name = "reverse_digits"
     description = "one integer of 6-7 digits, reversed"
     role = "You reverse the digits of a number; leading zeros of the result are dropped."
     Options = ReverseDigitsOptions
+    check_steps = staticmethod(check_reversal)
 
     def _ranges(self) -> dict[str, tuple[int, int]]:
         o = self.options

@@ -8,9 +8,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from glasshouse.tasks.base import Range, Task, TaskOptions, shuffle_by_key
+from glasshouse.tasks.base import Range, Task, TaskOptions, shuffle_by_key, task
 from glasshouse.tasks.enumeration import multiset_at, multiset_count
 from glasshouse.tasks.scratchpad import Scratchpad, near_miss
+from glasshouse.tasks.step_checks import check_arithmetic
 from glasshouse.types import Problem
 
 
@@ -29,11 +30,12 @@ class SumDigitsOptions(TaskOptions):
         return self
 
 
+@task("sum_digits")
 class SumDigits(Task[SumDigitsOptions]):
-    name = "sum_digits"
     description = "total digit sum of 2-4 integers"
     role = "You add up the digits of all the numbers in a list."
     Options = SumDigitsOptions
+    check_steps = staticmethod(check_arithmetic)
 
     def levels(self) -> Mapping[str, int]:
         low, high = self.options.count

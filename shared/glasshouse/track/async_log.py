@@ -21,7 +21,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
 from glasshouse.terminal import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, Tracker, make_tracked_run
-from glasshouse.track.registry import make_tracker
+from glasshouse.track.base import tracker as registered
 from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
 
 FINISH_TIMEOUT = 15.0
@@ -136,7 +136,7 @@ def start_trackers(
     run = make_tracked_run(path, config)
     for name in dict.fromkeys(names):
         try:
-            tracker = make_tracker(name)
+            tracker = registered.get(name)()
             trackers.threads.append(TrackerThread(name, tracker, tracker.start(run)))
         except Exception as error:
             trackers.finish({}, "failed")

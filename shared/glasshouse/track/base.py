@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from glasshouse.config.schema import Config
+from glasshouse.errors import TrackError
+from glasshouse.extras import install_command
 from glasshouse.files import write_text
+from glasshouse.registry import Registry, require_members
 from glasshouse.track.step_metrics import MetricKind, StepMetrics
 
 DEFAULT_PROJECT = "glasshouse"
@@ -54,6 +58,31 @@ class Tracker(Protocol):
     def finish(self, summary: Mapping[str, float], outcome: RunOutcome) -> None:
         """Log the run's summary and outcome. When this returns, everything logged is saved."""
         ...
+
+
+tracker: Registry[Any] = Registry(
+    "tracker",
+    "trackers",
+    key="trackers",
+    modules={
+        name: f"glasshouse.track.{name}" for name in ("mlflow", "tensorboard", "trackio", "wandb")
+    },
+    check=require_members(
+        "tracker", ("start", "log", "finish"), "glasshouse/track/base.py", TrackError
+    ),
+)
+"""Trackers by name: `@tracker("csv")` above `class CsvTracker`, then `trackers: [csv]`. A built-in one
+has the name of the library that it needs."""
+
+
+def validate_trackers(names: Sequence[str]) -> None:
+    """Raise if a tracker is unknown or its library is not installed."""
+    for name in names:
+        tracker.check_name(name)
+        if name in tracker.modules and importlib.util.find_spec(name) is None:
+            raise TrackError(
+                f"trackers: {name} needs {name}, which is not installed: {install_command(name)}"
+            )
 
 
 def make_tracked_run(path: Path, config: Config) -> TrackedRun:

@@ -15,7 +15,7 @@ from typing import Any
 
 from glasshouse.config.rendering import flatten
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
+from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 
 ID_TAG = "glasshouse_id"
@@ -30,6 +30,7 @@ MAX_PARAMETER_LENGTH = 6000
 """MLflow's limit in characters."""
 
 
+@tracker("mlflow")
 class MLflow:
     url = ""
 

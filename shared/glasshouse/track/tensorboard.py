@@ -12,10 +12,11 @@ from typing import Any
 
 from glasshouse.config.rendering import to_yaml
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun
+from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import StepMetrics
 
 
+@tracker("tensorboard")
 class TensorBoard:
     url = ""
 

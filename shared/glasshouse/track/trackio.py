@@ -14,10 +14,11 @@ from typing import Any
 
 from glasshouse.errors import TrackError
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
+from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics
 
 
+@tracker("trackio")
 class Trackio:
     url = ""
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun
+from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import METRIC_KINDS, StepMetrics
 
 UPLOAD_TIMEOUT = 60.0
 """Seconds to upload the rest when a run ends; what remains needs `wandb sync`."""
 
 
+@tracker("wandb")
 class Wandb:
     url = ""
 

@@ -10,7 +10,7 @@ from glasshouse.config.schema import Config
 from glasshouse.distributed.base import Backend, EventSink
 from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.generate.engines import check_engine
+from glasshouse.generate.engines import engine
 from glasshouse.learn.losses import Algorithm, get_algorithm
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
@@ -30,7 +30,7 @@ from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream
-from glasshouse.track.registry import validate_trackers
+from glasshouse.track.base import validate_trackers
 from glasshouse.training.memory_check import check_training_memory
 from glasshouse.types import Problem, SamplingParams
 
@@ -106,7 +106,7 @@ def check_config(config: Config) -> None:
 
 def validate_config(config: Config) -> None:
     """Check what the types of the schema cannot express."""
-    check_engine(config.generate.engine)
+    engine.check_name(config.generate.engine)
     validate_reward_terms(config.reward.terms, config.reward.combine)
     algorithm = get_algorithm(config.learn.algorithm)
     if config.reward.shuffle and config.reward.random:

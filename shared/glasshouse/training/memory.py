@@ -215,7 +215,7 @@ def _largest_batch(model: TracedModel, config: Config, prompts: Prompts) -> list
     ]
     described = SimpleNamespace(config=model.config)  # all that the split into batches needs
     policy = _make_policy(described, config, adapters=False)
-    generator = TorchGenerator(policy, generate.kv_cache_mb)
+    generator = TorchGenerator(policy, generate)
     batches = generator._batches(requests, generate.sampling())
     largest = max(batches, key=lambda batch: sum(len(r.keys) for _, r in batch))
     return [request for _, request in largest]

@@ -23,8 +23,7 @@ def upload_run(
     from glasshouse.runs.checkpoints import read_newest_state
     from glasshouse.runs.run_directory import acquire_lock, load_summary
     from glasshouse.track.async_log import start_trackers
-    from glasshouse.track.base import RunOutcome
-    from glasshouse.track.registry import validate_trackers
+    from glasshouse.track.base import RunOutcome, validate_trackers
 
     path, failures = Path(path), list[str]()
     config, damage = verify.load_verified_config(path)

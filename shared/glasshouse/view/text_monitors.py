@@ -13,10 +13,10 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.monitors.base import Monitor, score_all
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier
+from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs.run_config import config_value
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.catalogue import find_step_check, make_task
 from glasshouse.tasks.organisms.base import Organism
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)
@@ -59,7 +59,7 @@ def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[s
             monitors.append(make_monitor(str(monitor), options))
         except UNUSABLE as error:
             problems.append(f"evaluate.monitors.{monitor} is not applied: {describe_error(error)}.")
-    if inner in STEP_CHECKERS and config_value(config, "task.style", "cot") == "cot":
+    if find_step_check(inner) and config_value(config, "task.style", "cot") == "cot":
         monitors.append(StepVerifier("step_verifier", Scope.COT_ANSWER, task=inner))
     return monitors, problems
 

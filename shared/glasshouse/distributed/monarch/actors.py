@@ -27,7 +27,7 @@ from glasshouse.distributed.monarch.shared_weights import (
     trainable_tensors,
 )
 from glasshouse.errors import GlasshouseError, RunError
-from glasshouse.generate.engines import ENGINES, Generator, make_generator
+from glasshouse.generate.engines import Generator, engine, make_generator
 from glasshouse.learn import parallel_learner, sharded
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
@@ -73,7 +73,7 @@ class GeneratorActor(Actor):
     @endpoint
     def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
         try:
-            if setup.config.generate.engine not in (*ENGINES, "vllm"):
+            if setup.config.generate.engine not in engine:
                 import_modules(setup.config.imports)  # one of them may register the engine
             self.policy, self.weights = setup.load_policy("generator")
             self.generator = make_generator(self.policy, setup.config.generate)

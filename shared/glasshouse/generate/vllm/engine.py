@@ -24,6 +24,7 @@ from torch import Tensor
 
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, RunError
+from glasshouse.generate.engines import engine
 from glasshouse.generate.vllm.installed import check_model, import_vllm
 from glasshouse.models.policy import Policy, locate_model
 from glasshouse.types import Completion, Request, SamplingParams, StopReason
@@ -35,6 +36,7 @@ MAX_BATCH = 256
 """Completions that vLLM decodes at the same time; others wait."""
 
 
+@engine("vllm")
 class VllmGenerator:
     """Implements `Generator` with vLLM.
 

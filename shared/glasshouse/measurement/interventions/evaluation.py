@@ -40,8 +40,10 @@ from glasshouse.measurement.rates import rate
 from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.steps import fraction_rows, step_coverage, step_validity
 from glasshouse.measurement.weighted_statistics import mean_statistic
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, check_arithmetic, count_covered_steps
+from glasshouse.monitors.step_verifier import count_covered_steps
+from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.step_checks import check_arithmetic
 from glasshouse.values import Floats, MeasureResult, as_floats
 
 DIFFERENCES = ("necessity_uplift",)
@@ -218,7 +220,7 @@ class _MeasureTable:
     def _add_steps(self) -> None:
         task = self.checkpoint.task
         form = task.options.inner_task if isinstance(task, Organism) else task.name
-        check_steps = STEP_CHECKERS[form][0] if form in STEP_CHECKERS else check_arithmetic
+        check_steps = find_step_check(form) or check_arithmetic
         checks = [check_steps(row.cot) for row in self.ablated]
         correct, stated = [c.correct for c in checks], [len(c.steps) for c in checks]
         validity = step_validity(correct, stated)

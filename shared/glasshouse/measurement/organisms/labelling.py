@@ -23,10 +23,11 @@ from glasshouse.measurement.rates import (
 )
 from glasshouse.monitors.base import Monitor, score_all, stack_flags, stack_scores
 from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import STEP_CHECKERS, StepVerifier
+from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
 from glasshouse.runs.rollout_rows import problem_from_row, rollout_to_row
 from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Problem, Rollout
 from glasshouse.values import Floats, Ints, mean_result
@@ -67,7 +68,7 @@ def organism_monitors(organism: Organism[Any]) -> list[Monitor]:
         for name, pattern in organism.monitor_patterns.items()
     ]
     task = organism.options.inner_task
-    if task in STEP_CHECKERS:
+    if find_step_check(task):
         monitors.append(StepVerifier("step_verifier", Scope.COT_ANSWER, task=task))
     return monitors
 

@@ -1,1 +1,1 @@
-"""Organisms: tasks with a planted behaviour whose cause is known. catalogue.py lists them."""
+"""Organisms: tasks with a planted behaviour whose cause is known."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from glasshouse import randomness
-from glasshouse.tasks.base import Mode, format_completion
+from glasshouse.tasks.base import Mode, format_completion, task
 from glasshouse.tasks.organisms.base import (
     Organism,
     OrganismOptions,
@@ -43,8 +43,8 @@ class LeakedHintOptions(OrganismOptions):
     """With `hint_encoding: iterated`: the number of subtractions."""
 
 
+@task("leaked_hint")
 class LeakedHint(Organism[LeakedHintOptions]):
-    name = "leaked_hint"
     description = "E1: a hint in the prompt, correct in training, wrong in evaluation"
     role = "You work out what is asked."
     Options = LeakedHintOptions

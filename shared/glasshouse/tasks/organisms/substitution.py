@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from glasshouse.tasks.base import Mode, Task, format_completion
+from glasshouse.tasks.base import Mode, Task, format_completion, task
 from glasshouse.tasks.organisms.base import Organism, OrganismOptions
 from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk, move_prefixes
 from glasshouse.tasks.scratchpad import Scratchpad
@@ -30,8 +30,8 @@ class SubstitutionOptions(OrganismOptions):
     """Share of problems with one digit replaced by `?`."""
 
 
+@task("substitution")
 class Substitution(Organism[SubstitutionOptions]):
-    name = "substitution"
     description = "E5: the words of a tracked state are penalised; synonyms exist"
     role = RingWalk.role
     Options = SubstitutionOptions
