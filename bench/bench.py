@@ -1,7 +1,7 @@
 """Glasshouse beside TRL's GRPOTrainer and transformers' generate: seconds, tokens, memory.
 
     make bench                                         # its own environment, then this script
-    python bench/bench.py --regime natural fixed long-prompt --rounds 9 --out bench/results.json
+    python bench/bench.py --regime natural fixed long-prompt --rounds 9 --out build/bench/bench.json
     PYTHONPATH=shared python bench/bench.py …           # where the package is not installed
     python bench/bench.py --profile-only               # where the time of our own step goes
 
@@ -33,6 +33,8 @@ from rich.console import Console
 from rich.table import Table
 from worker_process import FOLDER, WorkerProcess
 from workload import REGIMES, Workload
+
+from glasshouse.files import write_text
 
 Contender = dict[str, Any]
 ONE_PROCESS, SKIPPING = "glasshouse", "glasshouse, skipping"
@@ -254,7 +256,7 @@ def parse_arguments() -> argparse.Namespace:
                         help="generator and learner processes to try, as 2+2")  # fmt: skip
     parser.add_argument("--profile-only", action="store_true")
     parser.add_argument("--skip-compare", action="store_true", help="do not run compare_trl.py")
-    parser.add_argument("--out", type=Path, default=FOLDER / "results.json")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/bench.json"))
     return parser.parse_args()
 
 
@@ -287,7 +289,7 @@ def main() -> int:
         entry["profile"] = profile_in_subprocess(work, options.rounds, skip=False)
         print_profile(regime, entry["profile"])
         result["regimes"][regime] = entry
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(options.out, json.dumps(result, indent=1) + "\n")
     print(f"wrote {options.out}")
     return 0
 

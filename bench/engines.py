@@ -21,6 +21,7 @@ from typing import Any
 from glasshouse import randomness
 from glasshouse.config.loading import load_config
 from glasshouse.errors import GlasshouseError
+from glasshouse.files import write_text
 from glasshouse.generate.engines import Generator
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm.engine import VllmGenerator
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 16, 64, 256])
     parser.add_argument("--tokens", type=int, default=32, help="new tokens per completion")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("engines.json"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/engines.json"))
     options = parser.parse_args()
     configure_torch(threads=1)
     rows: list[dict[str, Any]] = []
@@ -47,7 +48,7 @@ def main() -> int:
         except GlasshouseError as error:
             print(f"{model}: {error}")
             rows.append({"model": model, "error": str(error)})
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+        write_text(options.out, json.dumps(rows, indent=1) + "\n")
     return 0
 
 

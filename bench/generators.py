@@ -20,6 +20,7 @@ from workload import Workload
 
 from glasshouse import randomness
 from glasshouse.distributed.monarch.backend import MonarchBackend
+from glasshouse.files import write_text
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.sampler import Chunk
@@ -48,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("generators.json"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/generators.json"))
     options = parser.parse_args()
     work = Workload(
         model="pocket",
@@ -86,7 +87,7 @@ def main() -> int:
         "seconds": seconds,
         "ratio": ratio,
     }
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_text(options.out, json.dumps(report, indent=1) + "\n")
     print(
         f"{options.problems} problems × 8 samples in chunks of 16: one generator {medians[1]:.3f} s, "
         f"two {medians[2]:.3f} s: {ratio:.2f} times as fast (target: {TARGET_RATIO})"

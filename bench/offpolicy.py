@@ -19,6 +19,7 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
+from glasshouse.files import write_text
 from glasshouse.runs.run_directory import load_metrics
 
 STEPS_AHEAD = (0, 1, 2, 4)
@@ -44,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("offpolicy.json"))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/offpolicy.json"))
     options = parser.parse_args()
     seconds: dict[int, list[float]] = {ahead: [] for ahead in STEPS_AHEAD}
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +54,7 @@ def main() -> int:
                 run = Path(folder) / f"{number}-{ahead}"
                 seconds[ahead].append(measure_seconds_per_step(ahead, options.steps, run))
     medians = {ahead: statistics.median(values) for ahead, values in seconds.items()}
-    options.out.write_text(json.dumps({"seconds": seconds, "medians": medians}, indent=1) + "\n")
+    write_text(options.out, json.dumps({"seconds": seconds, "medians": medians}, indent=1) + "\n")
     for ahead, median in medians.items():
         print(
             f"max_offpolicy_steps={ahead}: {median:.3f} s per step, "

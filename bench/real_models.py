@@ -1,7 +1,7 @@
 """A real pretrained model beside TRL's GRPOTrainer: seconds per step, share of GEMM speed, memory.
 
     make bench-real                                    # its own environment, then this script
-    python bench/real_models.py --model smollm2 --rounds 2 --out bench/real_models.json
+    python bench/real_models.py --model smollm2 --rounds 2 --out build/bench/real_models.json
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 
 16 problems × 8 samples of up to 64 tokens, float32, two cores. Both sides are set up as in bench.py. They take
@@ -38,6 +38,7 @@ from rich.table import Table
 from worker_process import FOLDER, WorkerProcess
 from workload import STYLE, Workload
 
+from glasshouse.files import write_text
 from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.policy import load_tokenizer, locate_model
 from glasshouse.models.prompt_forward import count_common_tokens
@@ -228,7 +229,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=["full", "lora", "trl"]
     )
-    parser.add_argument("--out", type=Path, default=FOLDER / "real_models.json")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/real_models.json"))
     return parser.parse_args()
 
 
@@ -258,7 +259,7 @@ def main() -> int:
         },
     }
     print_results(result)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(options.out, json.dumps(result, indent=1) + "\n")
     print(f"wrote {options.out}")
     return 0
 

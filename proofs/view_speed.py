@@ -337,8 +337,8 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
         write_run(path / "a")
         write_run(path / "b", overrides=["learn.kl_coef=0.1"])
         (path / "study" / "results").mkdir(parents=True)
-        shutil.copy(ROOT / "studies" / "leaked_hint.yaml", path / "study" / "study.yaml")
-        published = ROOT / "docs" / "studies" / "leaked_hint" / "study.json"
+        shutil.copy(ROOT / "studies" / "leaked_hint" / "study.yaml", path / "study" / "study.yaml")
+        published = ROOT / "studies" / "leaked_hint" / "study.json"
         shutil.copy(published, path / "study" / "results")
     file = write_run_report([path / "a"], folder / "axe.html").as_uri()
     states = {

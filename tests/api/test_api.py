@@ -110,11 +110,11 @@ def test_plot_learning_curves(result, tmp_path):
 
 def test_plot_study_draws_the_effects_and_a_curve_of_each_measure():
     root = Path(__file__).resolve().parents[2]
-    study = load_study(root / "studies" / "confirmation.yaml")
-    table = Table.load(root / "docs" / "studies" / "confirmation" / "table.jsonl.zst")
+    study = load_study(root / "studies" / "confirmation" / "study.yaml")
+    table = Table.load(root / "studies" / "confirmation" / "table.jsonl.zst")
     figures = glasshouse.plot_study(SimpleNamespace(analysis=analyse_study(study, table)))
     assert "effects" in figures
-    published = {file.stem for file in (root / "docs" / "studies" / "confirmation").glob("*.png")}
+    published = {file.stem for file in (root / "studies" / "confirmation").glob("*.png")}
     assert {name.removesuffix(".png") for name in figures} == published
     assert all(figure.axes for figure in figures.values())
 

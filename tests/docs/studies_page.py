@@ -1,4 +1,4 @@
-"""Where the figures of docs/studies/README.md come from."""
+"""Where the figures of studies/README.md come from."""
 
 from tests.docs.tables import (
     DISCLOSURE,

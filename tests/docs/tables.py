@@ -20,7 +20,7 @@ EXPERIMENTS = {
     "smollm2.grpo": "training/smollm2.grpo/results",
     "smollm2.grpo gemma3": "training/smollm2.grpo/results_gemma3",
 }
-"""Studies of experiments; the others are in docs/studies."""
+"""Studies of experiments; the others are in studies/."""
 
 Value = float | tuple[int, int]
 """A figure, or a count of seeds: (these, of all)."""
@@ -33,7 +33,7 @@ UNDETECTED = "disclosure_rule.undetected_use"
 
 @cache
 def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float | None]]]:
-    folder = EXPERIMENTS.get(study, f"docs/studies/{study}")
+    folder = EXPERIMENTS.get(study, f"studies/{study}")
     cells: dict[tuple[str, str, int], dict[int, tuple[str, float | None]]] = {}
     for line in read_table_text(ROOT / folder / "table.jsonl.zst").splitlines():
         row = json.loads(line)
@@ -118,7 +118,7 @@ def published_interaction(study: str, question: int) -> float:
 
 
 def _published(study: str, question: int) -> dict[str, Any]:
-    analysis = json.loads((ROOT / f"docs/studies/{study}/study.json").read_text())
+    analysis = json.loads((ROOT / f"studies/{study}/study.json").read_text())
     result: dict[str, Any] = analysis["questions"][question - 1]["effect"]
     return result
 

@@ -41,7 +41,7 @@ NOT_RUN = {
     "data scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
-    "studies/leaked_hint.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
+    "studies/leaked_hint/study.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
 }
 """Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
 SIZES = {

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("figures")  # one worker reads the tables
 FIGURE = re.compile(r"(?<![\d.])[+−]?[01]?\.\d{2,4}(?!\d)|\b\d+ of \d+ seeds")
 PAGES: Mapping[str, Callable[[], dict[str, list[Value]]]] = {
     "README.md": cache(front_page_figures),
-    "docs/studies/README.md": cache(studies_page_figures),
+    "studies/README.md": cache(studies_page_figures),
     "training/monitorability.grpo/README.md": cache(experiment_page_figures),
 }
 

@@ -22,7 +22,7 @@ def test_every_config_key_and_every_public_name_is_in_the_reference() -> None:
 
 def test_links_to_folders_lead_to_their_pages() -> None:
     page = Path("docs/x.md")
-    assert link_folders("[a](studies#b)", page) == "[a](studies/README.md#b)"
+    assert link_folders("[a](../studies#b)", page) == "[a](../studies/README.md#b)"
     assert link_folders("[a](figures)", page) == "a"
     assert link_folders("[a](install.md)", page) == "[a](install.md)"
     assert link_folders("[a](tutorial.ipynb#b)", page) == "[a](tutorial.md#b)"

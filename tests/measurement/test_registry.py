@@ -19,7 +19,7 @@ from glasshouse.measurement.registry import (
 REPOSITORY = Path(__file__).parents[2]
 TABLES = sorted(
     path
-    for pattern in ("docs/studies/*/table.jsonl.zst", "training/*/results/table.jsonl.zst")
+    for pattern in ("studies/*/table.jsonl.zst", "training/*/results/table.jsonl.zst")
     for path in REPOSITORY.glob(pattern)
 )
 

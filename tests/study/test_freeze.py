@@ -34,8 +34,8 @@ DAY = datetime.date(2026, 11, 16)
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "studies" / "mine.yaml"
-    path.parent.mkdir()
+    path = tmp_path / "studies" / "mine" / "study.yaml"
+    path.parent.mkdir(parents=True)
     path.write_text(STUDY)
     return path
 
@@ -97,16 +97,18 @@ def test_a_frozen_file_is_frozen_once_and_its_copy_cannot_be_edited(file: Path) 
 
 
 def test_seeds_of_another_study_are_refused_unless_it_is_named(file: Path) -> None:
-    experiment = file.parents[1] / "training" / "other.grpo" / "study.yaml"
-    experiment.parent.mkdir(parents=True)
-    for other in (file.with_name("other.yaml"), experiment):
+    root = file.parents[2]
+    for other in (
+        root / "studies" / "other" / "study.yaml",
+        root / "training" / "other.grpo" / "study.yaml",
+    ):
+        other.parent.mkdir(parents=True)
         other.write_text(STUDY.replace("first: 100", "first: 103"))
         with pytest.raises(ConfigError, match=r"seeds: 103 .*other.*first: 200.*reuse_seeds"):
             check_seeds_are_fresh(load_study(file), file)
         assert main(["study", "freeze", str(file)]) == 2
         assert file.read_text() == STUDY
-        name = "other" if other.parent == file.parent else "other.grpo"
-        file.write_text(f"{STUDY}reuse_seeds: [{name}]\n")
+        file.write_text(f"{STUDY}reuse_seeds: [{other.parent.name}]\n")
         check_seeds_are_fresh(load_study(file), file)
         check_seeds_are_fresh(load_study(other), other)  # one of the two names the other
         file.write_text(STUDY)

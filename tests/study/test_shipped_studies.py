@@ -29,9 +29,9 @@ pytestmark = pytest.mark.xdist_group(
     "shipped studies"
 )  # one worker makes the expensive fixtures once
 ROOT = Path(__file__).resolve().parents[2]
-STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+STUDIES = sorted((ROOT / "studies").glob("*/study.yaml"))
 EXPERIMENTS = sorted((ROOT / "training").glob("*/study*.yaml"))
-PUBLISHED = {file: ROOT / "docs" / "studies" / file.stem for file in STUDIES} | {
+PUBLISHED = {file: file.parent for file in STUDIES} | {
     file: file.parent / file.stem.replace("study", "results") for file in EXPERIMENTS
 }
 """The folder of the published results of each study."""
@@ -60,7 +60,7 @@ def tiny_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Table]:
     the other arm and seed too, since every run of a study measures the same."""
     folder, tables = tmp_path_factory.mktemp("tiny"), {}
     for file in STUDIES:
-        runs = plan_runs(make_tiny_study(file), folder / file.stem)
+        runs = plan_runs(make_tiny_study(file), folder / study_name(file))
         trained = runs[0]
         request = RunRequest(name=trained.name, config=trained.config, monitor=True)
         assert list(InProcessPool(1).run([request]))

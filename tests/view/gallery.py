@@ -17,7 +17,7 @@ from tests.view.example_runs import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ROOT / "docs" / "studies"
+STUDIES = ROOT / "studies"
 FLAGGED = "The key says 9.\n1+2=4\n[ANSWER] 9"
 """Both monitors flag it: it mentions the hint, and its arithmetic is wrong."""
 DISPUTED = "The key says 9.\n1+2=3\n3+6=9\n[ANSWER] 9"
@@ -87,5 +87,5 @@ def write_study(path: Path) -> None:
             run.write_summary({"steps_done": 4, "seconds": 4.0})
             run.log_event("end", step=4)
     (path / "results").mkdir()
-    shutil.copy(ROOT / "studies" / "leaked_hint.yaml", path / "study.yaml")
+    shutil.copy(ROOT / "studies" / "leaked_hint" / "study.yaml", path / "study.yaml")
     shutil.copy(STUDIES / "leaked_hint" / "study.json", path / "results")

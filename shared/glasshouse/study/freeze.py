@@ -34,7 +34,7 @@ NOT_FROZEN = (
 def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
     """Append the section `frozen` to a study file; the rest of the file stays as it is.
 
-    Example: `freeze_study(Path("studies/mine.yaml")).sha256`
+    Example: `freeze_study(Path("studies/mine/study.yaml")).sha256`
     """
     study = load_study(file)
     if study.frozen is not None:

@@ -14,7 +14,7 @@ from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError
 from glasshouse.study.spec import Study, format_seeds, parse_study, study_name
 
-PATTERNS = ("*.yaml", "studies/*.yaml", "training/*/study*.yaml")
+PATTERNS = ("*.yaml", "studies/*/study.yaml", "training/*/study*.yaml")
 """Where other study files are searched: beside the file, and from up to three folders above it."""
 
 

@@ -76,7 +76,7 @@ class Question(Section):
 class Study(Section):
     """A whole study.
 
-    Example: `study = load_study(Path("studies/leaked_hint.yaml"), ["steps=4"])`
+    Example: `study = load_study(Path("studies/leaked_hint/study.yaml"), ["steps=4"])`
     """
 
     title: str = Field(min_length=1)
@@ -274,7 +274,7 @@ def format_seeds(seeds: Sequence[int]) -> str:
 
 
 def study_name(file: Path) -> str:
-    """The file's name, or that of its experiment for an experiment's `study.yaml`."""
+    """The file's name, or that of its folder for a `study.yaml`."""
     return file.resolve().parent.name if file.stem == "study" else file.stem
 
 
