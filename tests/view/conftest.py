@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
+from tests.view.browser import CHROMIUM
 from tests.view.example_runs import HOSTILE, write_run
 from tests.view.gallery import write_gallery
 
@@ -22,9 +22,6 @@ from glasshouse.view.run_status import _locked_inodes
 from glasshouse.view.security import allowed_host_names
 from glasshouse.view.server import bind_socket
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
 ADDRESS = "http://127.0.0.1:8420"
 
 
@@ -78,6 +75,13 @@ class Watched:
         if kind in ("error", "warning"):
             self.problems.append(text)
 
+    def close(self) -> None:
+        """Nothing went wrong in the page, and it asked nobody but its own server or file."""
+        self.context.close()
+        allowed = (self.address, "data:", "blob:")
+        assert not self.problems
+        assert not [url for url in self.requests if not url.startswith(allowed)]
+
     def open(self, state: str) -> Any:
         self.page.goto(f"{self.address}{state}")
         self.page.locator("h1").first.wait_for()
@@ -110,3 +114,11 @@ def browser() -> Iterator[Any]:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def watched(browser: Any, address: str) -> Iterator[Watched]:
+    """A page of `address`, which each file of tests defines."""
+    watched = Watched(browser, address)
+    yield watched
+    watched.close()

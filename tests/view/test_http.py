@@ -15,12 +15,11 @@ from urllib.request import urlopen
 
 import pytest
 from starlette.testclient import TestClient
-from tests.view.example_runs import HOSTILE
 
 from glasshouse.cli.app import main
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
-from glasshouse.view.security import COOKIE, allowed_host_names, is_loopback
+from glasshouse.view.security import COOKIE, allowed_host_names
 
 
 def test_every_answer_about_a_run(client: TestClient) -> None:
@@ -43,29 +42,6 @@ def test_every_answer_about_a_run(client: TestClient) -> None:
     both = client.get("/api/compare", params={"run": ["plain", "pair/seed-1"]}).json()
     assert both["differences"][0]["key"] == "learn.kl_coef"
     assert set(both["curves"]["evaluation.pass_at_1"]["arms"]) == {r["arm"] for r in both["runs"]}
-
-
-def test_a_problem_across_steps(client: TestClient) -> None:
-    while (answer := client.get("/api/problems", params={"run": "plain"}).json())[
-        "indexed_frames"
-    ] < answer["frames"]:
-        pass
-    assert len(answer["problems"]) == 4
-    key = answer["problems"][0]["key"]
-    rows = client.get("/api/problem", params={"run": "plain", "key": key}).json()["rows"]
-    assert [row["step"] for row in rows] == [0, 6]
-
-
-def test_hostile_text_is_data(client: TestClient) -> None:
-    found = client.get("/api/rollouts", params={"run": "plain", "text": "ONERROR"}).json()
-    assert [row["ref"] for row in found["rows"]] == ["train.1.0"]
-    rollout = client.get("/api/rollout", params={"run": "plain", "ref": "train.1.0"})
-    assert rollout.headers["content-type"] == "application/json"
-    assert rollout.json()["completion"] == HOSTILE
-    assert {s["id"] for s in rollout.json()["suspicions"]} >= {"garbled"}
-    long = client.get("/api/rollout", params={"run": "plain", "ref": "train.1.1"}).json()
-    assert long["characters"] == 1_000_000
-    assert len(long["completion"]) < 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -94,11 +70,6 @@ def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
     assert client.get("/", headers={"host": "localhost:1234"}).status_code == 200
 
 
-def test_only_reading_is_allowed(client: TestClient) -> None:
-    assert client.post("/api/runs").status_code == 405
-    assert client.delete("/api/run?run=plain").status_code == 405
-
-
 def test_no_answer_changes_a_file(client: TestClient, runs: Path) -> None:
     def read_everything() -> dict[str, tuple[int, str]]:
         return {
@@ -113,6 +84,7 @@ def test_no_answer_changes_a_file(client: TestClient, runs: Path) -> None:
         "problems", "problem", "compare", "study",
     ):  # fmt: skip
         client.get(f"/api/{name}", params={"run": "plain", "ref": "train.2.0", "key": "x"})
+        assert client.post(f"/api/{name}").status_code == 405
     assert read_everything() == before
 
 
@@ -139,13 +111,6 @@ def test_token(library: Library) -> None:
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()
     assert client.get("/api/runs").status_code == 200
-
-
-def test_other_addresses_than_loopback_need_a_token() -> None:
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("::1")
-    assert not is_loopback("0.0.0.0")
-    assert not is_loopback("192.168.1.2")
 
 
 def test_wrong_filters_name_the_parameter(client: TestClient) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from glasshouse.view.run_page import write_run_report
 from glasshouse.view.snapshot import read_asset
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
-AXE = Path(__file__).resolve().parents[2] / "shared/view_frontend/node_modules/axe-core/axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +27,8 @@ def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def watched(browser: Any, report: Path) -> Iterator[Watched]:
-    watched = Watched(browser, report.as_uri())
-    yield watched
-    assert not watched.problems
-    assert {url for url in watched.requests if not url.startswith("data:")} == {report.as_uri()}
-    watched.context.close()
+def address(report: Path) -> str:
+    return report.as_uri()
 
 
 def read_data(page: str) -> Any:
@@ -155,8 +149,7 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
     page.get_by_text("A sample of the run's 104 rollouts").wait_for()
     page.goto(f"{watched.address}#/run/seed-1")
     page.get_by_text("The curves show 3 steps of 6").wait_for()
-    assert not watched.problems
-    watched.context.close()
+    watched.close()
 
 
 def test_several_runs_are_compared_as_arms_and_seeds(
@@ -175,8 +168,7 @@ def test_several_runs_are_compared_as_arms_and_seeds(
     page.get_by_role("heading", name="Reward").wait_for()
     page.get_by_role("link", name="Runs", exact=True).click()
     assert page.locator("table.runs tbody tr").count() == 3
-    assert not watched.problems
-    watched.context.close()
+    watched.close()
 
 
 def test_a_damaged_run_has_a_report_that_says_so(
@@ -196,17 +188,3 @@ def test_a_damaged_run_has_a_report_that_says_so(
     assert main(["report", str(tmp_path)]) == 2
     assert main(["report", *[str(run)] * 41]) == 2
     assert "at most 40 runs" in capsys.readouterr().err
-
-
-def test_nothing_serious_for_readers_with_assistive_technology(browser: Any, report: Path) -> None:
-    if not AXE.is_file():
-        pytest.skip("axe-core is not installed (make view-assets)")
-    context = browser.new_context(bypass_csp=True)
-    page = context.new_page()
-    for state in ("", "#/run/plain/rollouts"):
-        page.goto(f"{report.as_uri()}{state}")
-        page.locator("article").first.wait_for()
-        page.evaluate(AXE.read_text())
-        violations = page.evaluate("async () => (await axe.run()).violations")
-        assert not [v["id"] for v in violations if v["impact"] in ("serious", "critical")], state
-    context.close()
