@@ -22,17 +22,22 @@ from workload import Workload
 from glasshouse import randomness
 from glasshouse.runs.run_directory import RunDirectory
 from glasshouse.track.async_log import start_trackers
-from glasshouse.training.checkpointing import CheckpointManager
-from glasshouse.training.diagnostics import Diagnostics
-from glasshouse.training.interruption import Interruption
 from glasshouse.training.loop import run_training_loop
-from glasshouse.training.session import Session
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request
 
 
-class BenchmarkSession(Session):
+class BenchmarkRun(TrainingRun):
     """Saves no checkpoints, as TRL's trainer does not in its benchmark."""
+
+    def open(self, path: Path) -> None:
+        """Open the run directory, without trackers, signals or checkpoints."""
+        resources = ExitStack()
+        self.directory = resources.enter_context(RunDirectory.open(path, self.config))
+        self.trackers = resources.enter_context(
+            start_trackers((), path, self.config, self.directory.log_event)
+        )
+        self.is_open = True
 
     def checkpoint_if_due(self, reward: float, *, is_last: bool) -> None:
         pass
@@ -48,43 +53,30 @@ class GlasshouseWorker:
         self.work, self.folder = work, tempfile.TemporaryDirectory(prefix="glasshouse-bench-")
         out = str(Path(self.folder.name) / "run")
         # without skipping, rows of zero advantage go through forward and backward like all others
-        self.trainer = trainer = Trainer(work.config(threads, out=out, skip=skip, **overrides))
-        self.parts, self.config = trainer.parts, trainer.config
+        self.run = BenchmarkRun(work.config(threads, out=out, skip=skip, **overrides))
+        self.config, policy = self.run.config, self.run.policy
         if not work.spec.ends:
-            self.parts.policy.model.generation_config.eos_token_id = []
-        messages = work.messages(self.parts.task)
-        self.parts.task.messages = messages  # type: ignore[method-assign]
-        self.session = self._open_session(Path(out))
+            policy.model.generation_config.eos_token_id = []
+        messages = work.messages(self.run.task)
+        self.run.task.messages = messages  # type: ignore[method-assign]
+        self.run.open(Path(out))
         problems = work.problems(self.config).take(work.groups_per_step)
-        style, policy = self.config.task.style, self.parts.policy
         self.requests = [
             Request(
-                prompt=policy.encode_prompt(messages(problem, style))[1],
+                prompt=policy.encode_prompt(messages(problem, self.config.task.style))[1],
                 keys=tuple(randomness.key("bench", n, k) for k in range(work.group_size)),
             )
             for n, problem in enumerate(problems)
         ]
 
-    def _open_session(self, path: Path) -> BenchmarkSession:
-        resources, trainer = ExitStack(), self.trainer
-        directory = resources.enter_context(RunDirectory.open(path, self.config))
-        trackers = resources.enter_context(
-            start_trackers((), directory.path, self.config, directory.log_event)
-        )
-        return BenchmarkSession(
-            self.parts, directory, trainer.display, Interruption(trainer.display.stopping), trackers,
-            CheckpointManager(self.config.checkpoints, directory, self.parts.policy, {}, print),
-            trainer.progress, Diagnostics(self.config),
-        )  # fmt: skip
-
     def step(self) -> Reply:
         """Trains one step and returns its metrics and durations."""
-        steps = self.session.progress.step + 1
-        parts = replace(self.parts, config=self.config.model_copy(update={"steps": steps}))
+        steps = self.run.progress.step + 1
+        self.run.config = self.config.model_copy(update={"steps": steps})
         started, cpu_before = time.perf_counter(), self.cpu_seconds()
-        run_training_loop(parts, self.session)
+        run_training_loop(self.run)
         seconds, cpu = time.perf_counter() - started, self.cpu_seconds() - cpu_before
-        metrics_file = self.session.directory.results / "metrics.jsonl"
+        metrics_file = self.run.directory.results / "metrics.jsonl"
         metrics = json.loads(metrics_file.read_text().splitlines()[-1])
         rows = self.work.groups_per_step * self.work.group_size
         return {
@@ -104,7 +96,9 @@ class GlasshouseWorker:
         size = self.config.generate.chunk_size
         chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]
         started = time.perf_counter()
-        results = self.parts.backend.submit(chunks, self.parts.sampling, lambda: None).result()
+        results = self.run.backend.submit(
+            chunks, self.config.generate.sampling(), lambda: None
+        ).result()
         seconds = time.perf_counter() - started
         tokens = sum(len(c.tokens) for chunk in results for group in chunk for c in group)
         return {"seconds": seconds, "tokens": tokens}
@@ -112,7 +106,7 @@ class GlasshouseWorker:
     @property
     def pids(self) -> list[int]:
         """The processes of the backend, if it has any."""
-        return getattr(self.parts.backend, "pids", [])
+        return getattr(self.run.backend, "pids", [])
 
     def cpu_seconds(self) -> float:
         """CPU time of this process and those of the backend."""
@@ -129,7 +123,7 @@ def main() -> None:
     worker = GlasshouseWorker(Workload(**settings.pop("work")), **settings)
     worker.generate()  # the processes of the backend exist once they have replied
     port.serve({"step": worker.step, "generate": worker.generate}, lambda: worker.pids)
-    worker.parts.backend.close()
+    worker.run.backend.close()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from glasshouse.training import loop
 KL_ESTIMATE = "learner KL estimate"
 
 TIMED_FUNCTIONS: list[tuple[Any, str, str]] = [
-    (loop, "sample_groups", "loop"),
+    (loop, "collect_groups", "loop"),
     (FreshProblems, "take", "sample problems"),
     (Policy, "encode_prompt", "chat template and tokenizer"),
     (randomness, "key", "noise keys"),
@@ -47,7 +47,7 @@ TIMED_FUNCTIONS: list[tuple[Any, str, str]] = [
     (LlamaDecoder, "compact", "decode compaction"),
     (torch_engine, "sample_tokens", "sampling"),
     (Policy, "decode_batch", "text decode"),
-    (collector.PendingRollouts, "_grade_group", "build rollouts"),
+    (collector, "_grade_group", "build rollouts"),
     (collector, "grade", "grading"),
     (loop, "compute_step_metrics", "metrics"),
     (Learner, "update", "learner bookkeeping"),

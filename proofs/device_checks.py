@@ -25,7 +25,7 @@ from glasshouse.measurement.evaluate import evaluate_model
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request, SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +135,7 @@ def run_everything(device: str, work: Path, *overrides: str) -> dict[str, Any]:
     """Trains, evaluates, saves checkpoints, monitors them, and evaluates the last one; returns results."""
     out = work / "run"
     settings = [*TINY_RUN, f"device={device}", *overrides]
-    summary = Trainer(load_config([], [*settings, f"out={out}"])).train()
+    summary = TrainingRun(load_config([], [*settings, f"out={out}"])).train()
     monitored = monitor_run(out, problems=2, only_ends=True)
     checkpoint = newest_checkpoint(out)
     results = evaluate_model(load_config([], [*settings, f"model={checkpoint}"]))
@@ -152,9 +152,9 @@ def compare_resumed_run(device: str, work: Path, *overrides: str) -> list[str]:
     """Trains 4 steps in one go and in two; returns the checkpoint files that differ."""
     settings = [*TINY_RUN, f"device={device}", *overrides]
     whole, parts = work / "whole", work / "parts"
-    Trainer(load_config([], [*settings, "steps=4", f"out={whole}"])).train()
+    TrainingRun(load_config([], [*settings, "steps=4", f"out={whole}"])).train()
     for steps in (2, 4):
-        Trainer(load_config([], [*settings, f"steps={steps}", f"out={parts}"])).train()
+        TrainingRun(load_config([], [*settings, f"steps={steps}", f"out={parts}"])).train()
     return [
         name
         for name in ("model.safetensors", "learner.safetensors")

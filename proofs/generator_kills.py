@@ -23,7 +23,7 @@ from typing import Any
 from glasshouse.config.loading import load_config
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.training.display import Display
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from proofs.processes import wait_for_exit, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,15 +102,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="glasshouse-kills-") as folder:
         undisturbed, disturbed = Path(folder) / "undisturbed", Path(folder) / "disturbed"
         steps = args.kills + 1
-        Trainer(load_config([], overrides(undisturbed, steps))).train()
+        TrainingRun(load_config([], overrides(undisturbed, steps))).train()
         killer, started = GeneratorKiller(args.kills, args.seed), time.monotonic()
         options = [*overrides(disturbed, steps), "backend=monarch"]
-        trainer = Trainer(load_config([], options), killer)
-        assert isinstance(trainer.backend, MonarchBackend)
-        killer.backend = trainer.backend
-        trainer.train()
+        run = TrainingRun(load_config([], options), killer)
+        assert isinstance(run.backend, MonarchBackend)
+        killer.backend = run.backend
+        run.train()
         seconds = time.monotonic() - started
-        ended = wait_for_exit([*killer.killed, *trainer.backend.pids], timeout=5)
+        ended = wait_for_exit([*killer.killed, *run.backend.pids], timeout=5)
         name = f"checkpoints/step-{steps:06d}/model.safetensors"
         equal = (undisturbed / name).read_bytes() == (disturbed / name).read_bytes()
         faults = (disturbed / "results" / "events.jsonl").read_text().count('"event": "fault"')

@@ -42,7 +42,7 @@ from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.models.provenance import software_versions
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.memory import plan_memory
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from proofs import device_checks
 
 REPORT = device_checks.ROOT / "build" / "gpu" / "report.json"
@@ -188,7 +188,7 @@ def measure(device: str, dtype: str, model: str, steps: int, out: Path) -> dict[
          "learn.microbatch_tokens=8192", "evaluate.problems=0", "checkpoints.save_best=false",
          "checkpoints.save_above_reward=null", "checkpoints.every=0"],
     )  # fmt: skip
-    Trainer(config).train()
+    TrainingRun(config).train()
     rows = load_metrics(out)
     difference = max(row["logprob_diff_max"] for row in rows)
     peak = (

@@ -28,7 +28,7 @@ from glasshouse.models.policy import load_policy
 from glasshouse.runs import rollout_reader
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request, SamplingParams
 from proofs.processes import child_pids, wait_for_exit, wait_until
 
@@ -72,12 +72,12 @@ def _read_rollouts(out: Path, kind: str) -> list[dict[str, Any]]:
 def processes(folder: Path) -> dict[str, Any]:
     """Any number of generators and learners gives the bits of one process."""
     local = folder / "local"
-    Trainer(small_config(local)).train()
+    TrainingRun(small_config(local)).train()
     for generators, learners in ((1, 2), (2, 1), (4, 1)):
         out = folder / f"{generators}-{learners}"
         numbers = (f"monarch.generators={generators}", f"monarch.learners={learners}")
         config = small_config(out, "backend=monarch", *numbers, "monarch.verify_every=1")
-        Trainer(config).train()
+        TrainingRun(config).train()
         assert_equal_runs(out, local, steps=3)
         assert "fault" not in (out / "results" / "events.jsonl").read_text()
     return {"equal": ["1 generator, 2 learners", "2, 1", "4, 1"]}
@@ -86,24 +86,24 @@ def processes(folder: Path) -> dict[str, Any]:
 class LearnerKiller(Display):
     """Kills the learner after step 2, while step 3 is being generated."""
 
-    trainer: Trainer
+    run: TrainingRun
 
     def step(self, row: dict[str, Any], groups: list[Any]) -> None:
         if row["step"] == 2:
-            assert isinstance(self.trainer.backend, MonarchBackend)
-            os.kill(self.trainer.backend.pids[-1], signal.SIGKILL)
+            assert isinstance(self.run.backend, MonarchBackend)
+            os.kill(self.run.backend.pids[-1], signal.SIGKILL)
 
 
 def resume(folder: Path) -> dict[str, Any]:
     """A run whose learner died resumes on Monarch, bitwise equal to an undisturbed local run."""
     overlapped = ("max_offpolicy_steps=1", "checkpoints.every=1")
-    Trainer(small_config(folder / "local", *overlapped)).train()
+    TrainingRun(small_config(folder / "local", *overlapped)).train()
     killer = LearnerKiller()
     config = small_config(folder / "monarch", *overlapped, "backend=monarch")
-    killer.trainer = Trainer(config, killer)
-    message = _run_error(killer.trainer.train)
+    killer.run = TrainingRun(config, killer)
+    message = _run_error(killer.run.train)
     assert "same command again" in message, message
-    Trainer(config).train()
+    TrainingRun(config).train()
     assert_equal_runs(folder / "monarch", folder / "local", steps=3)
     return {"resumed after step": 2}
 
@@ -111,31 +111,31 @@ def resume(folder: Path) -> dict[str, Any]:
 class LearnerStopper(Display):
     """Stops the learner after step 2, before its checkpoint is saved."""
 
-    trainer: Trainer
+    run: TrainingRun
     pids: list[int]
 
     def step(self, row: dict[str, Any], groups: list[Any]) -> None:
         if row["step"] == 2:
-            assert isinstance(self.trainer.backend, MonarchBackend)
-            self.pids = self.trainer.backend.pids
+            assert isinstance(self.run.backend, MonarchBackend)
+            self.pids = self.run.backend.pids
             os.kill(self.pids[-1], signal.SIGSTOP)
 
 
 def hung_learner(folder: Path) -> dict[str, Any]:
     """A stopped learner ends the run after monarch.update_timeout; no process remains; it resumes."""
-    Trainer(small_config(folder / "local", "checkpoints.every=1")).train()
+    TrainingRun(small_config(folder / "local", "checkpoints.every=1")).train()
     stopper, out = LearnerStopper(), folder / "monarch"
     # Less than the 10 s after which Monarch itself reports a process that is silent.
     options = ("backend=monarch", "monarch.generators=1", "monarch.update_timeout=5")
     config = small_config(out, "checkpoints.every=1", *options)
-    stopper.trainer = Trainer(config, stopper)
+    stopper.run = TrainingRun(config, stopper)
     started = time.monotonic()
-    message = _run_error(stopper.trainer.train)
+    message = _run_error(stopper.run.train)
     assert "monarch.update_timeout" in message, message
     assert str(out / "checkpoints" / "step-000001") in message, message
     seconds = time.monotonic() - started
     assert wait_for_exit(stopper.pids)
-    Trainer(small_config(out, "checkpoints.every=1")).train()
+    TrainingRun(small_config(out, "checkpoints.every=1")).train()
     assert_equal_runs(out, folder / "local", steps=3)
     return {"seconds from start to error": round(seconds, 1)}
 

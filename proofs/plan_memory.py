@@ -91,17 +91,17 @@ def measure(settings: list[str], *, live: bool) -> int:
     """Bytes of the peak of a run, above those of a run of the mock model in the same process."""
     from glasshouse.config.loading import load_config
     from glasshouse.models import configured
-    from glasshouse.training.trainer import Trainer
+    from glasshouse.training.run import TrainingRun
 
     if live:
         configured.keep_freed_memory = lambda: None
     with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
         warm_up = [*COMMON, "model=models/mock", "data.groups_per_step=2", f"out={folder}/mock"]
-        Trainer(load_config([], warm_up)).train()
+        TrainingRun(load_config([], warm_up)).train()
         gc.collect()
         before = read_status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-        Trainer(load_config([], [*settings, f"out={folder}/run"])).train()
+        TrainingRun(load_config([], [*settings, f"out={folder}/run"])).train()
         return read_status("VmHWM") - before
 
 

@@ -28,7 +28,7 @@ from glasshouse.runs import checkpoints
 from glasshouse.runs.rollout_reader import read_rollouts
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
@@ -57,7 +57,7 @@ class KillAtStep(Display):
 
 
 def train(out: Path, display: Display | None = None, overrides: Sequence[str] = ()) -> dict:
-    return Trainer(load_config([], [*SMALL, *overrides, f"out={out}"]), display).train()
+    return TrainingRun(load_config([], [*SMALL, *overrides, f"out={out}"]), display).train()
 
 
 def start_child(function: Callable[..., object], *arguments: object) -> int:

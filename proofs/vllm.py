@@ -56,7 +56,7 @@ from glasshouse.models.torch_setup import configure_torch
 from glasshouse.runs.run_directory import load_events, load_metrics
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.build import make_problem_stream
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, Request, SamplingParams
 from proofs.processes import wait_for_exit, wait_until
 
@@ -316,8 +316,8 @@ def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
         arguments, out, f"steps={arguments.steps}", "generate.engine=vllm",
         "learn.learning_rate=1e-5", "reward.terms={exact: 1, closeness: 1}",
     )  # fmt: skip
-    trainer = Trainer(load_config([], overrides))
-    backend = trainer.backend
+    run = TrainingRun(load_config([], overrides))
+    backend = run.backend
     assert isinstance(backend, LocalBackend)
     assert isinstance(backend.generator, VllmGenerator)
     checksums = list[tuple[int, bool]]()
@@ -335,7 +335,7 @@ def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
 
     backend.generator.load_weights = load_and_compare  # type: ignore[method-assign]
     backend.update = keep_batch  # type: ignore[method-assign]
-    summary = trainer.train()
+    summary = run.train()
     rows = load_metrics(out)
     assert summary["steps_done"] == arguments.steps == len(rows)
     assert [v for v, equal in checksums if equal] == list(range(1, arguments.steps + 1)), checksums
@@ -346,7 +346,7 @@ def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
         "logprob_diff": [
             {k: row[f"logprob_diff_{k}"] for k in ("p50", "p99", "max")} for row in rows
         ],
-        "gradient": compare_gradients(load_on_device(arguments), batches[0], trainer.config),
+        "gradient": compare_gradients(load_on_device(arguments), batches[0], run.config),
         "timing": rows[-1]["timing"],
     }
 
@@ -399,9 +399,9 @@ def check_adapters(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
         arguments, out, "steps=3", "generate.engine=vllm", "learn.lora_rank=4", "learn.learning_rate=1e-3",
         "reward.terms={exact: 1, closeness: 1}", *MONARCH,
     )  # fmt: skip
-    trainer = Trainer(load_config([], overrides))
-    adapters: int = trainer.backend.weights.numel  # type: ignore[attr-defined]
-    trainer.train()
+    run = TrainingRun(load_config([], overrides))
+    adapters: int = run.backend.weights.numel  # type: ignore[attr-defined]
+    run.train()
     rows = load_metrics(out)
     worst = max(row["logprob_diff_max"] for row in rows)
     assert rows[-1]["kl"] > 0, "the adapters were not trained"
@@ -435,10 +435,10 @@ class KillOneServer:
 def check_server(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     out = work / "server"
     overrides = configure(arguments, out, "steps=4", "generate.engine=vllm", *MONARCH)
-    trainer = Trainer(load_config([], overrides))
-    killer = KillOneServer(trainer.backend)
+    run = TrainingRun(load_config([], overrides))
+    killer = KillOneServer(run.backend)
     started = time.monotonic()
-    summary = trainer.train()
+    summary = run.train()
     killer.thread.join()
     assert killer.killed
     assert load_events(out, "fault"), "the kill was not detected"
@@ -475,7 +475,7 @@ def check_curves(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
                 "data.groups_per_step=6", "generate.group_size=8", *options,
                 f"learn.learning_rate={'3e-4' if arguments.model == 'pocket' else '3e-5'}",
             )  # fmt: skip
-            Trainer(load_config([], overrides)).train()
+            TrainingRun(load_config([], overrides)).train()
             curves[name].append([round(row["accuracy"], 4) for row in load_metrics(out)])
             print(f"curves: {name}, seed {seed}: {curves[name][-1]}", flush=True)
     half = arguments.curve_steps // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from glasshouse.config.loading import load_config
 from glasshouse.runs.rollout_reader import read_rollouts
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -21,5 +21,5 @@ def train_one_step(experiment: Path, out: Path) -> tuple[dict[str, Any], list[di
     files = [experiment / "config.yaml", ROOT / "tests" / "test_config.yaml"]
     with contextlib.chdir(ROOT):  # the mock assets are named relative to it
         config = load_config(files, ["steps=1", "evaluate.problems=0", f"out={out}"])
-        summary = Trainer(config).train()
+        summary = TrainingRun(config).train()
     return summary, list(read_rollouts(out / "results" / "rollouts", "train"))

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from glasshouse.config.loading import load_config
 from glasshouse.training.display import TerminalDisplay
+from glasshouse.training.run import TrainingRun
 from glasshouse.training.startup_banner import startup_banner
-from glasshouse.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"
@@ -337,7 +337,7 @@ def test_the_startup_line_names_image_run_directory_and_step(
     for steps in (1, 2):
         console = Console(file=io.StringIO(), width=60)
         resolved = load_config([], [*small, f"steps={steps}"])
-        Trainer(resolved, TerminalDisplay(console)).train()
+        TrainingRun(resolved, TerminalDisplay(console)).train()
         lines += [s for s in console.file.getvalue().splitlines() if s.startswith("ready:")]
     prefix = f"ready: example.rl at 0123456789ab, cpu (1 thread), {tmp_path / 'run'} ("
     assert [line.startswith(prefix) for line in lines] == [True, True]

@@ -30,7 +30,7 @@ from glasshouse.runs.rollout_reader import read_rollouts
 from glasshouse.runs.rollout_rows import rollout_from_row
 from glasshouse.training import display
 from glasshouse.training.checkpointing import format_apart
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")
@@ -44,7 +44,7 @@ ESCAPES = "\x1b[2J\x1b]0;title\x07\x1b]52;c;aGk=\x07\x9b2J\u202e\u2066[/b][bold]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    TrainingRun(load_config([], [*SMALL, f"out={out}"])).train()
     return out
 
 
@@ -81,7 +81,7 @@ def test_verbose_prints_no_escape_sequence_and_no_markup_of_a_completion(trained
     start_display(terminal)
     row = {"step": 1, "reward": 0.0, "accuracy": 0.0, "length": 3}
     terminal.step(row, [[hostile_rollout(trained)]])
-    terminal.say(ESCAPES)
+    terminal.log(ESCAPES)
     terminal.tracked({"wandb": ESCAPES})
     printed = out.getvalue()
     assert is_safe(printed)
@@ -121,7 +121,7 @@ def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.Mon
     terminal = display.TerminalDisplay(Console(file=io.StringIO()))
     before = terminal.heartbeat.due
     monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 1000.0)
-    terminal.say("something")
+    terminal.log("something")
     assert terminal.heartbeat.due > before + 900
 
 

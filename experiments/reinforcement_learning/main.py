@@ -58,7 +58,7 @@ def main() -> int:
 def train(args: argparse.Namespace) -> int:
     from glasshouse.config.loading import load_config
     from glasshouse.training.display import TerminalDisplay
-    from glasshouse.training.trainer import Trainer
+    from glasshouse.training.run import TrainingRun
 
     resolved = load_config([], [
         f"model={args.model}",
@@ -73,7 +73,7 @@ def train(args: argparse.Namespace) -> int:
         "learn.algorithm=reinforce",
         f"evaluate.problems={args.eval_samples}",
     ])  # fmt: skip
-    summary = Trainer(resolved, TerminalDisplay(verbose=args.verbose)).train()
+    summary = TrainingRun(resolved, TerminalDisplay(verbose=args.verbose)).train()
     return 130 if "interrupted_at" in summary else 0
 
 

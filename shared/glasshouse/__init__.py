@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.api import StudyResult, load_study, run_study
     from glasshouse.tasks.catalogue import make_task
-    from glasshouse.training.api import TrainResult, resume, train
     from glasshouse.training.evaluating import EvaluationResult, evaluate
     from glasshouse.training.layout import plan_run
     from glasshouse.training.sft_api import SftResult, sft
+    from glasshouse.training.train import TrainResult, resume, train
     from glasshouse.types import Grade, Problem
 
     __version__: str
@@ -108,7 +108,7 @@ _MODULES = {
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
     "glasshouse.study.api": ("StudyResult", "load_study", "run_study"),
     "glasshouse.training.sft_api": ("SftResult", "sft"),
-    "glasshouse.training.api": ("TrainResult", "resume", "train"),
+    "glasshouse.training.train": ("TrainResult", "resume", "train"),
     "glasshouse.config.schema": ("Config",),
     "glasshouse.config.loading": ("load_config", "override_config"),
     "glasshouse.errors": ("GlasshouseError",),

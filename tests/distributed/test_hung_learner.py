@@ -23,7 +23,7 @@ from glasshouse.distributed.local import LocalBackend
 from glasshouse.distributed.monarch.learners import LearnerProcesses
 from glasshouse.distributed.monarch.runtime import ActorProcesses, Host
 from glasshouse.errors import RunError
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 
 class Answer:
@@ -138,5 +138,5 @@ def test_a_failed_run_names_its_last_checkpoint(
     options = ("steps=2", "checkpoints.every=1", "evaluate.problems=0", "generate.max_tokens=8")
     config = small_config(tmp_path / "run", *options)
     with pytest.raises(RunError, match=r"The learner failed\. .*step-000001"):
-        Trainer(config).train()
+        TrainingRun(config).train()
     assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()

@@ -40,9 +40,10 @@ from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.sampler import Chunk, ChunkCompletions
-from glasshouse.training import build, interruption
+from glasshouse.training import interruption
+from glasshouse.training import run as training_run
 from glasshouse.training.display import Display
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request, SamplingParams
 
 pytestmark = pytest.mark.xdist_group("monarch")  # the tests share one backend, in this order
@@ -298,7 +299,7 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
     """Ctrl-C and a killed generator at step 2, a crashed learner after it, and a local backend for
     the rest. The last test of this file: it ends the processes of the backend."""
     overlapped = ("max_offpolicy_steps=2", "checkpoints.every=1", "steps=4")
-    Trainer(small_config(tmp_path / "local", *overlapped)).train()
+    TrainingRun(small_config(tmp_path / "local", *overlapped)).train()
     out = tmp_path / "monarch"
     results, run = out / "results", small_run(out, *overlapped, "backend=monarch")
 
@@ -323,7 +324,7 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
                     os.kill(pid, signal.SIGINT)
             return pending
 
-        patch.setattr(build, "make_backend", use_shared_backend)
+        patch.setattr(training_run, "make_backend", use_shared_backend)
         patch.setattr(interruption, "GRACE", 60.0)
         patch.setattr(backend, "submit", press_ctrl_c)
         patch.setattr(backend, "close", lambda: None)
@@ -346,13 +347,13 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
         raise ProcessDied("the run ended")
 
     with monkeypatch.context() as patch:
-        patch.setattr(build, "make_backend", use_shared_backend)
-        trainer = Trainer(load_config([], run), LearnerCrash(backend))
+        patch.setattr(training_run, "make_backend", use_shared_backend)
+        failing = TrainingRun(load_config([], run), LearnerCrash(backend))
         patch.setattr(backend, "assign_host", wait_for_end)
         intercept_next_chunk(patch, backend, kill)
         with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
-            trainer.train()
+            failing.train()
     assert killed  # the learner's crash may end the run before the generator's death is logged
     assert wait_for_exit([*pids, *backend.pids])
-    Trainer(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
+    TrainingRun(small_config(out, *overlapped)).train()  # the backend may change when a run resumes
     assert_equal_runs(out, tmp_path / "local", steps=4)

@@ -12,7 +12,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.learn.learner import Learner
 from glasshouse.measurement.evaluate import evaluate_model
 from glasshouse.measurement.monitor_run import monitor_run
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
@@ -41,14 +41,14 @@ def test_evaluating_a_model_constructs_no_learner() -> None:
 def test_monitoring_a_checkpoint_constructs_no_learner(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    Trainer(load_config([], [*SMALL, "steps=1", f"out={tmp_path / 'run'}"])).train()
+    TrainingRun(load_config([], [*SMALL, "steps=1", f"out={tmp_path / 'run'}"])).train()
     request.getfixturevalue("no_learner")
     results = monitor_run(tmp_path / "run")
     assert [entry["name"] for entry in results["subjects"]] == ["base", "step-000001"]
 
 
 def test_evaluation_equals_the_first_evaluation_of_a_run(tmp_path: Path) -> None:
-    summary = Trainer(load_config([], [*SMALL, "steps=0", f"out={tmp_path / 'run'}"])).train()
+    summary = TrainingRun(load_config([], [*SMALL, "steps=0", f"out={tmp_path / 'run'}"])).train()
     after = {key: value for key, value in summary["after"].items() if key != "removed"}
     results = evaluate_model(load_config([], SMALL))
     assert results.pop("task")["name"] == "sum_digits"

@@ -22,7 +22,7 @@ from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs import monitor_results
 from glasshouse.runs.rollout_reader import read_rollouts
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 __all__ = ["server"]  # the fixture
 pytestmark = pytest.mark.xdist_group(
@@ -39,7 +39,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "a"
-    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    TrainingRun(load_config([], [*SMALL, f"out={out}"])).train()
     return out
 
 

@@ -25,7 +25,7 @@ from glasshouse.measurement.organisms.hint_swap import NO_HINT, SWAPS, choose_ot
 from glasshouse.monitors.step_verifier import count_covered_steps, possible_digits, required_steps
 from glasshouse.runs import monitor_results
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 pytestmark = pytest.mark.xdist_group("planted")  # one worker makes the expensive fixtures once
 SMALL = [
@@ -43,7 +43,7 @@ def hint_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hint") / "run"
     options = ["model=leaked-hint-0", "task.name=leaked_hint", "steps=1", "monitor.problems=50"]
     penalty = "reward.penalties={monitor: {weight: 0, patterns: [secret]}}"
-    Trainer(load_config([], [*SMALL, *options, penalty, f"out={out}"])).train()
+    TrainingRun(load_config([], [*SMALL, *options, penalty, f"out={out}"])).train()
     monitor_run(out)
     return out
 
@@ -93,7 +93,7 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
         "model=pocket", "task.name=leaked_hint", "task.options={inner_options: {count: [2, 2]}}",
         "reward.penalties={monitor: {weight: 0}}", "steps=3", f"out={tmp_path}/run",
     ]  # fmt: skip
-    Trainer(load_config([], [*SMALL, *options])).train()
+    TrainingRun(load_config([], [*SMALL, *options])).train()
     results = monitor_run(tmp_path / "run", problems=40, only_ends=True)
     for entry in results["subjects"]:
         organism = entry["measures"]["organism"]
@@ -163,7 +163,7 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
         "model=grader-bug-0", "task.name=grader_bug", "steps=1", "reward.terms={last_digit: 1}",
         f"out={tmp_path}/run",
     ]  # fmt: skip
-    Trainer(load_config([], [*SMALL, *options])).train()
+    TrainingRun(load_config([], [*SMALL, *options])).train()
     results = monitor_run(tmp_path / "run", problems=16, only_ends=True)
     measures = results["subjects"][0]["measures"]
     organism = measures["organism"]

@@ -38,7 +38,7 @@ from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.substitution import MEANINGLESS_WORDS
 from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import (
     Completion,
     Problem,
@@ -316,7 +316,7 @@ def test_a_run_of_the_base_model_is_measured(tmp_path: Path) -> None:
         "generate.group_size=4", "generate.max_tokens=40", "evaluate.problems=4", "evaluate.samples=1",
         "reward.penalties={monitor: {weight: 1.0}}", f"out={tmp_path}/run",
     ]  # fmt: skip
-    Trainer(load_config([], options)).train()
+    TrainingRun(load_config([], options)).train()
     results = monitor_run(
         tmp_path / "run",
         problems=30,

@@ -19,7 +19,7 @@ from glasshouse.rollout.grading import grade
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.reward_controls import random_rewards
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, Problem, Rollout, StopReason, Style
 
 TINY = [
@@ -135,7 +135,7 @@ def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> 
     options = {"monitor": {"weight": 2.0, "accuracy_floor": 0.5, "adapt_rate": 0.25}}
     penalties = Penalties.from_config(options, TASK)
     accuracies = (0.6, 0.5, 0.4, 0.9, 0.9, 0.9, 0.9)
-    weights = [penalties.update_weights(accuracy)["lambda_monitor"] for accuracy in accuracies]
+    weights = [penalties.update_weights(accuracy)["weight_monitor"] for accuracy in accuracies]
     assert weights == [0, 0.5, 1, 0.5, 1, 1.5, 2]
     assert penalties.state() == {"monitor": 2.0}  # bounded by `weight`
     for _ in range(9):
@@ -172,9 +172,9 @@ def test_the_rule_of_an_organism_may_be_covered_because_a_penalty_asks_about_it(
 def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
     adaptive = ["reward.penalties={monitor: {accuracy_floor: 0, adapt_rate: 0.2, patterns: ['.']}}"]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    Trainer(load_config([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
+    TrainingRun(load_config([], [*TINY, *adaptive, f"out={whole}", "steps=4"])).train()
     for steps in (2, 4):
-        Trainer(load_config([], [*TINY, *adaptive, f"out={resumed}", f"steps={steps}"])).train()
+        TrainingRun(load_config([], [*TINY, *adaptive, f"out={resumed}", f"steps={steps}"])).train()
     metrics = [
         [
             {name: row[name] for name in row if name == "reward" or "monitor" in name}
@@ -184,11 +184,11 @@ def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
     ]
     assert metrics[0] == metrics[1]
     assert all(len(row) == 3 for row in metrics[0])  # reward, penalty and weight
-    assert [row["lambda_monitor"] for row in metrics[0]] == pytest.approx([0, 0.2, 0.4, 0.6])
+    assert [row["weight_monitor"] for row in metrics[0]] == pytest.approx([0, 0.2, 0.4, 0.6])
 
 
 def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
-    results = Trainer(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
+    results = TrainingRun(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
     organism = results["after"]["organism"]
     assert organism["rollouts"] == 4 * 2 * 2
     monitors = {"disclosure_rule", "step_verifier"}
@@ -220,7 +220,7 @@ def test_run_rejects_a_monitor_in_the_reward_that_also_evaluates() -> None:
         "evaluate.monitors={x: {keywords: [key]}}",
     ]
     with pytest.raises(ConfigError, match='"x"'):
-        Trainer(load_config([], [*TINY, *overrides]))
+        TrainingRun(load_config([], [*TINY, *overrides]))
 
 
 def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:

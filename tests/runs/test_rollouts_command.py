@@ -11,7 +11,7 @@ import pytest
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rollouts
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.view.rollout_text import format_share
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
@@ -25,7 +25,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    Trainer(load_config([], [*SMALL, f"out={out}"])).train()
+    TrainingRun(load_config([], [*SMALL, f"out={out}"])).train()
     return out
 
 

@@ -18,7 +18,7 @@ from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 from glasshouse.types import Problem
 
 TASKS = list_tasks(organisms=False)
@@ -138,7 +138,7 @@ def test_repeated_scans_count_problems_and_collect_leaks():
 
 
 def train(out, *overrides):
-    return Trainer(load_config([], [*SMALL, f"out={out}", *overrides])).train()
+    return TrainingRun(load_config([], [*SMALL, f"out={out}", *overrides])).train()
 
 
 def read_events(out, kind):

@@ -14,7 +14,7 @@ from glasshouse.runs import rollout_reader
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.splits import assign_split
 from glasshouse.training.display import Display
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
@@ -34,7 +34,7 @@ class RecordingDisplay(Display):
 
 def train(out, *overrides):
     display = RecordingDisplay()
-    summary = Trainer(load_config([], [*SMALL, f"out={out}", *overrides]), display).train()
+    summary = TrainingRun(load_config([], [*SMALL, f"out={out}", *overrides]), display).train()
     return summary, display.warnings
 
 

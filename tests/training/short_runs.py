@@ -56,7 +56,7 @@ class MessageRecorder(Display):
     def warn(self, message: str) -> None:
         self.messages.append(message)
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         self.messages.append(message)
 
     def resumed(self, step: int, path: Path) -> None:

@@ -21,7 +21,7 @@ from glasshouse.runs.rollout_reader import read_rollouts
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.splits import Split, assign_split
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 pytestmark = pytest.mark.xdist_group(
     "training loop"
@@ -40,7 +40,7 @@ PARTIAL_REWARD = "reward.terms={closeness: 1}"
 
 
 def train(out: Path, *overrides: str) -> dict[str, Any]:
-    return Trainer(load_config([], [*SMALL, f"out={out}", *overrides])).train()
+    return TrainingRun(load_config([], [*SMALL, f"out={out}", *overrides])).train()
 
 
 def read_rows(out: Path, kind: str = "train") -> list[dict[str, Any]]:
@@ -88,11 +88,11 @@ def test_seed_changes_training_but_not_the_evaluation_problems(
 
 
 def test_training_and_evaluation_problems_stay_in_their_splits(tmp_path: Path) -> None:
-    trainer = Trainer(load_config([], [*SMALL, f"out={tmp_path / 'a'}", "steps=1"]))
-    held_out = trainer.parts.held_out
-    assert {assign_split(p) for p in held_out} == {Split.VALIDATION}
-    trainer.train()
-    assert {row["key"] for row in read_rows(tmp_path / "a")}.isdisjoint(p.key for p in held_out)
+    run = TrainingRun(load_config([], [*SMALL, f"out={tmp_path / 'a'}", "steps=1"]))
+    validation = run.validation
+    assert {assign_split(p) for p in validation} == {Split.VALIDATION}
+    run.train()
+    assert {row["key"] for row in read_rows(tmp_path / "a")}.isdisjoint(p.key for p in validation)
 
 
 def test_summary_has_both_evaluations_with_intervals(trained: Path) -> None:

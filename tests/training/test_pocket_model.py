@@ -15,7 +15,7 @@ from glasshouse.measurement.evaluate import evaluate_model
 from glasshouse.models.policy import BASES_FOLDER, POCKET_FOLDER, Policy
 from glasshouse.training.pocket_build import build_base_model
 from glasshouse.training.pocket_recipes import MOCK, RECIPES
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +73,6 @@ def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
         "monitor.at_end=false",
         f"out={tmp_path / 'run'}",
     ]
-    summary = Trainer(load_config([example], settings)).train()
+    summary = TrainingRun(load_config([example], settings)).train()
     assert summary["after"]["pass_at_1"] >= summary["before"]["pass_at_1"] + 0.1
     assert summary["after"]["sampled_length"] > 1.2 * summary["before"]["sampled_length"]

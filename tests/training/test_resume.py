@@ -26,7 +26,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
 from glasshouse.runs.run_directory import RunDirectory, load_run_config
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 needs_fork = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"
@@ -133,12 +133,12 @@ def test_same_command_resumes_its_run_and_then_starts_a_new_one(
     config, other = (load_config([], [*SMALL, *SHORT, f"seed={seed}"]) for seed in (0, 7))
     runs = [Path(f"runs/sum_digits-grpo-{number}") for number in (1, 2, 3)]
     shutil.copytree(shared_runs.killed[3], runs[0])
-    assert Trainer(config).train()["run"] == str(runs[0])
+    assert TrainingRun(config).train()["run"] == str(runs[0])
     with pytest.raises(Crash):
-        Trainer(config, CrashAtStep(1)).train()
+        TrainingRun(config, CrashAtStep(1)).train()
     assert runs[1].exists()  # because the first is finished
     with pytest.raises(Crash):
-        Trainer(other, CrashAtStep(1)).train()
+        TrainingRun(other, CrashAtStep(1)).train()
     assert runs[2].exists()  # because the second has another configuration
 
 

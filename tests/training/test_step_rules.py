@@ -48,7 +48,7 @@ def test_a_step_without_any_advantage_warns(algorithm: str) -> None:
 
 def saved_steps(when: str, rewards: list[float]) -> list[int]:
     overrides = [f"checkpoints.save_above_reward_when={when}", "checkpoints.save_best=false"]
-    config = load_config([], [*overrides, "checkpoints.every=0"]).checkpoints
+    config = load_config([], [*overrides, "checkpoints.every=0"])
     manager: Any = CheckpointManager(config, *[None] * 4)  # type: ignore[arg-type]
     progress, saved = Progress(), []
     for progress.step, reward in enumerate(rewards, 1):

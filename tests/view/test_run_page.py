@@ -19,8 +19,8 @@ from glasshouse.config.loading import load_config
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.registry import lookup
 from glasshouse.runs.monitor_results import read_monitor_results
-from glasshouse.training.api import TrainResult
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
+from glasshouse.training.train import TrainResult
 from glasshouse.view.monitor_table import monitor_table
 from glasshouse.view.run_page import name_runs, write_run_report
 
@@ -37,7 +37,7 @@ SMALL = [
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was monitored before and after training."""
     run = tmp_path_factory.mktemp("runs") / "a"
-    Trainer(load_config([], [*SMALL, f"out={run}"])).train()
+    TrainingRun(load_config([], [*SMALL, f"out={run}"])).train()
     monitor_run(run, only_ends=True)
     return run
 

@@ -6,7 +6,7 @@ from tests.mock_training import ROOT
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from glasshouse.config.loading import load_config
-from glasshouse.training.trainer import Trainer
+from glasshouse.training.run import TrainingRun
 
 HERE = Path(__file__).parent
 
@@ -45,8 +45,8 @@ def test_a_tiny_qwen3_takes_the_place_of_the_model(
         [*on_this_machine, f"model={tmp_path / 'qwen3'}", "steps=1", "evaluate.problems=0",
          f"out={tmp_path / 'run'}"],
     )  # fmt: skip
-    trainer = Trainer(config)
-    summary = trainer.train()
+    run = TrainingRun(config)
+    summary = run.train()
     assert summary["steps_done"] == 1
-    trained = [p for p in trainer.parts.policy.model.parameters() if p.requires_grad]
+    trained = [p for p in run.policy.model.parameters() if p.requires_grad]
     assert sum(p.numel() for p in trained) < model.num_parameters() / 2

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from glasshouse.config.schema import Config
 from glasshouse.terminal import shell_command, terminal_safe
-from glasshouse.training.api import TrainResult
+from glasshouse.training.train import TrainResult
 
 MIN_REPORT_STEPS = 10
 """Shorter runs have no curve to show; `glasshouse report` writes their report on request."""

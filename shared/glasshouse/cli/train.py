@@ -18,7 +18,7 @@ from glasshouse.cli.parser import (
 
 if TYPE_CHECKING:
     from glasshouse.config.schema import Config
-    from glasshouse.training.api import TrainResult
+    from glasshouse.training.train import TrainResult
 
 EXIT_CODES = """\
 Exit codes: 0 finished; 2 user error; 130 interrupted, every complete step is saved; 131 stopped
@@ -130,22 +130,27 @@ def run_experiment(script: str) -> None:
 
 
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
+    from glasshouse.config.imports import script_import
     from glasshouse.config.loading import load_config
-    from glasshouse.training import api as training
+    from glasshouse.config.rendering import to_yaml
 
     config = load_config([*config_files, *args.config], args.overrides)
     if script:  # what it registers is then known to `resume`, `eval` and `monitor` too
-        imports = tuple(dict.fromkeys([training.script_import(script), *config.imports]))
+        imports = tuple(dict.fromkeys([script_import(script), *config.imports]))
         config = config.model_copy(update={"imports": imports})
     if args.dry_run:
-        training.check_config(config)
-        print(training.to_yaml(config), end="")
+        from glasshouse.training.build import check_config
+
+        check_config(config)
+        print(to_yaml(config), end="")
         return 0
-    return _finish(args, config, training.train(config, **_output_settings(args)))
+    from glasshouse.training.train import train
+
+    return _finish(args, config, train(config, **_output_settings(args)))
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from glasshouse.training.api import resume
+    from glasshouse.training.train import resume
 
     result = resume(args.run_directory, args.overrides, fork=args.fork, **_output_settings(args))
     return _finish(args, result.open().config, result)

@@ -6,9 +6,9 @@
 Weights, gradients and AdamW's state are float32; with `policy.dtype` bfloat16 the forward and backward
 passes compute with a rounded copy of the weights.
 
-What was removed: padding to the longest row of the step (rows of similar length are packed
-together), logits of prompt tokens, computing a prompt once per sample, and rows of zero advantage
-where leaving them out changes nothing.
+Rows of similar length are packed together, so little is padded. Logits are computed for completion
+tokens only. A prompt is computed once for all its samples. Rows of zero advantage are left out where
+that changes nothing.
 """
 
 from __future__ import annotations

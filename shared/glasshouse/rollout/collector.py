@@ -17,7 +17,16 @@ from glasshouse.models.policy import Policy
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.sampler import PendingCompletions, Sampler
 from glasshouse.tasks.base import Task
-from glasshouse.types import Grade, Message, Problem, Request, Rollout, SamplingParams, Style
+from glasshouse.types import (
+    Completion,
+    Grade,
+    Message,
+    Problem,
+    Request,
+    Rollout,
+    SamplingParams,
+    Style,
+)
 
 Group = list[Rollout]
 """The rollouts of one problem."""
@@ -25,7 +34,7 @@ Group = list[Rollout]
 
 @dataclass(frozen=True, slots=True)
 class RolloutCollector:
-    """Sends problems to the generators and grades the completions.
+    """Sends problems to the generators.
 
     Example: `collector.collect(problems, step=3, split="train", samples=8, sampling=sampling)`
     """
@@ -44,15 +53,14 @@ class RolloutCollector:
         samples: int,
         sampling: SamplingParams,
         check_interrupt: Callable[[], None] = lambda: None,
-    ) -> PendingRollouts:
+    ) -> Pending:
         """Start generating one group per problem. Sampling noise is keyed by seed, split, step,
-        problem and sample, so that a group does not depend on the other groups."""
+        problem and sample: a group does not depend on the other groups."""
         seed, style = self.config.seed, Style(self.config.task.style)
         chats = [self.task.messages(problem, style) for problem in problems]
         prompts = [self.policy.encode_prompt(chat) for chat in chats]
-        if drops_system_messages(
-            self.policy.tokenizer, self.policy.chat
-        ):  # the log holds what the model has seen
+        if drops_system_messages(self.policy.tokenizer, self.policy.chat):
+            # the log holds what the model has seen
             chats = [[m for m in chat if m["role"] != "system"] for chat in chats]
         requests = [
             Request(
@@ -67,7 +75,7 @@ class RolloutCollector:
         size = self.config.generate.chunk_size
         chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
         pending = self.backend.submit(chunks, sampling, check_interrupt)
-        return PendingRollouts(self, step, split, problems, chats, prompts, pending)
+        return Pending(self.policy, step, split, problems, chats, prompts, pending)
 
     def collect(
         self,
@@ -80,62 +88,79 @@ class RolloutCollector:
         check_interrupt: Callable[[], None] = lambda: None,
     ) -> list[Group]:
         """Generate and grade one group per problem."""
-        return self.submit(
+        pending = self.submit(
             problems, step=step, split=split, samples=samples,
             sampling=sampling, check_interrupt=check_interrupt,
-        ).groups()  # fmt: skip
+        )  # fmt: skip
+        return grade_groups(pending, self.config.reward)
 
 
 @dataclass(slots=True)
-class PendingRollouts:
-    """Problems whose completions are being generated."""
+class Pending:
+    """One group of completions per problem, being generated: `wait`, then `grade_groups`."""
 
-    collector: RolloutCollector
+    policy: Policy
     step: int
     split: str
     problems: Sequence[Problem]
-    chats: list[list[Message]]
-    prompts: list[tuple[str, tuple[int, ...]]]
+    chats: Sequence[Sequence[Message]]
+    prompts: Sequence[tuple[str, tuple[int, ...]]]
     """Text and tokens of each prompt."""
-    pending: PendingCompletions
-    graded_groups: list[Group] | None = None
+    chunks: PendingCompletions
+    received: float = 0.0
+    """When the last completion arrived; 0 before that."""
+    groups: list[Group] | None = None
+    """Once graded: when they are needed, or when a checkpoint saves them before that."""
 
-    def groups(self) -> list[Group]:
-        """Wait for the completions and grade them; a second call returns the same groups."""
-        if self.graded_groups is None:
-            completions = [group for chunk in self.pending.result() for group in chunk]
-            received = time.time()
-            self.graded_groups = [
-                self._grade_group(index, group, received) for index, group in enumerate(completions)
-            ]
-        return self.graded_groups
+    def wait(self) -> list[list[Completion]]:
+        """Wait for the completions and return them."""
+        completions = [group for chunk in self.chunks.result() for group in chunk]
+        self.received = self.received or time.time()
+        return completions
 
-    def _grade_group(self, index: int, completions: Sequence[Any], received: float) -> Group:
-        problem, grader = self.problems[index], make_grader(self.collector.config.reward)
-        texts = self.collector.policy.decode_batch([c.tokens for c in completions])
-        # a group repeats itself: each distinct text is graded once
-        grades = {text: grader(problem, text) for text in dict.fromkeys(texts)}
-        return [
-            Rollout(
-                step=self.step,
-                split=self.split,
-                group=index,
-                sample=sample,
-                problem=problem,
-                messages=self.chats[index],
-                prompt_text=self.prompts[index][0],
-                prompt_tokens=self.prompts[index][1],
-                text=text,
-                completion=completion,
-                grade=grades[text],
-                advantage=0.0,
-                time=received,
-            )
-            for sample, (completion, text) in enumerate(zip(completions, texts, strict=True))
+
+def grade_groups(pending: Pending, reward: RewardConfig) -> list[Group]:
+    """Wait for the completions and grade them; a second call returns the same groups."""
+    if pending.groups is None:
+        grader = make_grader(reward)
+        pending.groups = [
+            _grade_group(pending, index, completions, grader)
+            for index, completions in enumerate(pending.wait())
         ]
+    return pending.groups
 
 
-def make_grader(reward: RewardConfig) -> Callable[[Problem, str], Grade]:
+def _grade_group(
+    pending: Pending, index: int, completions: Sequence[Completion], grader: Grader
+) -> Group:
+    problem, (prompt, prompt_tokens) = pending.problems[index], pending.prompts[index]
+    texts = pending.policy.decode_batch([c.tokens for c in completions])
+    # a group repeats itself: each distinct text is graded once
+    grades = {text: grader(problem, text) for text in dict.fromkeys(texts)}
+    return [
+        Rollout(
+            step=pending.step,
+            split=pending.split,
+            group=index,
+            sample=sample,
+            problem=problem,
+            messages=pending.chats[index],
+            prompt_text=prompt,
+            prompt_tokens=prompt_tokens,
+            text=text,
+            completion=completion,
+            grade=grades[text],
+            advantage=0.0,
+            time=pending.received,
+        )
+        for sample, (completion, text) in enumerate(zip(completions, texts, strict=True))
+    ]
+
+
+Grader = Callable[[Problem, str], Grade]
+
+
+def make_grader(reward: RewardConfig) -> Grader:
     """Return the grading function of a run's configuration."""
     strict = reward.answer_parser == "strict"
 

@@ -280,7 +280,7 @@ class Penalties:
 
     def update_weights(self, accuracy: float) -> dict[str, float]:
         """Moves the adaptive weights after a step; returns the weights before, as metrics."""
-        metrics = {f"lambda_{name}": weight for name, weight in self.weights.items()}
+        metrics = {f"weight_{name}": weight for name, weight in self.weights.items()}
         for item in self.penalties:
             options = item.options
             if item.is_adaptive:

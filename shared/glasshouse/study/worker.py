@@ -82,7 +82,7 @@ def _handle(request: Message, send: Callable[[Message], None]) -> Message:
 
 def _train_or_check(request: Message, send: Callable[[Message], None]) -> Message:
     from glasshouse.training.display import Display
-    from glasshouse.training.trainer import Trainer
+    from glasshouse.training.run import TrainingRun
 
     class StepReporter(Display):
         def step(self, row: dict[str, Any], groups: list[Any]) -> None:
@@ -91,11 +91,11 @@ def _train_or_check(request: Message, send: Callable[[Message], None]) -> Messag
         def resumed(self, step: int, path: Path) -> None:
             send({"step": step})
 
-    trainer = Trainer(Config.model_validate(request["config"]), StepReporter())
+    run = TrainingRun(Config.model_validate(request["config"]), StepReporter())
     if request["action"] == "check":
-        trainer.backend.close()
+        run.backend.close()
         return {"finished": {}}
-    summary = trainer.train()
+    summary = run.train()
     if "after" not in summary:
         return {"stopped": summary}
     if request["monitor"]:

@@ -1,28 +1,19 @@
-"""Build everything that a training run needs from its configuration, and validate it."""
+"""Check a configuration, and build the stream of training problems from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
-from glasshouse.distributed.base import Backend, EventSink
-from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine
-from glasshouse.learn.losses import Algorithm, get_algorithm
+from glasshouse.learn.losses import get_algorithm
 from glasshouse.measurement.evaluation_setup import (
-    check_context_length,
-    draw_held_out,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.held_out_filter import HeldOutFilter
-from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.policy import Policy, read_card
-from glasshouse.models.torch_setup import configure_torch
-from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.base import Task
@@ -31,66 +22,10 @@ from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream
 from glasshouse.track.base import validate_trackers
-from glasshouse.training.memory_check import check_training_memory
-from glasshouse.types import Problem, SamplingParams
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingParts:
-    """The parts of a run. None of them touches the run directory."""
-
-    config: Config
-    """With the task options filled in."""
-    policy: Policy
-    task: Task[Any]
-    algorithm: Algorithm
-    problems: ProblemStream
-    """Where training problems come from."""
-    penalties: Penalties
-    """Subtracted from the reward."""
-    held_out: list[Problem]
-    held_out_filter: HeldOutFilter
-    """Removes held-out problems that the run has trained on."""
-    backend: Backend
-    collector: RolloutCollector
-    sampling: SamplingParams
-
-
-def build_training(config: Config, event: EventSink) -> TrainingParts:
-    """Build the parts; raise a `GlasshouseError` that names the key if the configuration is wrong."""
-    import_modules(config.imports)
-    validate_trackers(config.trackers)
-    configure_torch(config.threads)
-    check_training_memory(config)
-    role = "learner" if config.backend == "local" else "controller"
-    policy = load_configured_policy(config, training=True, role=role)
-    config = fill_task_options(config, policy)
-    task = make_task(config.task.name, config.task.options)
-    validate_config(config)
-    monitors = make_evaluation_monitors(config, task)
-    penalties = Penalties.from_config(config.reward.penalties, task, monitors)
-    problems = make_problem_stream(config, task)
-    held_out = draw_held_out(config, task)
-    for stage in (task, *make_curriculum(config).values()):
-        check_context_length(config, policy, stage)
-    backend = make_backend(policy, config, event)
-    return TrainingParts(
-        config=config,
-        policy=policy,
-        task=task,
-        algorithm=get_algorithm(config.learn.algorithm),
-        problems=problems,
-        penalties=penalties,
-        held_out=held_out[: config.evaluate.problems],
-        held_out_filter=HeldOutFilter(held_out, config.evaluate.problems),
-        backend=backend,
-        collector=RolloutCollector(policy, task, backend, config),
-        sampling=config.generate.sampling(),
-    )
 
 
 def check_config(config: Config) -> None:
-    """Raise what `build_training` would raise about a name or a combination of keys, without loading
+    """Raise what `TrainingRun` would raise about a name or a combination of keys, without loading
     the model. Of a model on the hub, only the form of its name is checked."""
     import_modules(config.imports)
     validate_trackers(config.trackers)

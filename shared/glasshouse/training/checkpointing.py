@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from glasshouse.config.schema import CheckpointConfig
+from glasshouse.config.schema import Config
+from glasshouse.generate.local import ReadyCompletions
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
-from glasshouse.rollout.collector import Group
+from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints
 from glasshouse.runs.checkpoints import Checkpoint, Snapshot
 from glasshouse.runs.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
@@ -39,8 +40,8 @@ class Progress:
     penalties: dict[str, float] = field(default_factory=dict)
     """Current weights of adaptive penalties."""
     seconds: float = 0.0
-    pending: list[Callable[[], list[Group]]] = field(default_factory=list)
-    """With `max_offpolicy_steps`: each waits for the groups of one of the next steps, oldest first."""
+    in_flight: list[Pending] = field(default_factory=list)
+    """With `max_offpolicy_steps`: the groups of the next steps, oldest first."""
 
 
 SAVED_FIELDS = ("step", "reward", "best", "best_step", "evaluated", "before", "data", "penalties")
@@ -53,18 +54,18 @@ class CheckpointManager:
     Example: `if reasons := manager.reasons_to_save(progress, reward, is_last): manager.save(…)`
     """
 
-    config: CheckpointConfig
+    config: Config
     directory: RunDirectory
     policy: Policy
-    run_facts: dict[str, Any]
+    provenance: dict[str, Any]
     """Written into every checkpoint: config, software versions, fingerprint of the starting weights."""
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     saved_step: int = -1
     """The last step that has a checkpoint."""
 
     def reasons_to_save(self, progress: Progress, reward: float, is_last: bool) -> list[str]:
         """Update the progress with a step's mean reward; return why to save, or an empty list."""
-        config, best = self.config, progress.best
+        config, best = self.config.checkpoints, progress.best
         threshold = math.inf if config.save_above_reward is None else config.save_above_reward
         previous = -math.inf if progress.reward is None else progress.reward
         reasons = []
@@ -94,10 +95,11 @@ class CheckpointManager:
             "version": learner.version,
             "seconds": round(progress.seconds, 3),
             "log_position": self.directory.get_position(),
-            **self.run_facts,
+            **self.provenance,
         }
         has_adapters = hasattr(self.policy.model, "peft_config")
-        rollouts = [r for groups in progress.pending for group in groups() for r in group]
+        in_flight = [grade_groups(p, self.config.reward) for p in progress.in_flight]
+        rollouts = [r for groups in in_flight for group in groups for r in group]
         snapshot = Snapshot(
             state=state,
             weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
@@ -124,15 +126,17 @@ class CheckpointManager:
             bytes=checkpoint.bytes,
             seconds=round(seconds, 4),
         )
-        self.say(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.reason}")
+        self.log(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.reason}")
 
     def _prune(self) -> None:
-        for removed in checkpoints.prune_checkpoints(self.directory.checkpoints, self.config.keep):
+        for removed in checkpoints.prune_checkpoints(
+            self.directory.checkpoints, self.config.checkpoints.keep
+        ):
             path = removed.path.relative_to(self.directory.path)
             self.directory.log_event(
                 "prune", path=str(path), reason=removed.reason, bytes=removed.bytes
             )
-            self.say(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {removed.reason}")
+            self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {removed.reason}")
 
 
 def format_apart(value: float, other: float | None) -> tuple[str, str]:
@@ -143,7 +147,7 @@ def format_apart(value: float, other: float | None) -> tuple[str, str]:
     return next((pair for pair in texts if pair[0] != pair[1]), (repr(value), repr(other)))
 
 
-def progress_from_state(state: dict[str, Any], next_rollouts: bytes) -> Progress:
+def progress_from_state(state: dict[str, Any], next_rollouts: bytes, policy: Policy) -> Progress:
     """Return the progress that a checkpoint contains."""
     progress = Progress(
         **{name: state[name] for name in SAVED_FIELDS}, seconds=float(state["seconds"])
@@ -151,5 +155,23 @@ def progress_from_state(state: dict[str, Any], next_rollouts: bytes) -> Progress
     steps: dict[int, dict[int, Group]] = {}
     for rollout in map(rollout_from_row, decode_rows(next_rollouts)):
         steps.setdefault(rollout.step, {}).setdefault(rollout.group, []).append(rollout)
-    progress.pending = [partial(list, groups.values()) for groups in steps.values()]
+    progress.in_flight = [
+        _restore_pending(list(groups.values()), policy) for groups in steps.values()
+    ]
     return progress
+
+
+def _restore_pending(groups: list[Group], policy: Policy) -> Pending:
+    """Return the groups of a later step, which were generated and graded before the checkpoint."""
+    firsts = [group[0] for group in groups]
+    return Pending(
+        policy=policy,
+        step=firsts[0].step,
+        split=firsts[0].split,
+        problems=[r.problem for r in firsts],
+        chats=[r.messages for r in firsts],
+        prompts=[(r.prompt_text, tuple(r.prompt_tokens)) for r in firsts],
+        chunks=ReadyCompletions([[[r.completion for r in group] for group in groups]]),
+        received=firsts[0].time,
+        groups=groups,
+    )

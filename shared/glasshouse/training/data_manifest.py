@@ -13,44 +13,46 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config.schema import Config
+from glasshouse.tasks.base import Task
 from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FixedProblems
-from glasshouse.training.build import TrainingParts
+from glasshouse.tasks.streams import FixedProblems, ProblemStream
 
 TEST_PROBLEMS = 1000
 
 
-def describe_data(parts: TrainingParts) -> dict[str, Any]:
-    """Return the manifest: one entry per split. The trainer adds the number of problems drawn."""
-    config, data = parts.config, parts.config.data
+def describe_data(
+    config: Config, task: Task[Any], problems: ProblemStream, validation_problems: int
+) -> dict[str, Any]:
+    """Return the manifest: one entry per split. The run adds the number of problems drawn."""
+    data = config.data
     train: dict[str, Any] = {"source": data.source, "seed": config.seed}
-    if isinstance(parts.problems, FixedProblems):
-        train["problems"] = len(parts.problems.problems)
+    if isinstance(problems, FixedProblems):
+        train["problems"] = len(problems.problems)
     if data.source == "fixed" and data.file:
         train |= _describe_file(data.file, config)
     else:
-        train |= _describe_generator(parts, Split.TRAIN)
+        train |= _describe_generator(task, Split.TRAIN)
         if config.task.schedule:
             train["schedule"] = config.model_dump(mode="json")["task"]["schedule"]
-    validation: dict[str, Any] = {"problems": len(parts.held_out)}
-    if parts.held_out:
+    validation: dict[str, Any] = {"problems": validation_problems}
+    if validation_problems:
         validation["file"] = "data/evaluation.jsonl"
     if config.evaluate.file:
         validation["source"] = _describe_file(config.evaluate.file, config)
     else:
-        generator = _describe_generator(parts, Split.VALIDATION)
+        generator = _describe_generator(task, Split.VALIDATION)
         validation["source"] = generator | {"seed": config.evaluate.seed}
     test = {
-        **_describe_generator(parts, Split.TEST),
+        **_describe_generator(task, Split.TEST),
         "note": "not used by the run; problems of the test split are never trained or evaluated on",
         "create": shlex.join(_test_command(config)),
     }
     return {"train": train, "validation": validation, "test": test}
 
 
-def _describe_generator(parts: TrainingParts, split: Split) -> dict[str, Any]:
-    options = parts.task.options.model_dump(mode="json")
-    return {"task": parts.task.name, "options": options, "split": split.value}
+def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:
+    options = task.options.model_dump(mode="json")
+    return {"task": task.name, "options": options, "split": split.value}
 
 
 def _describe_file(name: str, config: Config) -> dict[str, Any]:

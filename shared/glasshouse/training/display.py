@@ -26,7 +26,6 @@ from glasshouse.rollout.collector import Group
 from glasshouse.runs.manifest import LogSize
 from glasshouse.tasks.base import Task
 from glasshouse.terminal import count_noun, format_duration, shell_command, terminal_safe
-from glasshouse.training.startup_banner import startup_banner
 
 PIPE_LINES = 20
 
@@ -43,17 +42,10 @@ class Display:
     def evaluated(self, step: int, results: dict[str, Any]) -> None: ...
     def step(self, row: dict[str, Any], groups: list[Group]) -> None: ...
     def warn(self, message: str) -> None: ...
-    def say(self, message: str) -> None: ...
+    def log(self, message: str) -> None: ...
+    def print(self, *parts: str | tuple[str, str]) -> None: ...
     def resumed(self, step: int, path: Path) -> None: ...
-    def ready(self, config: Config, path: Path, policy: Policy, step: int) -> None: ...
-    def tracked(self, urls: dict[str, str]) -> None: ...
-    def finished_before(self, summary: dict[str, Any]) -> None: ...
-    def stopping(self) -> None: ...
-    def forced_stop(self, saved_step: int) -> None: ...
     def end(self, summary: dict[str, Any]) -> None: ...
-
-
-QuietDisplay = Display
 
 
 class TerminalDisplay(Display):
@@ -76,13 +68,13 @@ class TerminalDisplay(Display):
         )
         self.status = "starting"
         """What the run is doing; printed by the heartbeat."""
-        self.heartbeat = Heartbeat(lambda: self.say(self.status))
+        self.heartbeat = Heartbeat(lambda: self.log(self.status))
 
     def start(self, config: Config, path: Path, policy: Policy, task: Task[Any]) -> None:
         size = task.size()
         space = "unbounded problem space" if size is None else count_noun(size, "problem")
         self.config, self.steps = config, config.steps
-        self._print(
+        self.print(
             (config.task.name, "bold"),
             f" ({config.task.style.value}, {space}), ",
             (config.learn.algorithm, "bold"),
@@ -91,13 +83,13 @@ class TerminalDisplay(Display):
             f" ({policy.model.num_parameters():,} parameters), seed {config.seed}",
         )
         if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
-            self._print((f"note: {disclosure}", "dim"))
+            self.print((f"note: {disclosure}", "dim"))
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
-            self._print((f"task options: {options}", "dim"))
+            self.print((f"task options: {options}", "dim"))
         if drops_system_messages(policy.tokenizer, policy.chat):
             command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
-            self._print(
+            self.print(
                 (
                     f"note: the chat template of {config.model} drops the system message; the model sees "
                     f"the question only ({shell_command(command)} shows the prompt)",
@@ -108,7 +100,7 @@ class TerminalDisplay(Display):
             f"{count_noun(config.data.groups_per_step, 'problem')} × "
             f"{count_noun(config.generate.group_size, 'sample')}"
         )
-        self._print((f"{count_noun(config.steps, 'step')} of {batch} → {path}", "dim"))
+        self.print((f"{count_noun(config.steps, 'step')} of {batch} → {path}", "dim"))
         self.bar = self.progress.add_task("train", total=config.steps, line="")
 
     def __enter__(self) -> TerminalDisplay:
@@ -146,60 +138,35 @@ class TerminalDisplay(Display):
             first = groups[0][0]
             extracted = first.grade.extracted
             self._print_stamped(f"step {row['step']:>4}  {line}", "bold")
-            self._print((first.problem.question, "dim"))
-            self._print(first.text)
-            self._print(
+            self.print((first.problem.question, "dim"))
+            self.print(first.text)
+            self.print(
                 ("correct", "green") if first.grade.correct else ("wrong", "red"),
                 f": {extracted.value} (rule {extracted.rule.value}), reference answer "
                 f"{first.problem.answer}, reward {first.grade.reward:+.2f}\n",
             )
         elif is_printed:
-            self.say(self.status)
+            self.log(self.status)
 
     def warn(self, message: str) -> None:
         self._print_stamped(message, "yellow")
 
-    def say(self, message: str) -> None:
+    def log(self, message: str) -> None:
         self._print_stamped(message, "dim")
 
     def resumed(self, step: int, path: Path) -> None:
-        self._print(
+        self.print(
             f"Resuming after step {step} from {path.parent.name}/{path.name}; "
             "the rollout log is truncated to that step."
         )
         self.progress.update(self.bar, completed=step)
-
-    def ready(self, config: Config, path: Path, policy: Policy, step: int) -> None:
-        if line := startup_banner(
-            path, step, config.steps, str(policy.model.device), config.threads
-        ):
-            self._print(line)
-
-    def tracked(self, urls: dict[str, str]) -> None:
-        for name, url in urls.items():
-            self._print(f"tracked by {name}: {url}")
-
-    def finished_before(self, summary: dict[str, Any]) -> None:
-        self._print(f"{summary['run']} is already finished. Its results:")
-        self.end(summary)
-
-    def stopping(self) -> None:
-        self.warn("Stopping: saving a checkpoint. Press Ctrl-C again to stop at once.")
-
-    def forced_stop(self, saved_step: int) -> None:
-        state = (
-            f"the checkpoint of step {saved_step} is intact"
-            if saved_step >= 0
-            else "there was no checkpoint yet"
-        )
-        self.warn(f"Stopped at once: {state}. Repeat the command to resume.")
 
     def end(self, summary: dict[str, Any]) -> None:
         before, after, run = summary.get("before"), summary.get("after"), summary["run"]
         if before and after:
             self.console.print(comparison_table(before, after))
         elif "interrupted_at" in summary:
-            self._print(
+            self.print(
                 f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat "
                 f"the command or run: {shell_command(['glasshouse', 'resume', run])}"
             )
@@ -212,9 +179,9 @@ class TerminalDisplay(Display):
             f"next         {shell_command(['glasshouse', 'eval', summary['checkpoint']])}",
             f"             {shell_command(['glasshouse', 'rollouts', run])}",
         ):
-            self._print(line)
+            self.print(line)
 
-    def _print(self, *parts: str | tuple[str, str]) -> None:
+    def print(self, *parts: str | tuple[str, str]) -> None:
         """Print one line of texts and (text, style) pairs."""
         text = Text()
         for part in parts:
@@ -225,7 +192,7 @@ class TerminalDisplay(Display):
 
     def _print_stamped(self, message: str, style: str = "") -> None:
         """Print a line with the time of day."""
-        self._print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
+        self.print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
 
 
 def format_behaviour(organism: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """The training loop, top to bottom.
 
-    sample problems ──► generate ──► reward ──► advantages ──► update ──► log ──► checkpoint ──► evaluate
+    sample problems ──► generate ──► grade ──► penalize ──► advantages ──► update ──► log ──► checkpoint ──► evaluate
 
-`TrainingParts` (build.py) computes; `Session` (session.py) owns what lasts and what people see: the
-run directory, resuming, interruption, trackers and the display. A run is a function of its
-configuration, the starting weights and the software: the same command gives the same bits, and so
-does a run that was interrupted and resumed.
+`TrainingRun` (run.py) holds the parts that compute, and owns what lasts and what people see: the run
+directory, resuming, interruption, trackers and the display. A run is a function of its configuration,
+the starting weights and the software: the same command gives the same bits, and so does a run that was
+interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.rollout.collector import Group
+from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.rollout.reward_controls import random_rewards, shuffle_rewards
 from glasshouse.tasks.streams import ProblemsExhausted
-from glasshouse.training.build import TrainingParts
 from glasshouse.training.metrics import PhaseTimer, check_staleness, compute_step_metrics
-from glasshouse.training.session import Session
 
-GroupsFuture = Callable[[], list[Group]]
-"""Waits for groups that are being generated and returns them."""
+if TYPE_CHECKING:
+    from glasshouse.training.run import TrainingRun
 
 
-def run_training_loop(parts: TrainingParts, session: Session) -> None:
+def run_training_loop(run: TrainingRun) -> None:
     """Train until `config.steps` is reached or the problems are exhausted. Evaluate before the first
     step, after the last one, and every `evaluate.every` steps."""
-    config, progress = parts.config, session.progress
+    config, progress = run.config, run.progress
     last_step = config.steps
     while True:
         is_done = progress.step >= last_step
         if is_done:
-            session.save_unsaved_step("end of training")
-        session.evaluate_if_due(is_last=is_done)
+            run.save_unsaved_step("end of training")
+        run.evaluate_if_due(is_last=is_done)
         if is_done:
             return
 
         step, timer = progress.step + 1, PhaseTimer()
         try:
-            with session.interruptible():
+            # A signal may end the run anywhere in here: nothing of the step has been written yet.
+            with run.interruption.interruptible():
                 # Sample problems, generate a group of completions for each, and compute rewards.
-                groups, discarded = sample_groups(parts, session, step, timer)
-                pending = submit_next_steps(parts, session, step, timer)
+                groups, discarded = collect_groups(run, step, timer)
+                in_flight = submit_next_steps(run, step, timer)
         except ProblemsExhausted as error:
-            session.record_exhausted(error)
+            run.record_exhausted(error)
             last_step = progress.step
             continue
 
         # Advantages: how much better than its group each completion was.
-        groups = assign_advantages(groups, parts.algorithm.advantage)
-        timer.lap("reward")
+        groups = assign_advantages(groups, run.algorithm.advantage)
         metrics = compute_step_metrics(groups)
         check_staleness(metrics["staleness"], config.max_offpolicy_steps)
-        metrics |= parts.penalties.update_weights(metrics["accuracy"])
+        metrics |= run.penalties.update_weights(metrics["accuracy"])
+        timer.lap("reward")
 
         # Update the model; every generator then has the new weights.
         rollouts = [rollout for group in groups for rollout in group]
@@ -70,31 +70,32 @@ def run_training_loop(parts: TrainingParts, session: Session) -> None:
             )
             for r in rollouts
         ]
-        metrics |= parts.backend.update(samples)
+        metrics |= run.backend.update(samples)
         timer.lap("learn")
 
         # Log all rollouts and the metrics; only then does the step count as done.
-        session.log_step(step, groups, discarded, metrics, timer)
-        session.complete_step(step, pending)
+        run.log_step(step, groups, discarded, metrics, timer)
+        run.complete_step(step, in_flight)
 
-        session.checkpoint_if_due(metrics["reward"], is_last=step == last_step)
-        session.check_interrupt()
+        run.checkpoint_if_due(metrics["reward"], is_last=step == last_step)
+        run.interruption.check()
 
 
-def sample_groups(
-    parts: TrainingParts, session: Session, step: int, timer: PhaseTimer
+def collect_groups(
+    run: TrainingRun, step: int, timer: PhaseTimer
 ) -> tuple[list[Group], list[Group]]:
-    """Return the step's groups and the discarded ones. With dynamic sampling (DAPO), groups
-    whose rewards are all equal are replaced by new ones, up to `learn.max_resamples` times."""
-    wanted = parts.config.data.groups_per_step
+    """Return the step's groups with their rewards, and the discarded ones. With dynamic sampling (DAPO),
+    groups whose rewards are all equal are replaced by new ones, up to `learn.max_resamples` times."""
+    wanted = run.config.data.groups_per_step
     groups, discarded = list[Group](), list[Group]()
-    ahead = session.progress.pending
-    pending = ahead[0] if ahead else submit_groups(parts, session, step, wanted, timer)
-    for resamples_left in range(parts.config.learn.max_resamples, -1, -1):
-        generated = pending()
+    ahead = run.progress.in_flight
+    pending = ahead[0] if ahead else submit_groups(run, step, wanted, timer)
+    for resamples_left in range(run.config.learn.max_resamples, -1, -1):
+        pending.wait()
         timer.lap("generate")
-        groups += compute_rewards(parts, generated, step)
-        if not parts.algorithm.dynamic_sampling:
+        groups += compute_rewards(run, pending, step)
+        timer.lap("reward")
+        if not run.algorithm.dynamic_sampling:
             break
         varied = [g for g in groups if len({r.grade.reward for r in g}) > 1]
         if varied:
@@ -102,53 +103,50 @@ def sample_groups(
             groups = varied
         if len(varied) in (0, wanted) or not resamples_left:
             break
-        pending = submit_groups(parts, session, step, wanted - len(groups), timer)
+        pending = submit_groups(run, step, wanted - len(groups), timer)
     numbered = [
         [replace(r, group=number) for r in group] for number, group in enumerate(groups + discarded)
     ]
     return numbered[: len(groups)], numbered[len(groups) :]
 
 
-def submit_groups(
-    parts: TrainingParts, session: Session, step: int, count: int, timer: PhaseTimer
-) -> GroupsFuture:
+def submit_groups(run: TrainingRun, step: int, count: int, timer: PhaseTimer) -> Pending:
     """Sample problems for a step and start generating with the current weights."""
-    epochs = parts.problems.epochs
-    parts.problems.set_step(step)
-    problems = parts.problems.take(count)
-    if parts.problems.epochs > epochs:
-        session.record_new_epoch(step)
+    epochs = run.problems.epochs
+    run.problems.set_step(step)
+    problems = run.problems.take(count)
+    if run.problems.epochs > epochs:
+        run.record_new_epoch(step)
     timer.lap("sample")
-    pending = parts.collector.submit(
-        problems, step=step, split="train", samples=parts.config.generate.group_size,
-        sampling=parts.sampling, check_interrupt=session.check_interrupt,
+    pending = run.collector.submit(
+        problems, step=step, split="train", samples=run.config.generate.group_size,
+        sampling=run.config.generate.sampling(), check_interrupt=run.interruption.check,
     )  # fmt: skip
     timer.lap("generate")
-    return pending.groups
-
-
-def submit_next_steps(
-    parts: TrainingParts, session: Session, step: int, timer: PhaseTimer
-) -> list[GroupsFuture]:
-    """Return the groups of the `max_offpolicy_steps` steps after this one, oldest first; start generating
-    those that are missing. Step s thus always learns from the weights of version
-    max(0, s - 1 - max_offpolicy_steps), however long each process takes."""
-    config, pending = parts.config, session.progress.pending[1:]
-    last = min(step + config.max_offpolicy_steps, config.steps)
-    with suppress(ProblemsExhausted):  # raised again when the step needs them
-        for ahead in range(step + len(pending) + 1, last + 1):
-            pending.append(submit_groups(parts, session, ahead, config.data.groups_per_step, timer))
     return pending
 
 
-def compute_rewards(parts: TrainingParts, groups: list[Group], step: int) -> list[Group]:
-    """Subtract the penalties from the graded rewards; for a negative control, shuffle or randomise."""
-    config = parts.config
-    groups = parts.penalties.apply(groups, seed=config.seed, step=step)
-    if config.reward.random:
-        return random_rewards(groups, config.seed, step)
-    if config.reward.shuffle:
-        return shuffle_rewards(groups, config.seed, step)
+def submit_next_steps(run: TrainingRun, step: int, timer: PhaseTimer) -> list[Pending]:
+    """Return the groups of the `max_offpolicy_steps` steps after this one, oldest first; start generating
+    those that are missing. Generation runs at most that many steps ahead of learning; the schedule does
+    not depend on time."""
+    config, in_flight = run.config, run.progress.in_flight[1:]
+    last = min(step + config.max_offpolicy_steps, config.steps)
+    with suppress(ProblemsExhausted):  # raised again when the step needs them
+        for ahead in range(step + len(in_flight) + 1, last + 1):
+            in_flight.append(submit_groups(run, ahead, config.data.groups_per_step, timer))
+    return in_flight
+
+
+def compute_rewards(run: TrainingRun, pending: Pending, step: int) -> list[Group]:
+    """Grade the completions and subtract the penalties; for a negative control, shuffle or randomize."""
+    reward, seed = run.config.reward, run.config.seed
+    groups = grade_groups(pending, reward)
+    groups = run.penalties.apply(groups, seed=seed, step=step)
+    if reward.random:
+        return random_rewards(groups, seed, step)
+    if reward.shuffle:
+        return shuffle_rewards(groups, seed, step)
     return groups
 
 

@@ -51,10 +51,12 @@ def check_staleness(staleness: float, bound: int) -> None:
         )
 
 
-def compute_throughput(groups: Sequence[Group], seconds: dict[str, float]) -> dict[str, Any]:
-    """Return tokens per second of generation and learning."""
+def compute_throughput(
+    groups: Sequence[Group], discarded: Sequence[Group], seconds: dict[str, float]
+) -> dict[str, Any]:
+    """Return tokens per second of generation and learning. Discarded groups were generated too."""
     rollouts = [r for group in groups for r in group]
-    generated = sum(len(r.completion.tokens) for r in rollouts)
+    generated = sum(len(r.completion.tokens) for group in (*groups, *discarded) for r in group)
     learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
     return {
         "generate_tokens_per_second": round(generated / max(seconds["generate"], 1e-9)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.rendering import diff_configs
 from glasshouse.config.schema import Config
@@ -28,10 +28,10 @@ from glasshouse.runs.run_directory import (
     next_run_path,
 )
 from glasshouse.terminal import shell_command
-from glasshouse.training.build import TrainingParts
-from glasshouse.training.checkpointing import Progress, progress_from_state
-from glasshouse.training.diagnostics import Diagnostics
-from glasshouse.training.display import Display
+from glasshouse.training.checkpointing import progress_from_state
+
+if TYPE_CHECKING:
+    from glasshouse.training.run import TrainingRun
 
 FREE_SECTIONS = {
     "out", "steps", "imports", "log_every", "checkpoints", "diagnostics", "monitor", "backend",
@@ -94,14 +94,14 @@ def check_same_config(path: Path, config: Config) -> None:
         )
 
 
-def check_facts(path: Path, state: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+def check_provenance(path: Path, state: dict[str, Any], provenance: dict[str, Any]) -> list[str]:
     """Raise if the starting model changed; return warnings about changed software versions."""
-    if state["start"] != facts["start"]:
+    if state["start"] != provenance["start"]:
         raise RunError(
-            f"The weights of {facts['config']['model']} differ from those that {path} was started from. "
+            f"The weights of {provenance['config']['model']} differ from those that {path} was started from. "
             "Restore that model, or start a new run with another out=…."
         )
-    before, now = state["versions"], facts["versions"]
+    before, now = state["versions"], provenance["versions"]
     return [
         f"This run was started with {name} {before.get(name)} and continues with {now[name]}: the results "
         "may differ in their last bits from those of an uninterrupted run."
@@ -128,18 +128,13 @@ def fork_run(source: Path, target: Path, config: Config) -> None:
     os.replace(temporary, target)
 
 
-def restore_checkpoint(
-    directory: RunDirectory,
-    parts: TrainingParts,
-    facts: dict[str, Any],
-    display: Display,
-    diagnostics: Diagnostics,
-) -> Progress | None:
-    """Restore the newest valid checkpoint and truncate the rollout log and the metrics to it. Return
-    None if there is no checkpoint: the run then starts from the beginning."""
+def restore_checkpoint(run: TrainingRun) -> None:
+    """Restore the newest valid checkpoint and truncate the rollout log and the metrics to it. Without
+    a checkpoint, the run starts from the beginning."""
+    directory, config, display = run.directory, run.config, run.display
     checkpoint, warnings = find_checkpoint(directory)
     if checkpoint:
-        is_sharded = parts.config.learn.sharding != "none"
+        is_sharded = config.learn.sharding != "none"
         state, weights, learner = checkpoints.read_checkpoint(
             checkpoint.path, with_learner=not is_sharded
         )
@@ -155,33 +150,32 @@ def restore_checkpoint(
         if directory.has_results:
             display.warn("The run was interrupted before its first checkpoint; it starts over.")
             directory.truncate_to({})
-        directory.log_event(
-            "start", seed=parts.config.seed, model=parts.config.model, commit=source_commit()
-        )
-        return None
-    for warning in check_facts(directory.path, state, facts):
+        directory.log_event("start", seed=config.seed, model=config.model, commit=source_commit())
+        return
+    for warning in check_provenance(directory.path, state, run.checkpoints.provenance):
         directory.log_event("warning", text=warning)
         display.warn(warning)
     try:
-        if not parts.config.learn.lora_rank:
-            parts.policy.load_weights(weights)
+        if not config.learn.lora_rank:
+            run.policy.load_weights(weights)
         folder = checkpoint.path.resolve() if is_sharded else None
-        parts.backend.restore(LearnerState(state["version"], learner, folder=folder))
+        run.backend.restore(LearnerState(state["version"], learner, folder=folder))
     except ModelError as error:
         raise RunError(
             f"The checkpoint {checkpoint.path} does not fit this run: {error} Its files match their "
             "checksums, so they were replaced. Delete its folder to resume from an older checkpoint."
         ) from None
-    progress = progress_from_state(state, checkpoints.read_next_rollouts(checkpoint.path))
-    parts.problems.restore(progress.data)
-    parts.penalties.restore(progress.penalties)
+    next_rollouts = checkpoints.read_next_rollouts(checkpoint.path)
+    run.progress = progress_from_state(state, next_rollouts, run.policy)
+    run.problems.restore(run.progress.data)
+    run.penalties.restore(run.progress.penalties)
+    run.checkpoints.saved_step = checkpoint.step
     for row in directory.truncate_to(state["log_position"], checkpoint.step):
-        diagnostics.check(row)
+        run.diagnostics.check(row)
     directory.log_event(
         "resume", step=checkpoint.step, path=checkpoint.path.name, commit=source_commit()
     )
     display.resumed(checkpoint.step, checkpoint.path)
-    return progress
 
 
 def find_checkpoint(directory: RunDirectory) -> tuple[Checkpoint | None, list[str]]:

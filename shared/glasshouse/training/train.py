@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import load_config, override_config
-from glasshouse.config.rendering import to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.runs.run_directory import load_run_config
 
 if TYPE_CHECKING:
     from glasshouse.runs.run import Run
-
-__all__ = ["TrainResult", "check_config", "resume", "script_import", "to_yaml", "train"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +61,14 @@ def train(
     Example: `train(load_config(overrides={"steps": 20, "out": "runs/try"}))`
     """
     from glasshouse.training.display import Display, TerminalDisplay
-    from glasshouse.training.trainer import Trainer
+    from glasshouse.training.run import TrainingRun
 
     if isinstance(config, Mapping):
         raise ConfigError("train takes a Config: write train(load_config(overrides={…})).")
     if not isinstance(config, Config):
         config = load_config([config] if config else [])
     display = TerminalDisplay(verbose=verbose) if progress else Display()
-    summary = Trainer(config, display).train()
-    return _to_result(summary)
+    return _to_result(TrainingRun(config, display).train())
 
 
 def resume(
@@ -98,14 +93,6 @@ def resume(
     if fork:
         fork_run(path, target, config)
     return train(config, progress=progress, verbose=verbose)
-
-
-def check_config(config: Config) -> None:
-    """Raise what `train` would raise about a name or a combination of keys, without loading the model."""
-    from glasshouse.training.build import check_config as check
-
-    import_modules(config.imports)
-    check(config)
 
 
 def _to_result(summary: Mapping[str, Any]) -> TrainResult:
