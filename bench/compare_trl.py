@@ -1,6 +1,6 @@
 """Do our losses equal those of TRL? One frozen batch through TRL 1.16's trainers and through ours.
 
-    make compare-trl                                   # its own environment, then this script
+    make proofs ONLY=losses                                   # its own environment, then this script
     python bench/compare_trl.py --write-fixture tests/learn/trl_fixture.json
 
 TRL's `GRPOTrainer` samples a batch from a tiny random Llama, scores it and computes advantages

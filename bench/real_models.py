@@ -1,6 +1,6 @@
 """A real pretrained model beside TRL's GRPOTrainer: seconds per step, share of GEMM speed, memory.
 
-    make bench-real                                    # its own environment, then this script
+    make bench ONLY=real                                    # its own environment, then this script
     python bench/real_models.py --model smollm2 --rounds 2 --out build/bench/real_models.json
     python bench/real_models.py --contenders full lora 2+2 --rounds 3       # without TRL
 

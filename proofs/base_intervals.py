@@ -1,4 +1,4 @@
-"""Coverage of the intervals of a study, by simulation (`make coverage-proof`, 1 min).
+"""Coverage of the intervals of a study, by simulation (`make proofs ONLY=coverage`, 1 min).
 
     python -m proofs.base_intervals [simulations]
 

@@ -15,7 +15,7 @@ A kill can cut the last line of `metrics.jsonl` and `events.jsonl` short, so a c
 must be that of the same run without this line.
 
 A command that takes more than `CPU_LIMIT` seconds of CPU time, or `WALL_LIMIT` seconds in all, counts as a
-hang. `make bit-flip-proof` runs it; tests/training/test_bit_flips.py runs a small part.
+hang. `make proofs ONLY=damage` runs it; tests/training/test_bit_flips.py runs a small part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must hold on every device: used by `make gpu-proof` on a GPU and by the tests on a stand-in device.
+"""What must hold on every device: used by `make proofs ONLY=gpu` on a GPU and by the tests on a stand-in device.
 
 `compare_with_cpu` runs generation and one update of two tiny models on the device and on the CPU in float32.
 `run_everything` trains, evaluates, checkpoints and monitors with `device` in the configuration.

@@ -1,4 +1,4 @@
-"""A learner that is divided among ranks (`learn.sharding: fsdp`): `make fsdp-proof`.
+"""A learner that is divided among ranks (`learn.sharding: fsdp`): `make proofs ONLY=fsdp`.
 
     python -m proofs.fsdp [equality lora smollm2 resume killed hung refused]
 

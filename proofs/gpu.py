@@ -1,4 +1,4 @@
-"""Checks a machine with a GPU and writes a report to send back: `make gpu-proof`.
+"""Checks a machine with a GPU and writes a report to send back: `make proofs ONLY=gpu`.
 
     python -m proofs.gpu                         the first GPU
     python -m proofs.gpu --device cuda:1 --model Qwen/Qwen3-0.6B

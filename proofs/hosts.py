@@ -1,6 +1,6 @@
 """Several hosts: machines in network namespaces, with workers and mutual TLS.
 
-    python -m proofs.hosts [connect security cut kill orphans signals train sharding]      (`make hosts-proof`)
+    python -m proofs.hosts [connect security cut kill orphans signals train sharding]      (`make proofs ONLY=hosts`)
 
 Each proof is a function that takes a `Cluster` and returns its measurements; it raises if its claim
 does not hold. Needs root.

@@ -1,7 +1,7 @@
 """Builds and runs the image of an experiment, without a container engine or a registry.
 
     sudo apt-get install buildah mmdebstrap
-    sudo make image-proof [ARGS="--state DIR"]
+    sudo make proofs ONLY=image [ARGS="--state DIR"]
 
 The base image is bootstrapped from Debian, so nothing is pulled. The image is built from a copy of the
 repository with planted secrets, and every byte of its layers is searched for them. Then it runs as in a

@@ -1,4 +1,4 @@
-"""Learning proofs over several seeds, with thresholds. `make example-seeds`, `make learn-all`.
+"""Learning proofs over several seeds, with thresholds. `make proofs ONLY=example`, `make proofs ONLY=learning`.
 
     python -m proofs.learning example reinforce tasks
 

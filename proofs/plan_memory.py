@@ -1,4 +1,4 @@
-"""Compares the peak memory that `glasshouse plan` estimates with what a run uses: `make plan-proof`.
+"""Compares the peak memory that `glasshouse plan` estimates with what a run uses: `make proofs ONLY=plan`.
 
     python -m proofs.plan_memory                          the pocket model
     python -m proofs.plan_memory pocket smollm2 gemma3-270m

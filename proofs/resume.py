@@ -3,7 +3,7 @@
     python -m proofs.resume steps              kill after each step of a 12-step run, and repeatedly
     python -m proofs.resume kills --count 200  SIGKILL at random times and inside file operations
 
-`make resume-proof` runs both; tests/training/test_resume.py runs a small part of them. Each run is a
+`make proofs ONLY=resume` runs both; tests/training/test_resume.py runs a small part of them. Each run is a
 process forked after a first run, so that a kill costs no start-up time. Half of the kills come at a
 random time. The other half come from inside the process, right before or after a random call that
 changes files (rename, flush, unlink, truncate), so that saving, pruning and appending are hit.

@@ -1,4 +1,4 @@
-"""`glasshouse view` at full size, in a real browser against the real server: `make view-proof`.
+"""`glasshouse view` at full size, in a real browser against the real server: `make proofs ONLY=view`.
 
     large   1,000 steps × 256 rollouts: first paint, filters, searches, with an empty and a full cache
     many    50 runs of 1,000 steps: the list

@@ -1,7 +1,7 @@
 """Proves that the wheel is complete: in a new environment it runs the demo, and parts of another package.
 
-    make wheel-proof                                   two short trainings, under 10 minutes on two cores
-    make wheel-proof ARGS="--torch /path/to/torch.whl" take PyTorch from a file instead of pip's index
+    make proofs ONLY=wheel                                   two short trainings, under 10 minutes on two cores
+    make proofs ONLY=wheel ARGS="--torch /path/to/torch.whl" take PyTorch from a file instead of pip's index
 
 The environment has the wheel, its dependencies at the versions of constraints.txt and the extra `report`, but no file
 of this repository: commands run in an empty folder, isolated from PYTHONPATH. Then a package is installed that offers a

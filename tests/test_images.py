@@ -1,6 +1,6 @@
 """Container images: names, engines and build arguments of tools/images.py, and the Dockerfiles.
 
-The engines are scripts that log their arguments; `make image-proof` builds and runs an image with a
+The engines are scripts that log their arguments; `make proofs ONLY=image` builds and runs an image with a
 real one.
 """
 

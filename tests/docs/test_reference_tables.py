@@ -1,11 +1,10 @@
-"""Tables of the docs that repeat a list of the code: packages, extras, proofs."""
+"""Tables of the docs that repeat a list of the code: packages, extras."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 
-from proofs.__main__ import PROOFS
 from tests.docs.tables import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -33,9 +32,3 @@ def test_the_page_about_installation_says_what_every_extra_is_for_and_its_size()
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(
         project["optional-dependencies"]
     )
-
-
-def test_every_proof_has_a_row_with_its_make_target() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| `make ([\w-]+)` \|", page, re.MULTILINE)
-    assert dict(rows) == {name: target for name, (target, _) in PROOFS.items()}

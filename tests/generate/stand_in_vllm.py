@@ -1,7 +1,7 @@
 """A stand-in for the parts of vLLM that our engine calls, since vLLM needs a separate environment.
 
 It keeps vLLM's contracts (signatures, order of calls, what each side may know) and computes with
-transformers. `make vllm-proof` runs the same engine on the real vLLM.
+transformers. `make proofs ONLY=vllm` runs the same engine on the real vLLM.
 """
 
 from __future__ import annotations

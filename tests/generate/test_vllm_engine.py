@@ -1,6 +1,6 @@
 """The vLLM engine on a stand-in for vLLM: tokens, log-probabilities, stop reasons, weights, bad input.
 
-`make vllm-proof` shows the same on vLLM itself.
+`make proofs ONLY=vllm` shows the same on vLLM itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every part of the package runs on a device that is not the CPU, and in bfloat16.
 
 There is no GPU in CI: `stand_in_device` takes its place and raises where a tensor is on the wrong device.
-`make gpu-proof` makes the same checks on a real one.
+`make proofs ONLY=gpu` makes the same checks on a real one.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def test_the_real_package_has_the_pinned_weights(source: PackagedModel) -> None:
         files = find_files(source)
     except ModelError:
         pytest.skip(
-            f"the extra {source.extra} is not installed; `make packaged-models-proof` checks it"
+            f"the extra {source.extra} is not installed; `make proofs ONLY=models` checks it"
         )
     digest = hashlib.sha256()
     for file in files:

@@ -1,4 +1,4 @@
-"""10,000 fresh problems per task; `make data-million` draws a million."""
+"""10,000 fresh problems per task; `make proofs ONLY=data` draws a million."""
 
 import pytest
 from proofs import fresh_problems

@@ -1,6 +1,6 @@
 """Every installed tracker, for real: after a finished run, and through a killed and resumed one.
 
-CI installs TensorBoard; `make track-proof` installs all of them.
+CI installs TensorBoard; `make proofs ONLY=trackers` installs all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ train(Path(sys.argv[1]), KillAtStep(3), tuple(sys.argv[2:]))
 def tracker(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed; make track-proof installs it")
+        pytest.skip(f"{name} is not installed; make proofs ONLY=trackers installs it")
     return name
 
 

@@ -65,7 +65,7 @@ def test_same_recipe_gives_bitwise_equal_weights() -> None:
 
 
 def test_short_run_from_the_pocket_model_learns(tmp_path: Path) -> None:
-    """A short version of `make example-seeds`."""
+    """A short version of `make proofs ONLY=example`."""
     example = ROOT / "training" / "example.rl" / "config.yaml"
     settings = [
         "steps=6",

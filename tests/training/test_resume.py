@@ -29,7 +29,8 @@ from glasshouse.runs.run_directory import RunDirectory, load_run_config
 from glasshouse.training.run import TrainingRun
 
 needs_fork = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="a process that used a GPU cannot fork; make resume-proof"
+    torch.cuda.is_available(),
+    reason="a process that used a GPU cannot fork; make proofs ONLY=resume",
 )
 pytestmark = pytest.mark.xdist_group("short runs")  # one worker makes the expensive fixtures once
 

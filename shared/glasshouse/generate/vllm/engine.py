@@ -237,7 +237,7 @@ class VllmGenerator:
         if any(problems.values()):
             wrong = ", ".join(problem for problem, found in problems.items() if found)
             raise RunError(
-                f"vLLM returned an invalid completion: {wrong}. Run `make vllm-proof`, or set "
+                f"vLLM returned an invalid completion: {wrong}. Run `make proofs ONLY=vllm`, or set "
                 "generate.engine=torch."
             )
         stop = StopReason.LENGTH
