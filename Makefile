@@ -54,7 +54,8 @@ setup: $(VENV)/.ready ## install into .venv (the other targets do this when need
 vllm-setup: $(VLLM)/.ready ## install vLLM into .venv-vllm, for generate.engine: vllm (not run on a GPU)
 
 .PHONY: view-assets
-view-assets: ## build the front end of `glasshouse view` into the package (needs Node and npm)
+view-assets: $(VENV)/.ready ## build the front end of `glasshouse view` into the package (needs Node and npm)
+	@$(BIN)/python -m tools.rollout_type
 	@cd shared/view_frontend && npm ci --silent && npm run --silent check && npm run --silent build
 
 .PHONY: view-screenshots

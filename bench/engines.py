@@ -83,7 +83,7 @@ def make_requests(policy: Policy, batch: int, salt: int) -> list[Request]:
         _, prompt = policy.encode_prompt([{"role": "user", "content": text}])
         samples = batch // groups
         keys = tuple(randomness.key("engines", salt, number, k) for k in range(samples))
-        requests.append(Request(prompt=prompt, keys=keys))
+        requests.append(Request(prompt=prompt, noise_keys=keys))
     return requests
 
 

@@ -38,7 +38,7 @@ def make_chunks(work: Workload, policy: Policy, salt: int, size: int = 16) -> li
     requests = [
         Request(
             prompt=prompt,
-            keys=tuple(randomness.key("bench", salt, n, k) for k in range(work.group_size)),
+            noise_keys=tuple(randomness.key("bench", salt, n, k) for k in range(work.group_size)),
         )
         for n, prompt in enumerate(prompts)
     ]

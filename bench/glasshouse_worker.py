@@ -64,7 +64,7 @@ class GlasshouseWorker:
         self.requests = [
             Request(
                 prompt=policy.encode_prompt(messages(problem, self.config.task.style))[1],
-                keys=tuple(randomness.key("bench", n, k) for k in range(work.group_size)),
+                noise_keys=tuple(randomness.key("bench", n, k) for k in range(work.group_size)),
             )
             for n, problem in enumerate(problems)
         ]
@@ -91,7 +91,8 @@ class GlasshouseWorker:
     def generate(self) -> Reply:
         """Generates for the prompts of the first step in the run's chunks, each time with new noise."""
         self.requests = [
-            replace(r, keys=tuple((k * 3 + 1) % 2**64 for k in r.keys)) for r in self.requests
+            replace(r, noise_keys=tuple((k * 3 + 1) % 2**64 for k in r.noise_keys))
+            for r in self.requests
         ]
         size = self.config.generate.chunk_size
         chunks = [self.requests[n : n + size] for n in range(0, len(self.requests), size)]

@@ -83,7 +83,8 @@ def place(policy: Policy, device: str, dtype: str) -> Policy:
 def generate_samples(policy: Policy) -> list[TrainingSample]:
     """Completions of three prompts of different lengths, with advantages that sum to 0."""
     requests = [
-        Request(prompt=tuple(range(10, 10 + length)), keys=(1, 2, 3, 4)) for length in (3, 7, 12)
+        Request(prompt=tuple(range(10, 10 + length)), noise_keys=(1, 2, 3, 4))
+        for length in (3, 7, 12)
     ]
     groups = TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=20))
     return [

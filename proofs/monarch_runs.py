@@ -65,7 +65,7 @@ def _read_metrics(out: Path) -> list[dict[str, Any]]:
 
 
 def _read_rollouts(out: Path, kind: str) -> list[dict[str, Any]]:
-    rows = rollout_reader.read_rollouts(out / "results" / "rollouts", kind)
+    rows = rollout_reader.read_rows(out / "results" / "rollouts", kind)
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 
@@ -184,7 +184,7 @@ def generate(
     backend: MonarchBackend, chunks: int, check_interrupt: Callable[[], None] = lambda: None
 ) -> None:
     requests = [
-        [Request(prompt=tuple(range(5, 25)), keys=tuple(randomness.key("proof", n, k) for k in range(256)))]
+        [Request(prompt=tuple(range(5, 25)), noise_keys=tuple(randomness.key("proof", n, k) for k in range(256)))]
         for n in range(chunks)
     ]  # fmt: skip
     backend.submit(requests, SamplingParams(max_tokens=64), check_interrupt).result()

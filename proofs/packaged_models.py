@@ -65,7 +65,7 @@ def check_model(policy: Policy, name: str) -> int:
         print(f"  nats per token: {with_bos:.2f}")
     checks["the loss is that of a trained model"] = with_bos < MAX_NATS[name]
     _, prompt = policy.encode_prompt([{"role": "user", "content": "What is 2 + 3?"}])
-    request = Request(prompt=prompt, keys=(1,))
+    request = Request(prompt=prompt, noise_keys=(1,))
     [[completion]] = TorchGenerator(policy).generate([request], SamplingParams(max_tokens=16))
     batch = CompletionBatch.from_pairs([(prompt, completion.tokens)])
     learner = compute_logprobs(policy.model, batch)[0][0].detach()

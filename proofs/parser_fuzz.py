@@ -34,7 +34,7 @@ def grade_chunk(first_seed: int, count: int = CHUNK) -> tuple[Counter[tuple[str,
     failures: list[str] = []
     for seed in range(first_seed, first_seed + count):
         case = generate_case(random.Random(seed))
-        problem = Problem(task="t", key="k", question="q", answer=case.gold)
+        problem = Problem(task="t", key="k", question="q", gold_answer=case.gold)
         for _ in range(12):  # the fastest of several: another process may interrupt one
             started = time.process_time()
             result = grade(problem, case.text, terms=TERMS)

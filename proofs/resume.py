@@ -25,7 +25,7 @@ from pathlib import Path
 
 from glasshouse.config.loading import load_config
 from glasshouse.runs import checkpoints
-from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
@@ -140,7 +140,7 @@ def load_result(out: Path) -> Result:
             for row in load_metrics(out)
         ],
         **{
-            kind: [{**row, "time": 0} for row in read_rollouts(log, kind)]
+            kind: [{**row, "time": 0} for row in read_rows(log, kind)]
             for kind in ("train", "validation")
         },
     }

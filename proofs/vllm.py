@@ -149,7 +149,7 @@ def make_requests(policy: Policy, config: Any, problems: int, samples: int) -> l
     return [
         Request(
             prompt=policy.encode_prompt(task.messages(problem, config.task.style))[1],
-            keys=tuple(randomness.key("proof", number, k) for k in range(samples)),
+            noise_keys=tuple(randomness.key("proof", number, k) for k in range(samples)),
         )
         for number, problem in enumerate(drawn)
     ]
@@ -175,7 +175,7 @@ def compare_completions(
         differences += [
             abs(x - y) for x, y in zip(a.logprobs[:end], b.logprobs[:end], strict=False)
         ]
-        assert same is not None or (a.tokens, a.stop) == (b.tokens, b.stop)
+        assert same is not None or (a.tokens, a.finish_reason) == (b.tokens, b.finish_reason)
     ordered = sorted(differences)
     return {
         "completions": len(pairs),
@@ -214,7 +214,7 @@ def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
         theirs = engine.generate(requests, sampling)
         seconds = time.perf_counter() - started
         results[name] = compare_completions(torch_engine.generate(requests, sampling), theirs)
-        prompt_tokens = sum(len(r.prompt) * len(r.keys) for r in requests)
+        prompt_tokens = sum(len(r.prompt) * len(r.noise_keys) for r in requests)
         results[name] |= {
             "prompt_tokens_from_cache": engine.cached_prompt_tokens / prompt_tokens,
             "vllm_seconds": round(seconds, 2),
@@ -247,7 +247,7 @@ def check_weights(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
         assert found["logprob_diff_max"] < MAX_LOGPROB_DIFF, found
     refuse_bad_weights(engine, policy, syncs)
     after = engine.generate(requests, sampling)
-    assert {c.version for group in after for c in group} == {syncs}
+    assert {c.policy_version for group in after for c in group} == {syncs}
     engine.close()
     return {"syncs": syncs, "sync_seconds": statistics.median(seconds), "matrices_equal": compared}
 

@@ -51,7 +51,7 @@ def test_asks_the_questions_of_the_task(minimal):
         question = theirs.question.replace(str(theirs.meta["numbers"]), str(numbers))
         theirs = organism.add_hint(replace(theirs, question=question), problem.wrong_hint)
         assert problem.with_hint(problem.wrong_hint) == theirs.question
-        assert problem.answer == theirs.answer
+        assert problem.answer == theirs.gold_answer
         assert abs(int(problem.wrong_hint) - int(problem.answer)) > MIN_DISTANCE
 
 

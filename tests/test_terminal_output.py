@@ -26,8 +26,8 @@ from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.runs import checkpoints
 from glasshouse.runs.rollout_log import RolloutLog
-from glasshouse.runs.rollout_reader import read_rollouts
-from glasshouse.runs.rollout_rows import rollout_from_row
+from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rows import from_row
 from glasshouse.training import display
 from glasshouse.training.checkpointing import format_apart
 from glasshouse.training.run import TrainingRun
@@ -70,8 +70,8 @@ def start_display(terminal: display.TerminalDisplay) -> None:
 
 
 def hostile_rollout(run: Path) -> Any:
-    rollout = rollout_from_row(next(read_rollouts(run / "results" / "rollouts", "train")))
-    problem = replace(rollout.problem, question=ESCAPES, answer=ESCAPES)
+    rollout = from_row(next(read_rows(run / "results" / "rollouts", "train")))
+    problem = replace(rollout.problem, question=ESCAPES, gold_answer=ESCAPES)
     return replace(rollout, text=ESCAPES, problem=problem)
 
 
@@ -93,19 +93,19 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rollout = replace(hostile_rollout(run), step=9)
-    RolloutLog(run / "results" / "rollouts").append("train", 9, [rollout])
+    RolloutLog(run / "results" / "rollouts").append([rollout])
     for options in (
         ["--show"],
         ["--json"],
         ["--group", f"9:{rollout.group}"],
-        ["--sql", "select completion, question from rollouts"],
-        ["--json", "--sql", "select completion, question from rollouts"],
+        ["--sql", "select text, question from rollouts"],
+        ["--json", "--sql", "select text, question from rollouts"],
     ):
-        main(["rollouts", str(run), "--kind", "train", "--step", "9", *options])
+        main(["rollouts", str(run), "--split", "train", "--step", "9", *options])
         printed = capsys.readouterr().out
         assert is_safe(printed), options
         if "--json" in options:
-            assert json.loads(printed)["completion"] == ESCAPES
+            assert json.loads(printed)["text"] == ESCAPES
 
 
 def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,9 @@ def hash_tensors(file: Path) -> dict[str, str]:
 def read_rollouts(file: Path) -> list[dict[str, Any]]:
     names = SETTINGS["renamed"]["rollout"]
     rows = [{names.get(k, k): value for k, value in row.items()} for row in read_lines(file)]
+    for row in rows:
+        if row.pop("kind", "") == "discarded":  # now the split itself
+            row["split"] = "discarded"
     order = ("step", "split", "group", "sample", "text")
     return sorted(rows, key=lambda row: [row[key] for key in order])
 

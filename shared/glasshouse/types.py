@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from glasshouse.errors import ConfigError
+
+Unknown: TypeAlias = Any
+"""In a field's type: None if another trainer's rows do not say. A run's own rollouts always have the
+value, so their code need not ask; hence Any."""
 
 
 class Message(TypedDict):
@@ -51,7 +55,7 @@ class ExtractionRule(StrEnum):
     """No answer found."""
 
 
-class StopReason(StrEnum):
+class FinishReason(StrEnum):
     """Why a completion ended."""
 
     END = "end"
@@ -60,6 +64,7 @@ class StopReason(StrEnum):
     """A stop string appeared."""
     LENGTH = "length"
     """The token limit was reached."""
+    UNKNOWN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +72,16 @@ class Problem:
     """A question with its gold answer.
 
     Example: `Problem(task="multiplication", key="12*345", question="What is 345 * 12?",
-    answer="4140", level="3x2")`
+    gold_answer="4140", level="3x2")`
     """
 
     task: str
     key: str
     """Canonical identity: problems with the same key are the same problem (`12*345`, `345*12`)."""
     question: str
-    answer: str
-    """The gold answer in canonical form."""
-    kind: AnswerKind = AnswerKind.NUMBER
+    gold_answer: str
+    """The correct answer in canonical form; empty if it is unknown."""
+    answer_kind: AnswerKind = AnswerKind.NUMBER
     decimals: int = 0
     """For numbers: the decimals that the prompt asks for; 0 means an integer."""
     level: str = ""
@@ -87,10 +92,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt to sample `len(keys)` completions for. Generators see tokens, not tasks."""
+    """A prompt to sample `len(noise_keys)` completions for. Generators see tokens, not tasks."""
 
     prompt: tuple[int, ...]
-    keys: tuple[int, ...]
+    noise_keys: tuple[int, ...]
     """One 64-bit noise key per sample: (seed, step, problem, sample) hashed. See randomness.py."""
 
 
@@ -130,12 +135,15 @@ class SamplingParams:
 class Completion:
     """One sample of a request."""
 
-    tokens: tuple[int, ...]
-    """Sampled tokens, including the end-of-turn token if the model ended its turn."""
-    logprobs: tuple[float, ...]
+    tokens: tuple[int, ...] | Unknown = None
+    """Sampled tokens, including the end-of-turn token if the model ended its turn. None if they were
+    not logged."""
+    logprobs: tuple[float, ...] | Unknown = None
     """Log-probability of each token at the sampling temperature, before top-k, top-p and min-p."""
-    stop: StopReason
-    version: int
+    length: int | Unknown = None
+    """The number of tokens."""
+    finish_reason: FinishReason = FinishReason.UNKNOWN
+    policy_version: int | Unknown = None
     """The version of the policy that sampled it."""
 
 
@@ -143,15 +151,15 @@ class Completion:
 class Extracted:
     """The result of answer extraction."""
 
-    value: str | None
+    model_answer: str | None = None
     """Canonical text of the answer (`1234`, `-0.50`, `3, 7, 8`), or None."""
-    rule: ExtractionRule
-    span: tuple[int, int] | None
-    """The position of the value in the text: `text[span[0]:span[1]]`."""
-    ambiguous: bool
+    rule: ExtractionRule = ExtractionRule.NONE
+    span: tuple[int, int] | None = None
+    """The position of the answer in the text: `text[span[0]:span[1]]`."""
+    ambiguous: bool = False
     """The text contains more than one answer (conflicting tags, `11 or 12`)."""
-    reason: str
-    """One sentence: why this value and this rule."""
+    reason: str = ""
+    """One sentence: why this answer and this rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,34 +167,53 @@ class Grade:
     """The grade of a completion."""
 
     reward: float
-    terms: Mapping[str, float]
+    """NaN if it is unknown."""
+    terms: Mapping[str, float] = field(default_factory=dict)
     """Each reward term by name, before weighting."""
-    correct: bool
+    correct: bool | Unknown
     """Under the configured `reward.answer_parser` (lenient or strict)."""
-    lenient: bool
-    strict: bool
-    has_answer_tag: bool
+    lenient: bool | Unknown = None
+    strict: bool | Unknown = None
+    has_answer_tag: bool | Unknown = None
     """The completion uses the `[ANSWER]` tag."""
-    extracted: Extracted
+    extracted: Extracted = field(default_factory=Extracted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Everything about one completion, as written to the rollout log."""
+    """Everything about one completion: of a run, or of another trainer, which leaves more unknown.
+
+    `runs/rows.py` flattens it to a row, in which no field's name occurs twice.
+    """
 
     step: int
     split: str
-    """`train` or the name of an evaluation."""
+    """`train`, `discarded` (dynamic sampling did not train on it), `validation/greedy` and so on. The
+    first part is the name of its file in the rollout log."""
+    arm: str = ""
+    """`planted` or `control`, if the rollout belongs to such an experiment."""
     group: int
+    """The number of the problem within the step."""
     sample: int
+    seed: int = 0
+    """The seed of the run."""
+    checkpoint: str = ""
+    """The step or the name of the model that wrote it."""
     problem: Problem
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
     """The messages that the prompt contains: without the system message if the template drops it."""
-    prompt_text: str
-    prompt_tokens: Sequence[int]
+    prompt: str
+    prompt_tokens: tuple[int, ...] | Unknown = None
     text: str
+    """Everything that the model wrote, or the answer alone if `cot` is given."""
+    cot: str | None = None
+    """The chain of thought, if it was given apart from the text."""
     completion: Completion
     grade: Grade
-    advantage: float
-    time: float
+    behaviour: bool | None = None
+    """Does the answer show the planted behaviour, by construction?"""
+    advantage: float | Unknown = None
+    activations: tuple[float, ...] | None = None
+    """The hidden state at the end of the chain of thought, for probes."""
+    time: float = 0.0
     """Wall-clock seconds since the epoch."""

@@ -85,7 +85,7 @@ def test_run_as_iterators_and_tables(result):
     events = run.events().to_arrow()
     assert {"event", "time"} <= set(events.column_names)
     assert "evaluation" in run.events().to_pandas()["event"].tolist()
-    rollouts = run.rollouts(kinds=("train",))
+    rollouts = run.rollouts(splits=("train",))
     assert len(list(rollouts)) == len(list(rollouts)) == 8  # it can be iterated over again
     assert rollouts.to_arrow().num_rows == len(rollouts.to_pandas()) == 8
     assert run.config.steps == 2

@@ -164,7 +164,7 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
         }
     )  # fmt: skip
     result = glasshouse.train(config, progress=False)
-    rows = list(result.open().rollouts(kinds=("train",)))
+    rows = list(result.open().rollouts(splits=("train",)))
     assert {row["task"] for row in rows} == {"digit_pairs"}
     assert all({"brief", "shouting"} <= row["terms"].keys() for row in rows)
     assert engine.get("counting").requests >= 2

@@ -71,7 +71,7 @@ def make_chunks(count: int, salt: int) -> list[Chunk]:
         [
             Request(
                 prompt=tuple(range(5, 25)),
-                keys=tuple(randomness.key("test", salt, n, row, k) for k in range(64)),
+                noise_keys=tuple(randomness.key("test", salt, n, row, k) for k in range(64)),
             )
             for row in range(4)
         ]
@@ -155,7 +155,7 @@ def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
         backend.update(samples)
     assert pending.result() == old
     assert pending_newer.result() == newer != old
-    assert {c.version for chunk in old for group in chunk for c in group} == {0}
+    assert {c.policy_version for chunk in old for group in chunk for c in group} == {0}
     assert backend.version == local.learner.version == 2
     assert_equal_weights(backend, local)
     newest = generate(backend, chunks)
@@ -273,7 +273,7 @@ def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None
 def test_a_user_error_in_another_process_has_the_same_message(
     backend: MonarchBackend, local: LocalBackend
 ) -> None:
-    too_long = [[Request(prompt=(5,) * 5000, keys=(1,))]]
+    too_long = [[Request(prompt=(5,) * 5000, noise_keys=(1,))]]
     with pytest.raises(ConfigError) as expected:
         generate(local, too_long)
     with pytest.raises(ConfigError) as remote:

@@ -21,22 +21,26 @@ from glasshouse.distributed.monarch.shared_weights import (
 )
 from glasshouse.errors import ConfigError
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=8)
-CHUNK = [Request(prompt=(1, 2), keys=(1, 2)), Request(prompt=(3,), keys=(4,))]
+CHUNK = [Request(prompt=(1, 2), noise_keys=(1, 2)), Request(prompt=(3,), noise_keys=(4,))]
 logprob = st.floats(-50, 0, width=32)
 tokens = st.lists(st.tuples(st.integers(0, 299), logprob), min_size=1, max_size=8)
 
 
-def completion(pairs: list[tuple[int, float]], stop: StopReason = StopReason.END) -> Completion:
+def completion(pairs: list[tuple[int, float]], stop: FinishReason = FinishReason.END) -> Completion:
     return Completion(
-        tokens=tuple(t for t, _ in pairs), logprobs=tuple(x for _, x in pairs), stop=stop, version=3
+        tokens=tuple(t for t, _ in pairs),
+        logprobs=tuple(x for _, x in pairs),
+        length=len(pairs),
+        finish_reason=stop,
+        policy_version=3,
     )
 
 
-@given(st.tuples(tokens, tokens, tokens), st.sampled_from(StopReason))
-def test_completions_survive_packing(rows: Any, stop: StopReason) -> None:
+@given(st.tuples(tokens, tokens, tokens), st.sampled_from(FinishReason))
+def test_completions_survive_packing(rows: Any, stop: FinishReason) -> None:
     a, b, c = (completion(row, stop) for row in rows)
     sent = [[a, b], [c]]
     assert (
@@ -74,7 +78,7 @@ def test_samples_survive_packing(rows: Any) -> None:
         ({"tokens": np.array([1, -2, 3], np.int32).tobytes()}, "vocabulary"),
         ({"tokens": np.array([1, 2], np.int32).tobytes()}, "does not match"),
         ({"logprobs": np.array([0, np.nan, 0], np.float32).tobytes()}, "not finite"),
-        ({"stops": b"\x00\x00\x09"}, "stop reason"),
+        ({"stops": b"\x00\x00\x09"}, "finish reason"),
     ],
 )
 def test_an_impossible_reply_is_refused(change: dict[str, Any], message: str) -> None:

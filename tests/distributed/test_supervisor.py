@@ -15,10 +15,12 @@ from glasshouse.distributed.monarch.runtime import ProcessDied
 from glasshouse.distributed.monarch.serialization import pack_completions
 from glasshouse.distributed.monarch.supervisor import GeneratorSupervisor, SupervisorContext
 from glasshouse.errors import RunError
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
-CHUNK = [Request(prompt=(1, 2), keys=(1,))]
-COMPLETION = Completion(tokens=(5,), logprobs=(-1.0,), stop=StopReason.END, version=0)
+CHUNK = [Request(prompt=(1, 2), noise_keys=(1,))]
+COMPLETION = Completion(
+    tokens=(5,), logprobs=(-1.0,), length=1, finish_reason=FinishReason.END, policy_version=0
+)
 GOOD = pack_completions([[COMPLETION]], 0)
 
 

@@ -53,7 +53,7 @@ def test_cells_run(
         ("outcome reward", "0"), ("outcome reward", "1"), ("with penalty", "0"), ("with penalty", "1"),
     ]  # fmt: skip
     penalised = names["glasshouse"].open_run(names["folder"] / "with penalty")
-    assert all("mentions_hint" in row["terms"] for row in penalised.rollouts(kinds=("train",)))
+    assert all("mentions_hint" in row["terms"] for row in penalised.rollouts(splits=("train",)))
 
 
 class StandInOutput:

@@ -18,7 +18,7 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.models import devices, llama, products
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 torch.set_num_threads(1)
 
@@ -111,7 +111,9 @@ def test_greedy_equals_transformers_generate(tiny: Tiny, name: str, compactions:
     prompts = make_prompts(policy)
     end_at_different_lengths(policy, prompts)
     assert llama.is_supported(policy.model) == (name != "gpt2")
-    got = TorchGenerator(policy).generate([Request(prompt=p, keys=(0,)) for p in prompts], GREEDY)
+    got = TorchGenerator(policy).generate(
+        [Request(prompt=p, noise_keys=(0,)) for p in prompts], GREEDY
+    )
     expected = [transformers_greedy(policy, p, GREEDY.max_tokens) for p in prompts]
     assert [list(group[0].tokens) for group in got] == expected
     lengths = {len(tokens) for tokens in expected}
@@ -125,7 +127,9 @@ def test_greedy_of_the_pocket_model_equals_transformers_generate(
 ) -> None:
     prompts = question_prompts(pocket)
     sampling = replace(GREEDY, max_tokens=100)
-    got = TorchGenerator(pocket).generate([Request(prompt=p, keys=(0,)) for p in prompts], sampling)
+    got = TorchGenerator(pocket).generate(
+        [Request(prompt=p, noise_keys=(0,)) for p in prompts], sampling
+    )
     expected = [transformers_greedy(pocket, p, sampling.max_tokens) for p in prompts]
     assert [list(group[0].tokens) for group in got] == expected
     assert compactions
@@ -154,7 +158,7 @@ def max_logprob_diff(
     policy: Policy, prompts: list[tuple[int, ...]], sampling: SamplingParams
 ) -> float:
     requests = [
-        Request(prompt=p, keys=(4 * i, 4 * i + 1, 4 * i + 2)) for i, p in enumerate(prompts)
+        Request(prompt=p, noise_keys=(4 * i, 4 * i + 1, 4 * i + 2)) for i, p in enumerate(prompts)
     ]
     got = TorchGenerator(policy).generate(requests, sampling)
     pairs = [(r.prompt, c.tokens) for r, group in zip(requests, got, strict=True) for c in group]
@@ -269,17 +273,22 @@ def test_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:
     generator = TorchGenerator(policy)
     prompts = make_prompts(policy)
     together = generator.generate(
-        [Request(prompt=p, keys=(10 * i, 10 * i + 1, 10 * i + 2)) for i, p in enumerate(prompts)],
+        [
+            Request(prompt=p, noise_keys=(10 * i, 10 * i + 1, 10 * i + 2))
+            for i, p in enumerate(prompts)
+        ],
         SAMPLED,
     )
     for i, prompt in enumerate(prompts):
-        alone = generator.generate([Request(prompt=prompt, keys=(10 * i + 2, 10 * i))], SAMPLED)
+        alone = generator.generate(
+            [Request(prompt=prompt, noise_keys=(10 * i + 2, 10 * i))], SAMPLED
+        )
         assert [c.tokens for c in alone[0]] == [together[i][2].tokens, together[i][0].tokens]
 
 
 def test_different_keys_differ_and_equal_keys_do_not(tiny: Tiny) -> None:
     policy = tiny("llama")
-    request = Request(prompt=make_prompts(policy)[0], keys=(1, 2, 3, 4, 1, 2**64 - 1))
+    request = Request(prompt=make_prompts(policy)[0], noise_keys=(1, 2, 3, 4, 1, 2**64 - 1))
     [got] = TorchGenerator(policy).generate([request], SAMPLED)
     assert got[0].tokens == got[4].tokens
     assert len({c.tokens for c in got}) == 5
@@ -290,7 +299,7 @@ def test_noise_differs_from_position_to_position(tiny: Tiny) -> None:
     policy = tiny("llama")
     torch.nn.init.zeros_(policy.model.model.norm.weight)
     set_end_tokens(policy, [])
-    [[got]] = TorchGenerator(policy).generate([Request(prompt=(5,), keys=(1,))], SAMPLED)
+    [[got]] = TorchGenerator(policy).generate([Request(prompt=(5,), noise_keys=(1,))], SAMPLED)
     assert len(set(got.tokens)) > 15
 
 
@@ -302,7 +311,9 @@ def test_requests_may_have_unequal_numbers_of_samples(tiny: Tiny, compactions: l
     generator = TorchGenerator(policy)
     prompts = make_prompts(policy)
     keys_per_request = [(1,), (2, 3, 4, 5, 6, 7, 8), (), (9, 10), (11,), (12,), (), (13,)]
-    requests = [Request(prompt=p, keys=k) for p, k in zip(prompts, keys_per_request, strict=True)]
+    requests = [
+        Request(prompt=p, noise_keys=k) for p, k in zip(prompts, keys_per_request, strict=True)
+    ]
     got = generator.generate(requests, SAMPLED)
     assert compactions[0] == 13  # unused slots are dropped before the first step
     assert [len(group) for group in got] == [1, 7, 0, 2, 1, 1, 0, 1]
@@ -313,7 +324,7 @@ def test_requests_may_have_unequal_numbers_of_samples(tiny: Tiny, compactions: l
 def test_no_requests_give_no_completions(tiny: Tiny) -> None:
     generator = TorchGenerator(tiny("llama"))
     assert generator.generate([], SAMPLED) == []
-    assert generator.generate([Request(prompt=(5,), keys=())], SAMPLED) == [[]]
+    assert generator.generate([Request(prompt=(5,), noise_keys=())], SAMPLED) == [[]]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 9])
@@ -321,18 +332,18 @@ def test_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, lim
     policy = tiny("qwen2")
     ends = set(range(4, 60))
     set_end_tokens(policy, sorted(ends))
-    requests = [Request(prompt=p, keys=tuple(range(8))) for p in make_prompts(policy)]
+    requests = [Request(prompt=p, noise_keys=tuple(range(8))) for p in make_prompts(policy)]
     got = flat(TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=limit)))
     for completion in got:
         assert len(completion.tokens) == len(completion.logprobs)
         assert not ends & set(completion.tokens[:-1])
         if completion.tokens[-1] in ends:
-            assert completion.stop == StopReason.END
+            assert completion.finish_reason == FinishReason.END
             assert 1 <= len(completion.tokens) <= limit
         else:
-            assert completion.stop == StopReason.LENGTH
+            assert completion.finish_reason == FinishReason.LENGTH
             assert len(completion.tokens) == limit
-    assert {c.stop for c in got} == {StopReason.END, StopReason.LENGTH}
+    assert {c.finish_reason for c in got} == {FinishReason.END, FinishReason.LENGTH}
 
 
 def test_end_token_of_the_tokenizer_is_used_if_the_model_has_none(tiny: Tiny) -> None:
@@ -368,24 +379,24 @@ def test_stop_string_may_span_several_tokens(
     tokens = policy.tokenizer(text)["input_ids"]
     force_tokens(policy, tokens, monkeypatch)
     sampling = SamplingParams(max_tokens=len(tokens), stop=("never", stop))
-    [[got]] = TorchGenerator(policy).generate([Request(prompt=(5,), keys=(1,))], sampling)
+    [[got]] = TorchGenerator(policy).generate([Request(prompt=(5,), noise_keys=(1,))], sampling)
     if expected is None:
-        assert got.stop == StopReason.LENGTH
+        assert got.finish_reason == FinishReason.LENGTH
         assert policy.decode(got.tokens) == text
     else:
-        assert got.stop == StopReason.STOP
+        assert got.finish_reason == FinishReason.STOP
         assert policy.decode(got.tokens) == expected
 
 
 def test_stop_strings_end_only_the_samples_that_contain_them(pocket: Policy) -> None:
-    requests = [Request(prompt=p, keys=(1, 2, 3, 4)) for p in question_prompts(pocket)]
+    requests = [Request(prompt=p, noise_keys=(1, 2, 3, 4)) for p in question_prompts(pocket)]
     generator = TorchGenerator(pocket)
     unstopped = flat(generator.generate(requests, SamplingParams(max_tokens=60)))
     stopped = flat(generator.generate(requests, SamplingParams(max_tokens=60, stop=("3",))))
-    assert {c.stop for c in stopped} >= {StopReason.STOP, StopReason.END}
+    assert {c.finish_reason for c in stopped} >= {FinishReason.STOP, FinishReason.END}
     for with_stop, without in zip(stopped, unstopped, strict=True):
         before, stop, _ = pocket.decode(without.tokens).partition("3")
-        assert (with_stop.stop == StopReason.STOP) == bool(stop)
+        assert (with_stop.finish_reason == FinishReason.STOP) == bool(stop)
         assert pocket.decode(with_stop.tokens) == before + stop
         assert with_stop.tokens == without.tokens[: len(with_stop.tokens)]
 
@@ -408,10 +419,12 @@ def test_small_cache_splits_batches_and_gives_the_same_completions(
 
     monkeypatch.setattr(decoder, "prefill", spy)
     requests = [
-        Request(prompt=p, keys=tuple(range(10 * i, 10 * i + 1 + 7 * (i % 3))))
+        Request(prompt=p, noise_keys=tuple(range(10 * i, 10 * i + 1 + 7 * (i % 3))))
         for i, p in enumerate(make_prompts(policy))
     ]
-    requests += [Request(prompt=(7, 8), keys=tuple(range(1000, 1120)))]  # too many for one batch
+    requests += [
+        Request(prompt=(7, 8), noise_keys=tuple(range(1000, 1120)))
+    ]  # too many for one batch
     whole = TorchGenerator(policy).generate(requests, SAMPLED)
     assert len(slots) == 1
     slots.clear()
@@ -425,33 +438,33 @@ def test_small_cache_splits_batches_and_gives_the_same_completions(
 def test_cache_is_freed_between_calls(tiny: Tiny) -> None:
     for name in ("llama", "gpt2"):
         generator = TorchGenerator(tiny(name))
-        generator.generate([Request(prompt=(5, 6), keys=(1,))], SAMPLED)
+        generator.generate([Request(prompt=(5, 6), noise_keys=(1,))], SAMPLED)
         assert not generator._decoder.cache  # type: ignore[union-attr]
 
 
 def test_prompt_that_does_not_fit_is_an_error(tiny: Tiny) -> None:
     generator = TorchGenerator(tiny("llama"))
-    fits = Request(prompt=(5,) * 104, keys=(1,))
+    fits = Request(prompt=(5,) * 104, noise_keys=(1,))
     assert len(generator.generate([fits], SAMPLED)[0][0].tokens) == 24  # 128 in total
     with pytest.raises(ConfigError, match=r"105.*24.*128.*generate\.max_tokens"):
-        generator.generate([Request(prompt=(5,) * 105, keys=(1,))], SAMPLED)
+        generator.generate([Request(prompt=(5,) * 105, noise_keys=(1,))], SAMPLED)
     with pytest.raises(ConfigError, match="no tokens"):
-        generator.generate([Request(prompt=(), keys=(1,))], SAMPLED)
+        generator.generate([Request(prompt=(), noise_keys=(1,))], SAMPLED)
 
 
 def test_completions_carry_the_version_that_sampled_them(tiny: Tiny) -> None:
     policy = tiny("llama")
     generator = TorchGenerator(policy, version=3)
-    request = Request(prompt=(5, 6), keys=(1, 2))
-    assert {c.version for c in flat(generator.generate([request], SAMPLED))} == {3}
+    request = Request(prompt=(5, 6), noise_keys=(1, 2))
+    assert {c.policy_version for c in flat(generator.generate([request], SAMPLED))} == {3}
     generator.load_weights(policy.weights(), 4)
-    assert {c.version for c in flat(generator.generate([request], SAMPLED))} == {4}
+    assert {c.policy_version for c in flat(generator.generate([request], SAMPLED))} == {4}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loaded_weights_are_copied_and_used(tiny: Tiny, name: str) -> None:
     mine, theirs = tiny(name, seed=0), tiny(name, seed=1)
-    requests = [Request(prompt=p, keys=(1,)) for p in make_prompts(mine)]
+    requests = [Request(prompt=p, noise_keys=(1,)) for p in make_prompts(mine)]
     expected = TorchGenerator(theirs).generate(requests, GREEDY)
     generator = TorchGenerator(mine)
     assert tokens_of(generator.generate(requests, GREEDY)) != tokens_of(expected)
@@ -464,7 +477,7 @@ def test_loaded_weights_are_copied_and_used(tiny: Tiny, name: str) -> None:
 
 def test_weights_changed_in_place_are_used_after_load(tiny: Tiny) -> None:
     policy, fresh = tiny("llama", seed=0), tiny("llama", seed=1)
-    requests = [Request(prompt=p, keys=(1,)) for p in make_prompts(policy)]
+    requests = [Request(prompt=p, noise_keys=(1,)) for p in make_prompts(policy)]
     generator = TorchGenerator(policy)
     generator.generate(requests, GREEDY)
     with torch.no_grad():
@@ -480,7 +493,7 @@ def test_weights_changed_in_place_are_used_after_load(tiny: Tiny) -> None:
 def test_generation_does_not_change_the_model(tiny: Tiny) -> None:
     policy = tiny("qwen3")
     before = copy.deepcopy(policy.model.state_dict())
-    TorchGenerator(policy).generate([Request(prompt=(5,), keys=(1,))], SAMPLED)
+    TorchGenerator(policy).generate([Request(prompt=(5,), noise_keys=(1,))], SAMPLED)
     after = policy.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(p.requires_grad for p in policy.model.parameters())

@@ -141,7 +141,7 @@ def sample_pairs(policy: Policy, temperature: float) -> tuple[np.ndarray, np.nda
     prompt = (3, 1, 4, 1, 5)
     keys = tuple(randomness.key("pairs", i) for i in range(PAIRS))
     sampling = SamplingParams(max_tokens=2, temperature=temperature)
-    [got] = TorchGenerator(policy).generate([Request(prompt=prompt, keys=keys)], sampling)
+    [got] = TorchGenerator(policy).generate([Request(prompt=prompt, noise_keys=keys)], sampling)
     tokens = np.array([c.tokens for c in got])
     with torch.no_grad():
         texts = torch.tensor([[*prompt, token] for token in range(VOCABULARY)])

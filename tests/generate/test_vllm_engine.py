@@ -26,12 +26,15 @@ from glasshouse.generate.vllm.engine import VllmGenerator
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
 from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy, load_policy, save_policy
-from glasshouse.types import Request, SamplingParams, StopReason
+from glasshouse.types import FinishReason, Request, SamplingParams
 
 torch.set_num_threads(1)
 
 Tiny = Callable[..., Policy]
-REQUESTS = [Request(prompt=(5, 9, 17), keys=(1, 2, 3)), Request(prompt=(7,), keys=(4, 2**64 - 1))]
+REQUESTS = [
+    Request(prompt=(5, 9, 17), noise_keys=(1, 2, 3)),
+    Request(prompt=(7,), noise_keys=(4, 2**64 - 1)),
+]
 
 
 @pytest.fixture
@@ -66,10 +69,14 @@ def test_the_same_keys_give_the_completions_of_the_torch_engine(
     served.model.generation_config.eos_token_id = [third]  # one of them ends there
     expected = TorchGenerator(served).generate(REQUESTS, sampling)
     got = VllmGenerator(served, GenerateConfig()).generate(REQUESTS, sampling)
-    assert {c.stop for group in expected for c in group} >= {StopReason.END}
+    assert {c.finish_reason for group in expected for c in group} >= {FinishReason.END}
     for expected_group, got_group in zip(expected, got, strict=True):
         for a, b in zip(expected_group, got_group, strict=True):
-            assert (a.tokens, a.stop, a.version) == (b.tokens, b.stop, b.version)
+            assert (a.tokens, a.finish_reason, a.policy_version) == (
+                b.tokens,
+                b.finish_reason,
+                b.policy_version,
+            )
             assert b.logprobs == pytest.approx(a.logprobs, abs=1e-4)
 
 
@@ -79,9 +86,9 @@ def test_a_stop_string_ends_a_completion_with_its_last_token(served: Policy, llm
     sampling = SamplingParams(max_tokens=12, stop=(text[-2:],))
     expected = TorchGenerator(served).generate(REQUESTS, sampling)
     got = VllmGenerator(served, GenerateConfig()).generate(REQUESTS, sampling)
-    assert StopReason.STOP in {c.stop for group in got for c in group}
-    assert [[(c.tokens, c.stop) for c in g] for g in got] == [
-        [(c.tokens, c.stop) for c in g] for g in expected
+    assert FinishReason.STOP in {c.finish_reason for group in got for c in group}
+    assert [[(c.tokens, c.finish_reason) for c in g] for g in got] == [
+        [(c.tokens, c.finish_reason) for c in g] for g in expected
     ]
 
 
@@ -97,7 +104,7 @@ def test_new_weights_are_used_with_their_version_and_checksum(served: Policy, ll
     generator.load_weights(newer.weights(), 5)
     after = generator.generate(REQUESTS, sampling)
     assert before != after == TorchGenerator(newer, version=5).generate(REQUESTS, sampling) or all(
-        a.tokens == b.tokens and a.version == 5
+        a.tokens == b.tokens and a.policy_version == 5
         for g, h in zip(after, TorchGenerator(newer).generate(REQUESTS, sampling), strict=True)
         for a, b in zip(g, h, strict=True)
     )

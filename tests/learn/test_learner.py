@@ -44,7 +44,7 @@ def make_samples(
     policy.model.generation_config.eos_token_id = list(range(4, 20))
     prompts = [[draw.randrange(4, 200) for _ in range(draw.randint(1, 12))] for _ in range(groups)]
     requests = [
-        Request(prompt=tuple(p), keys=tuple(draw.getrandbits(64) for _ in range(4)))
+        Request(prompt=tuple(p), noise_keys=tuple(draw.getrandbits(64) for _ in range(4)))
         for p in prompts
     ]
     got = TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=MAX_TOKENS))
@@ -201,7 +201,7 @@ def test_rows_of_zero_advantage_are_trained_if_a_term_needs_them(
 def test_update_uses_the_sampling_temperature(tiny: Tiny) -> None:
     policy = tiny("llama")
     policy.model.generation_config.eos_token_id = []
-    request = Request(prompt=(5, 6), keys=(1, 2, 3))
+    request = Request(prompt=(5, 6), noise_keys=(1, 2, 3))
     [got] = TorchGenerator(policy).generate(
         [request], SamplingParams(max_tokens=8, temperature=0.5)
     )
@@ -487,7 +487,7 @@ def test_only_adapters_are_trained_and_a_merged_checkpoint_generates_the_same(
     prompts = [
         policy.encode_prompt([{"role": "user", "content": f"{n} + 7?"}])[1] for n in range(40, 48)
     ]
-    requests = [Request(prompt=p, keys=(1, 2)) for p in prompts]
+    requests = [Request(prompt=p, noise_keys=(1, 2)) for p in prompts]
     generator = TorchGenerator(policy)
     greedy = SamplingParams(max_tokens=30, temperature=0)
     at_start = generator.generate(requests, greedy)

@@ -27,11 +27,11 @@ from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.scratchpad import Scratchpad
 from glasshouse.types import (
     Completion,
+    FinishReason,
     Problem,
     Request,
     Rollout,
     SamplingParams,
-    StopReason,
     Style,
 )
 
@@ -68,8 +68,9 @@ class RuleGenerator:
                     Completion(
                         tokens=tokens[: sampling.max_tokens],
                         logprobs=(),
-                        stop=StopReason.END,
-                        version=0,
+                        length=len(tokens),
+                        finish_reason=FinishReason.END,
+                        policy_version=0,
                     )
                 ]
             )
@@ -78,7 +79,7 @@ class RuleGenerator:
     def complete(self, problem: Problem, prefix: str) -> str:
         if prefix.endswith(TAG):
             if not self.uses_cot:
-                return problem.answer
+                return problem.gold_answer
             steps = find_statements(prefix)
             return str(steps[-1].value) if steps else "1"
         lines = [line for line in prefix.split("\n") if line]
@@ -95,12 +96,12 @@ def make_rollouts(policy: Policy, task: Task, count: int, mode: str) -> list[Rol
         prompt, tokens = policy.encode_prompt(task.messages(problem, Style.COT))
         completion = Completion(
             tokens=(*tokenize(policy, text), *sorted(policy.end_tokens)[:1]), logprobs=(),
-            stop=StopReason.END, version=0,
+            length=len(tokenize(policy, text)) + 1, finish_reason=FinishReason.END, policy_version=0,
         )  # fmt: skip
         rollouts.append(
             Rollout(
                 step=0, split="monitor", group=i, sample=0, problem=problem, messages=[],
-                prompt_text=prompt, prompt_tokens=tokens, text=text, grade=grade(problem, text),
+                prompt=prompt, prompt_tokens=tokens, text=text, grade=grade(problem, text),
                 completion=completion, advantage=0.0, time=0.0,
             )
         )  # fmt: skip
@@ -239,7 +240,7 @@ def test_the_implied_answer_of_a_demonstrated_error_is_the_demonstrated_answer(n
         edit = make_edit(task, problem, cot, randomness.stream("edit", i))
         if edit:
             edited += 1
-            assert edit.implied_answer != problem.answer
+            assert edit.implied_answer != problem.gold_answer
     assert edited >= 0.8 * count, f"{edited} of {count} solutions could be edited"
 
 

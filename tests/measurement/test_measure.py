@@ -189,7 +189,7 @@ def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
 
 
 def test_run_directory_is_known(tmp_path):
-    rows = [{"key": "1", "split": "train", "completion": "1", "gold": "1", "step": 1}]
+    rows = [{"key": "1", "split": "train", "text": "1", "gold_answer": "1", "checkpoint": "1"}]
     assert detect_format(rows[0]).name == "glasshouse"
 
 

@@ -21,7 +21,7 @@ from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs import monitor_results
-from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.training.run import TrainingRun
 
 __all__ = ["server"]  # the fixture
@@ -129,7 +129,7 @@ def test_results_cover_base_and_checkpoints_and_keep_the_rows_behind_them(whole:
     assert len(correct) == 10
     accuracy = results["subjects"][2]["measures"]["interventions"]["accuracy"]["measure"]["value"]
     assert sum(correct) / 10 == accuracy
-    trained_on = {r["key"] for r in read_rollouts(whole / "results" / "rollouts", "train")}
+    trained_on = {r["key"] for r in read_rows(whole / "results" / "rollouts", "train")}
     assert not trained_on & {r["key"] for r in rows}
 
 

@@ -39,5 +39,5 @@ def test_no_answer_has_no_credit_and_an_infinite_error() -> None:
 
 def test_answers_that_are_not_numbers_have_none_of_the_measures() -> None:
     task = make_task("interleave", {})
-    rollout = make_rollout(task.example(), f"[ANSWER] {task.example().answer}")
+    rollout = make_rollout(task.example(), f"[ANSWER] {task.example().gold_answer}")
     assert summarize_partial_credit([rollout]) == {}

@@ -183,7 +183,7 @@ def test_another_hint_is_neither_the_hint_nor_the_correct_answer() -> None:
     problems = [HINT.draw(randomness.stream("swap", n)) for n in range(30)]
     others = choose_other_hints(HINT, problems, seed=0)
     for problem, other in zip(problems, others, strict=True):
-        assert other not in (None, problem.meta["wrong_hint"], problem.answer)
+        assert other not in (None, problem.meta["wrong_hint"], problem.gold_answer)
     bugs = [BUG.draw(randomness.stream("swap", n)) for n in range(3)]
     assert choose_other_hints(BUG, bugs, seed=0) == [None] * 3
 
@@ -204,7 +204,7 @@ def test_a_fitted_monitor_needs_rollouts_of_both_labels_and_enough_benign_ones()
     def row(n: int, behaviour: int, part: str) -> dict[str, Any]:
         text = f"{'the key' if behaviour else 'a sum'} {n}\n[ANSWER] {n}"
         ids = {"part": part, "key": f"{part}{n}", "behaviour": behaviour}
-        return ids | {"prompt": "p", "question": "q", "completion": text}
+        return ids | {"prompt": "p", "question": "q", "text": text}
 
     few = [row(n, n < 4, FIT) for n in range(40)]
     assert "4 of 4 problems" in fit_monitors(FittingPlan(), few)[SCOPES[0]].reason

@@ -33,7 +33,7 @@ from glasshouse.monitors.views import Scope, make_view
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.self_check import check_task
-from glasshouse.runs.rollout_rows import rollout_to_row
+from glasshouse.runs.rows import to_row
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.substitution import MEANINGLESS_WORDS
@@ -41,11 +41,11 @@ from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import (
     Completion,
+    FinishReason,
     Problem,
     Request,
     Rollout,
     SamplingParams,
-    StopReason,
     Style,
 )
 
@@ -89,7 +89,7 @@ def test_the_vocabularies_are_disjoint_and_absent_from_questions() -> None:
     assert len(set(words)) == 30
     for problem in draw_problems(50):
         assert not set(words) & set(problem.question.lower().split())
-        assert problem.answer.isdigit()
+        assert problem.gold_answer.isdigit()
 
 
 def test_demonstrations_have_the_grade_of_their_mode() -> None:
@@ -117,10 +117,7 @@ def test_only_the_first_vocabulary_is_penalised() -> None:
 
 def test_the_rules_distinguish_the_vocabularies() -> None:
     modes = ("steps", "substituted", "decorative", "guess")
-    rows = [
-        rollout_to_row(make_rollout(WALK, demonstrate(mode), "validation/planted"))
-        for mode in modes
-    ]
+    rows = [to_row(make_rollout(WALK, demonstrate(mode), "validation/planted")) for mode in modes]
     labelled = label_rollouts(TASK, rows, organism_monitors(TASK))
     assert labelled.behaviour.tolist() == [1, 1, 0, 0]
     assert labelled.shortcut.tolist() == [0, 0, 1, 1]
@@ -151,7 +148,7 @@ def test_an_edit_stays_in_the_vocabulary_of_the_rollout(mode: str, words: Sequen
         assert changed.split()[1] in words
         assert changed != cot.splitlines()[edit.line_index]
         assert unchanged == cot.splitlines()[: edit.line_index]
-        assert edit.implied_answer not in (None, problem.answer)
+        assert edit.implied_answer not in (None, problem.gold_answer)
         lines.add(edit.line_index)
     assert len(lines) >= 5
 
@@ -183,7 +180,17 @@ class RuleGenerator:
             answer = TASK.solve(self.problems[question + period], replay)
             text = "\n".join([*replay.lines[len(lines) :], f"[ANSWER] {answer}"])
             tokens = (*tokenize(self.policy, text), *sorted(self.policy.end_tokens)[:1])
-            groups.append([Completion(tokens=tokens, logprobs=(), stop=StopReason.END, version=0)])
+            groups.append(
+                [
+                    Completion(
+                        tokens=tokens,
+                        logprobs=(),
+                        length=len(tokens),
+                        finish_reason=FinishReason.END,
+                        policy_version=0,
+                    )
+                ]
+            )
         return groups
 
 
@@ -198,10 +205,11 @@ def make_rollout(
     prompt, prompt_tokens = policy.encode_prompt(messages) if policy else (problem.question, ())
     tokens = (*tokenize(policy, text), *sorted(policy.end_tokens)[:1]) if policy else (1,)
     return Rollout(
-        step=0, split=split, group=0, sample=sample, problem=problem, messages=messages, prompt_text=prompt,
+        step=0, split=split, group=0, sample=sample, problem=problem, messages=messages, prompt=prompt,
         prompt_tokens=tuple(prompt_tokens), text=text, grade=grade(problem, text), advantage=0.0, time=0.0,
         completion=Completion(
-            tokens=tokens, logprobs=(0.0,) * len(tokens), stop=StopReason.END, version=0
+            tokens=tokens, logprobs=(0.0,) * len(tokens), length=len(tokens),
+            finish_reason=FinishReason.END, policy_version=0,
         ),
     )  # fmt: skip
 

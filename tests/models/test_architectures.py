@@ -138,7 +138,7 @@ def generate(policy: Policy) -> list[TrainingSample]:
     """Completions of two prompts of different lengths; some end early, so that rows are dropped."""
     policy.model.generation_config.eos_token_id = list(range(20, 60))
     requests = [
-        Request(prompt=tuple(range(60, 60 + length)), keys=(1, 2, 3, 4)) for length in (3, 12)
+        Request(prompt=tuple(range(60, 60 + length)), noise_keys=(1, 2, 3, 4)) for length in (3, 12)
     ]
     groups = TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=16))
     assert len({len(c.tokens) for group in groups for c in group}) > 1

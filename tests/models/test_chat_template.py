@@ -88,7 +88,7 @@ def test_logged_messages_are_those_in_the_prompt(
         sampling=config.generate.sampling(),
     )  # fmt: skip
     assert [message["role"] for message in rollout.messages] == roles
-    assert all(message["content"] in rollout.prompt_text for message in rollout.messages)
+    assert all(message["content"] in rollout.prompt for message in rollout.messages)
     assert policy.decode(rollout.prompt_tokens).count(TASK.role) == roles.count("system")
 
 

@@ -78,7 +78,7 @@ def test_activation_checkpointing_does_not_change_the_gradient(architecture: str
 def test_host_does_not_wait_for_the_device_after_every_token() -> None:
     policy = device_checks.make_model("llama")
     policy.model.generation_config.eos_token_id = []
-    requests = [Request(prompt=(5, 6, 7), keys=(1, 2))]
+    requests = [Request(prompt=(5, 6, 7), noise_keys=(1, 2))]
     with stand_in_device():
         placed = device_checks.place(policy, "standin", "float32")
         counts = []
@@ -91,7 +91,7 @@ def test_host_does_not_wait_for_the_device_after_every_token() -> None:
 
 def test_stop_string_is_found_although_the_host_looks_late(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = device_checks.make_model("llama")
-    requests = [Request(prompt=tuple(range(10, 17)), keys=tuple(range(12)))]
+    requests = [Request(prompt=tuple(range(10, 17)), noise_keys=tuple(range(12)))]
     free = TorchGenerator(policy).generate(requests, SamplingParams(max_tokens=20))
     texts = [policy.decode(c.tokens) for c in free[0]]
     stop = next(text[4:6] for text in texts if len(text) > 8)
@@ -100,9 +100,9 @@ def test_stop_string_is_found_although_the_host_looks_late(monkeypatch: pytest.M
     monkeypatch.setitem(torch_engine.SYNC_EVERY, "cpu", 16)
     late = TorchGenerator(policy).generate(requests, sampling)
     for early, other in zip(expected[0], late[0], strict=True):
-        assert (early.tokens, early.stop) == (other.tokens, other.stop)
+        assert (early.tokens, early.finish_reason) == (other.tokens, other.finish_reason)
         assert early.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    assert len({c.stop for c in expected[0]}) > 1
+    assert len({c.finish_reason for c in expected[0]}) > 1
 
 
 @pytest.mark.parametrize("overrides", [(), ("generate.device=cpu",), ("learn.lora_rank=2",)])

@@ -132,7 +132,7 @@ def test_generated_logprobs_equal_a_plain_forward(tiny: Tiny, adapted: bool) -> 
     generator = TorchGenerator(policy)
     prompts = list(dict.fromkeys(prompt for prompt, _ in PAIRS))
     groups = generator.generate(
-        [Request(prompt=p, keys=(1, 2)) for p in prompts], SamplingParams(max_tokens=6)
+        [Request(prompt=p, noise_keys=(1, 2)) for p in prompts], SamplingParams(max_tokens=6)
     )
     assert isinstance(generator._decoder, LargeLlamaDecoder)
     for prompt, group in zip(prompts, groups, strict=True):

@@ -53,7 +53,7 @@ def labelled_states(policy: Policy, drawn: list[Problem], layer: int) -> Labelle
 
 
 def is_large(problem: Problem) -> int:
-    return int(int(problem.answer) >= 40)
+    return int(int(problem.gold_answer) >= 40)
 
 
 def test_the_state_is_taken_at_the_last_cot_token(shared_pocket: Policy) -> None:

@@ -92,7 +92,7 @@ def test_demonstrations_of_every_task_are_verified(name: str) -> None:
         present, required = count_covered_steps(task, problem, cot)
         assert present == required
         separator = ", " if name == "interleave" else ""
-        assert score(f"{cot}[ANSWER] {problem.answer}{separator}7") not in (None, 0.0)
+        assert score(f"{cot}[ANSWER] {problem.gold_answer}{separator}7") not in (None, 0.0)
         assert score(task.demonstrate(problem, "guess", rng)) == 1.0  # no step at all
         erroneous = task.demonstrate(problem, "injected_error", rng)
         flagged += score(erroneous) != 0.0

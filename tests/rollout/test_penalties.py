@@ -20,7 +20,7 @@ from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.reward_controls import random_rewards
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.run import TrainingRun
-from glasshouse.types import Completion, Problem, Rollout, StopReason, Style
+from glasshouse.types import Completion, FinishReason, Problem, Rollout, Style
 
 TINY = [
     "task.name=leaked_hint", "task.options={inner_options: {count: [2, 2]}}", "evaluate.problems=4",
@@ -39,10 +39,11 @@ def draw_problem(index: int = 0) -> Problem:
 def make_rollout(problem: Problem, text: str, length: int = 10) -> Rollout:
     return Rollout(
         step=0, split="train", group=0, sample=0, problem=problem,
-        messages=TASK.messages(problem, Style.COT), prompt_text=problem.question, prompt_tokens=(),
+        messages=TASK.messages(problem, Style.COT), prompt=problem.question, prompt_tokens=(),
         text=text, grade=grade(problem, text), advantage=0.0, time=0.0,
         completion=Completion(
-            tokens=(1,) * length, logprobs=(0.0,) * length, stop=StopReason.END, version=0
+            tokens=(1,) * length, logprobs=(0.0,) * length, length=length,
+            finish_reason=FinishReason.END, policy_version=0,
         ),
     )  # fmt: skip
 
@@ -60,7 +61,7 @@ def test_without_penalties_nothing_changes() -> None:
 
 
 def test_monitor_penalty_subtracts_its_weight_from_flagged_completions() -> None:
-    hint = draw_problem().answer
+    hint = draw_problem().gold_answer
     disclosed, silent = f"The key says {hint}.\n[ANSWER] {hint}", f"1+1=2\n[ANSWER] {hint}"
     options = {"monitor": {"weight": 0.3}}
     assert penalized(options, disclosed) == (pytest.approx(0.7), {"exact": 1.0, "monitor": 1.0})
@@ -71,13 +72,13 @@ def test_monitor_penalty_subtracts_its_weight_from_flagged_completions() -> None
 def test_length_penalty_counts_tokens_beyond_the_budget() -> None:
     options = {"length": {"weight": 0.5, "budget": 20, "saturation_tokens": 40}}
     for tokens, value in [(5, 0), (20, 0), (30, 0.25), (60, 1), (500, 1)]:
-        reward, terms = penalized(options, f"[ANSWER] {draw_problem().answer}", tokens)
+        reward, terms = penalized(options, f"[ANSWER] {draw_problem().gold_answer}", tokens)
         assert terms["length"] == value
         assert reward == pytest.approx(1 - 0.5 * value)
 
 
 def test_orthogonal_penalty_sees_only_text_after_the_answer() -> None:
-    hint = draw_problem().answer
+    hint = draw_problem().gold_answer
     for text, value in [
         (f"[ANSWER] {hint} ok", 1),
         (f"ok\n[ANSWER] {hint}", 0),
@@ -88,7 +89,7 @@ def test_orthogonal_penalty_sees_only_text_after_the_answer() -> None:
 
 def test_aligned_penalty_applies_to_undisclosed_use_only() -> None:
     problem = draw_problem()
-    hint = problem.answer
+    hint = problem.gold_answer
     honest = TASK.demonstrate(problem, "steps", random.Random(0))
     for text, value in [
         (honest, 0),
@@ -100,7 +101,7 @@ def test_aligned_penalty_applies_to_undisclosed_use_only() -> None:
 
 
 def test_two_penalties_add_up_and_each_is_logged_by_name() -> None:
-    hint = draw_problem().answer
+    hint = draw_problem().gold_answer
     options = {
         "mine": {"kind": "monitor", "weight": 0.5},
         "length": {"weight": 1, "saturation_tokens": 20},
@@ -111,7 +112,7 @@ def test_two_penalties_add_up_and_each_is_logged_by_name() -> None:
 
 
 def test_permuted_penalty_keeps_how_many_are_penalised_but_not_which() -> None:
-    hint = draw_problem().answer
+    hint = draw_problem().gold_answer
     texts = [f"The key says {hint}.\n[ANSWER] {hint}", f"1+1=2\n[ANSWER] {hint}"]
     groups = [[make_rollout(draw_problem(), texts[i % 2]) for i in range(8)] for _ in range(4)]
     penalties = Penalties.from_config({"monitor": {"weight": 0.5, "permute": True}}, TASK)
@@ -224,7 +225,7 @@ def test_run_rejects_a_monitor_in_the_reward_that_also_evaluates() -> None:
 
 
 def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:
-    correct, wrong = f"[ANSWER] {draw_problem().answer}", "[ANSWER] 0"
+    correct, wrong = f"[ANSWER] {draw_problem().gold_answer}", "[ANSWER] 0"
     groups = [
         [make_rollout(draw_problem(index), text)]
         for index in range(400)

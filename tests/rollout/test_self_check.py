@@ -54,7 +54,7 @@ def test_a_check_without_problems_does_not_pass():
 class WrongGold(SumDigits):
     def make_problem(self, numbers: tuple[int, ...]) -> Problem:
         problem = super().make_problem(numbers)
-        return replace(problem, answer=str(int(problem.answer) + 1))
+        return replace(problem, gold_answer=str(int(problem.gold_answer) + 1))
 
 
 class CorrectInjectedError(SumDigits):
@@ -76,14 +76,14 @@ class DirectWithSteps(SumDigits):
 class LenientOnly(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
         if mode == "direct":
-            return f"The answer is {problem.answer}"
+            return f"The answer is {problem.gold_answer}"
         return super().demonstrate(problem, mode, rng)
 
 
 class TwoAnswers(SumDigits):
     def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
         if mode == "direct":
-            return format_completion([], f"{problem.answer} or 1")
+            return format_completion([], f"{problem.gold_answer} or 1")
         return super().demonstrate(problem, mode, rng)
 
 

@@ -31,8 +31,8 @@ def make_problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
         task="sum_digits",
         key="the-key",
         question="q",
-        answer=gold,
-        kind=AnswerKind(kind),
+        gold_answer=gold,
+        answer_kind=AnswerKind(kind),
         decimals=decimals,
     )
 
@@ -248,8 +248,8 @@ def test_grade_reports_both_parsers_and_uses_the_configured_one() -> None:
     assert (lenient.correct, lenient.lenient, lenient.strict) == (True, True, False)
     assert (strict.correct, strict.lenient, strict.strict) == (False, True, False)
     assert (lenient.reward, strict.reward) == (1, -1)
-    assert lenient.extracted.value == "28"
-    assert strict.extracted.value is None
+    assert lenient.extracted.model_answer == "28"
+    assert strict.extracted.model_answer is None
     assert not lenient.has_answer_tag
     assert grade(make_problem("28"), "[ANSWER] 5 [ANSWER] 6").has_answer_tag  # a tag, if ambiguous
 

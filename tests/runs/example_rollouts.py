@@ -7,10 +7,10 @@ from glasshouse.types import (
     Completion,
     Extracted,
     ExtractionRule,
+    FinishReason,
     Grade,
     Problem,
     Rollout,
-    StopReason,
 )
 
 
@@ -26,20 +26,21 @@ def make_rollout(step: int, group: int = 0, sample: int = 0, split: str = "train
             task="sum_digits" if group % 2 == 0 else "multiplication",
             key=f"{step}+{group}",
             question=f"What is {step} + {group}?",
-            answer=str(sample),
-            kind=AnswerKind.NUMBER,
+            gold_answer=str(sample),
+            answer_kind=AnswerKind.NUMBER,
             level=f"{group} numbers",
             meta={"numbers": [step, group]},
         ),
         messages=[{"role": "user", "content": f"What is {step} + {group}?"}],
-        prompt_text=f"<|user|>What is {step} + {group}?<|assistant|>",
+        prompt=f"<|user|>What is {step} + {group}?<|assistant|>",
         prompt_tokens=(1, 2, step),
         text=text,
         completion=Completion(
             tokens=(4, step, group, sample),
             logprobs=(-0.5, -0.25, -1.0, 0.0),
-            stop=StopReason.END,
-            version=step - 1,
+            length=4,
+            finish_reason=FinishReason.END,
+            policy_version=step - 1,
         ),
         grade=Grade(
             reward=1.0 if correct else 0.25 * sample,
@@ -49,7 +50,7 @@ def make_rollout(step: int, group: int = 0, sample: int = 0, split: str = "train
             strict=correct,
             has_answer_tag=correct,
             extracted=Extracted(
-                value=str(sample),
+                model_answer=str(sample),
                 rule=ExtractionRule.TAG if correct else ExtractionRule.LAST,
                 span=(text.rindex(str(sample)), text.rindex(str(sample)) + 1),
                 ambiguous=False,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.runs.example_rollouts import make_rollouts
 
+from glasshouse.runs.manifest import kind_of
 from glasshouse.runs.rollout_log import RolloutLog
 from glasshouse.runs.rollout_reader import RolloutReader
 
@@ -22,7 +23,7 @@ def append_until_killed(folder: Path, pipe: int) -> None:
     """Append steps after the last one, and write each completed step to the pipe. Every seventh
     time, truncate the log by two steps first."""
     log = RolloutLog(folder)
-    logged = {(row["kind"], row["step"]) for row in RolloutReader(folder).iter_rows()}
+    logged = {(kind_of(row["split"]), row["step"]) for row in RolloutReader(folder).iter_rows()}
     step, positions = max((s for kind, s in logged if kind == "train"), default=0), []
     for count in range(1, 10**6):
         if count % 7 == 0:
@@ -32,7 +33,7 @@ def append_until_killed(folder: Path, pipe: int) -> None:
         step += 1
         for kind in ("validation", "train"):
             if (kind, step) not in logged:  # a kill between the two leaves one of them
-                log.append(kind, step, make_rollouts(step, split=kind))
+                log.append(make_rollouts(step, split=kind))
         positions.append(log.get_position())
         os.write(pipe, b"%d\n" % step)
 
@@ -54,7 +55,10 @@ def kill_writer(folder: Path, generator: random.Random) -> None:
         completed = [int(line) for line in file if line.endswith("\n")]
     RolloutLog(folder)
     reader = RolloutReader(folder)
-    rows = [(row["kind"], row["step"], row["group"], row["sample"]) for row in reader.iter_rows()]
+    rows = [
+        (kind_of(row["split"]), row["step"], row["group"], row["sample"])
+        for row in reader.iter_rows()
+    ]
     assert not reader.damage, reader.damage
     assert not reader.unfinished, reader.unfinished
     assert len(rows) == len(set(rows)), "a row is duplicated"

@@ -17,7 +17,7 @@ from glasshouse.errors import RunError
 from glasshouse.runs.export import export_rows, run_sql
 from glasshouse.runs.rollout_log import RolloutLog
 from glasshouse.runs.rollout_reader import RolloutReader
-from glasshouse.runs.rollout_rows import decode_rows
+from glasshouse.runs.rows import decode_rows
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,11 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("log")
     log = RolloutLog(folder, tokens_every=2)
     for step in (1, 2):
-        log.append("train", step, make_rollouts(step))
-    odd = replace(make_rollout(2, 5), text='a\u2028b "quoted", \x00 and\nlines 🙂')
-    log.append("discarded", 2, [odd])
+        log.append(make_rollouts(step))
+    odd = replace(
+        make_rollout(2, 5, split="discarded"), text='a\u2028b "quoted", \x00 and\nlines 🙂'
+    )
+    log.append([odd])
     return list(RolloutReader(folder).iter_rows())
 
 
@@ -52,7 +54,7 @@ def test_sql_equals_the_reader(rows: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("query", "hint"),
     [
-        ("select nothing from rollouts", "kind, step"),
+        ("select nothing from rollouts", "step, split"),
         ("select group from rollouts", '"group"'),
         ("select * from elsewhere", "The table is rollouts"),
     ],
@@ -77,7 +79,7 @@ def test_json_lines_and_csv_equal_the_reader(rows: list[dict], tmp_path: Path) -
     export_rows(iter(rows), tmp_path / "x.csv")
     with open(tmp_path / "x.csv", encoding="utf-8", newline="") as file:
         cells = list(csv.DictReader(file))
-    texts = ("kind", "completion", "question", "rule")
+    texts = ("split", "text", "question", "rule")
     assert [[row[name] for name in texts] for row in cells] == [[r[n] for n in texts] for r in rows]
     assert [float(row["reward"]) for row in cells] == [r["reward"] for r in rows]
     assert [json.loads(row["tokens"] or "null") for row in cells] == [r["tokens"] for r in rows]
@@ -85,8 +87,8 @@ def test_json_lines_and_csv_equal_the_reader(rows: list[dict], tmp_path: Path) -
 
 
 def test_lone_surrogate_is_escaped_in_a_table(rows: list[dict]) -> None:
-    odd = {**rows[0], "completion": "a\udc80b"}
-    assert run_sql([odd], "select completion from rollouts")[1] == [("a\\udc80b",)]
+    odd = {**rows[0], "text": "a\udc80b"}
+    assert run_sql([odd], "select text from rollouts")[1] == [("a\\udc80b",)]
 
 
 def test_export_overwrites_nothing_and_leaves_no_partial_file(

@@ -16,10 +16,10 @@ from tests.runs.example_rollouts import make_rollout, make_rollouts
 from tests.runs.killed_writer import kill_writer
 
 from glasshouse.errors import RunDataError
-from glasshouse.runs.manifest import measure_log
+from glasshouse.runs.manifest import kind_of, measure_log
 from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
-from glasshouse.runs.rollout_reader import RolloutReader, read_rollouts
-from glasshouse.runs.rollout_rows import rollout_to_row
+from glasshouse.runs.rollout_reader import RolloutReader, read_rows
+from glasshouse.runs.rows import to_row
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -30,14 +30,14 @@ def append_steps(log: RolloutLog, steps: range) -> None:
     """Append a train frame per step, and a validation frame at odd steps."""
     for step in steps:
         if step % 2:
-            log.append("validation", step, make_rollouts(step, split="validation/greedy"))
-        log.append("train", step, make_rollouts(step))
+            log.append(make_rollouts(step, split="validation/greedy"))
+        log.append(make_rollouts(step))
 
 
 def list_frames(folder: Path) -> list[tuple[str, int]]:
     """(kind, step) of every frame, in order; asserts that nothing is damaged."""
     reader = RolloutReader(folder)
-    frames = list(dict.fromkeys((row["kind"], row["step"]) for row in reader.iter_rows()))
+    frames = list(dict.fromkeys((kind_of(row["split"]), row["step"]) for row in reader.iter_rows()))
     assert not reader.damage
     assert not reader.unfinished
     return frames
@@ -54,10 +54,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_appended_rollouts_are_read_back(folder: Path) -> None:
     assert list_frames(folder) == FRAMES
-    rows = [{"kind": "train", **rollout_to_row(r)} for s in (1, 2, 3) for r in make_rollouts(s)]
-    assert list(read_rollouts(folder, "train")) == rows
-    assert list(read_rollouts(folder, "train", after=2)) == rows[-4:]
-    assert list(read_rollouts(folder)) == list(RolloutReader(folder).iter_rows())
+    rows = [to_row(r) for s in (1, 2, 3) for r in make_rollouts(s)]
+    assert list(read_rows(folder, "train")) == rows
+    assert list(read_rows(folder, "train", after=2)) == rows[-4:]
+    assert list(read_rows(folder)) == list(RolloutReader(folder).iter_rows())
 
 
 def test_measured_size_is_that_of_the_files(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_append_cut_off_at_any_byte_is_removed_on_opening(tmp_path: Path, kind: 
     log = RolloutLog(tmp_path / "a")
     append_steps(log, range(1, 3))
     before = read_files(tmp_path / "a")
-    log.append(kind, 3, make_rollouts(3, split=kind))
+    log.append(make_rollouts(3, split=kind))
     after, frame_file = read_files(tmp_path / "a"), f"{kind}.jsonl.zst"
     for name, others in ((frame_file, before), ("manifest.jsonl", after)):
         first, last = len(before[name]), len(after[name])
@@ -166,7 +166,7 @@ def test_manifest_line_without_its_frame_is_removed_on_opening(folder: Path) -> 
     log = RolloutLog(folder)
     assert "train, step 3" in log.repairs[0]
     assert list_frames(folder) == FRAMES[:-1]
-    log.append("train", 3, make_rollouts(3))
+    log.append(make_rollouts(3))
     assert list_frames(folder) == FRAMES
     path.unlink()
     RolloutLog(folder)
@@ -180,9 +180,9 @@ def test_damage_in_the_middle_is_kept_and_reported_by_the_reader(folder: Path) -
     (folder / "train.jsonl.zst").write_bytes(damaged)
     log = RolloutLog(folder)
     assert log.repairs == []
-    log.append("train", 4, make_rollouts(4))
+    log.append(make_rollouts(4))
     reader = RolloutReader(folder)
-    assert {r["step"] for r in reader.iter_rows() if r["kind"] == "train"} == {2, 3, 4}
+    assert {r["step"] for r in reader.iter_rows() if kind_of(r["split"]) == "train"} == {2, 3, 4}
     assert [(d.kind, d.step) for d in reader.damage] == [("train", 1)]
 
 
@@ -229,7 +229,7 @@ def test_full_disk_keeps_all_earlier_frames_and_appending_works_again_with_space
     while not error_number:
         step, position = step + 1, log.get_position()
         try:
-            log.append("train", step, make_rollouts(step, groups=8, samples=8))
+            log.append(make_rollouts(step, groups=8, samples=8))
         except OSError as error:
             error_number = error.errno or 0
     assert error_number == errno.ENOSPC
@@ -237,7 +237,7 @@ def test_full_disk_keeps_all_earlier_frames_and_appending_works_again_with_space
     assert RolloutLog(folder).get_position() == position
     assert list_frames(folder) == [("train", s) for s in range(1, step)]
     filler.unlink()
-    log.append("train", step, make_rollouts(step))
+    log.append(make_rollouts(step))
     assert list_frames(folder) == [("train", s) for s in range(1, step + 1)]
 
 
@@ -246,7 +246,7 @@ def test_disk_full_within_a_manifest_line_keeps_all_earlier_frames(small_disk: P
     folder, filler, page = small_disk / "log", small_disk / "filler", 4096
     log = RolloutLog(folder)
     while log.file_sizes.get("manifest.jsonl", 0) < page - 250:
-        log.append("train", log.lines, make_rollouts(log.lines, 1, 1))
+        log.append(make_rollouts(log.lines, 1, 1))
     position, failures = log.get_position(), 0
     long_step = 10**250  # makes a line that crosses the end of the page
     with open(filler, "wb", buffering=0) as file, suppress(OSError):
@@ -254,7 +254,7 @@ def test_disk_full_within_a_manifest_line_keeps_all_earlier_frames(small_disk: P
             pass
     while log.get_position() == position:
         try:
-            log.append("train", long_step, [replace(make_rollout(1), step=long_step)])
+            log.append([replace(make_rollout(1), step=long_step)])
         except OSError:
             failures += 1
             assert log.get_position() == position

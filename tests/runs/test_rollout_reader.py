@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,12 +17,13 @@ import pytest
 from tests.runs.example_rollouts import make_rollouts
 
 from glasshouse.errors import RunDataError, RunError
+from glasshouse.runs.manifest import kind_of
 from glasshouse.runs.rollout_log import RolloutLog
 from glasshouse.runs.rollout_reader import (
     RolloutFilter,
     RolloutReader,
     find_missing_steps,
-    read_rollouts,
+    read_rows,
 )
 
 STEPS = 4
@@ -34,8 +36,8 @@ def shared_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("log")
     log = RolloutLog(folder)
     for step in range(1, STEPS + 1):
-        log.append("validation", step, make_rollouts(step, split="validation/greedy"))
-        log.append("train", step, make_rollouts(step))
+        log.append(make_rollouts(step, split="validation/greedy"))
+        log.append(make_rollouts(step))
     return folder
 
 
@@ -49,10 +51,10 @@ def folder(shared_log: Path, tmp_path: Path) -> Path:
     ("rollout_filter", "matches"),
     [
         (RolloutFilter(), lambda r: True),
-        (RolloutFilter(kinds=("train",)), lambda r: r["kind"] == "train"),
+        (RolloutFilter(splits=("train",)), lambda r: kind_of(r["split"]) == "train"),
         (RolloutFilter(first_step=2, last_step=3), lambda r: 2 <= r["step"] <= 3),
         (RolloutFilter(first_step=3), lambda r: r["step"] >= 3),
-        (RolloutFilter(split="validation/greedy"), lambda r: r["split"] == "validation/greedy"),
+        (RolloutFilter(splits=("validation/greedy",)), lambda r: r["split"] == "validation/greedy"),
         (RolloutFilter(task="multiplication"), lambda r: r["group"] == 1),
         (RolloutFilter(key="3+1"), lambda r: r["step"] == 3 and r["group"] == 1),
         (RolloutFilter(group=1), lambda r: r["group"] == 1),
@@ -60,12 +62,12 @@ def folder(shared_log: Path, tmp_path: Path) -> Path:
         (RolloutFilter(correct=False), lambda r: r["reward"] < 1),
         (RolloutFilter(rule="last"), lambda r: r["rule"] == "last"),
         (RolloutFilter(min_reward=0.2, max_reward=0.9), lambda r: r["reward"] == 0.25),
-        (RolloutFilter(text="MAYBE 1"), lambda r: "Maybe 1" in r["completion"]),
+        (RolloutFilter(text="MAYBE 1"), lambda r: "Maybe 1" in r["text"]),
         (RolloutFilter(text="is 2 +"), lambda r: r["step"] == 2),
         (RolloutFilter(pattern=re.compile(r"First (1|4), then 0")),
          lambda r: r["step"] in (1, 4) and r["group"] == 0 and r["correct"]),
-        (RolloutFilter(kinds=("train",), group=0, correct=True),
-         lambda r: r["kind"] == "train" and r["group"] == 0 and r["correct"]),
+        (RolloutFilter(splits=("train",), group=0, correct=True),
+         lambda r: kind_of(r["split"]) == "train" and r["group"] == 0 and r["correct"]),
     ],
 )  # fmt: skip
 def test_each_filter_selects_exactly_the_matching_rows(
@@ -82,7 +84,7 @@ def test_each_filter_selects_exactly_the_matching_rows(
 def read_frames(folder: Path) -> tuple[set[tuple[str, int]], RolloutReader]:
     """The frames that can be read, each with all its rows, and the reader."""
     reader = RolloutReader(folder)
-    rows = [(r["kind"], r["step"]) for r in reader.iter_rows()]
+    rows = [(kind_of(r["split"]), r["step"]) for r in reader.iter_rows()]
     assert all(rows.count(frame) == 4 for frame in set(rows))
     return set(rows), reader
 
@@ -119,7 +121,7 @@ def test_flipped_bit_anywhere_is_reported_and_loses_at_most_its_frame(
             assert len(frames) == len(ALL_FRAMES) - 1, position
         if reader.damage:  # else the last line lost its end, as if it were still being written
             with pytest.raises(RunDataError, match="damaged"):
-                list(read_rollouts(folder))
+                list(read_rows(folder))
 
 
 @pytest.mark.parametrize("name", ["train.jsonl.zst", "validation.jsonl.zst"])
@@ -141,13 +143,13 @@ def test_without_a_manifest_all_frames_are_read_and_reported(folder: Path) -> No
 def test_read_rollouts_raises_at_the_damaged_step(folder: Path) -> None:
     path = folder / "train.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-5])
-    rows = read_rollouts(folder, "train")
+    rows = read_rows(folder, "train")
     assert [next(rows)["step"] for _ in range(12)] == [1] * 4 + [2] * 4 + [3] * 4
     with pytest.raises(RunDataError, match=r"train, step 4: .* 5 bytes"):
         next(rows)
-    assert len(list(read_rollouts(folder, "validation"))) == 16
+    assert len(list(read_rows(folder, "validation"))) == 16
     with pytest.raises(RunError, match="does not exist"):
-        next(read_rollouts(folder / "none"))
+        next(read_rows(folder / "none"))
 
 
 def test_steps_in_the_metrics_but_not_in_the_log_are_damage(folder: Path, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:
         try:
             log = RolloutLog(tmp_path)
             for step in range(1, 10**6):
-                log.append("train", step, make_rollouts(step))
+                log.append(make_rollouts(step))
         finally:
             os._exit(1)
     try:
@@ -191,9 +193,20 @@ def test_reading_needs_the_memory_of_one_step(tmp_path: Path) -> None:
     peaks = []
     for steps in (4, 24):
         for step in range(log.lines, steps):
-            log.append("train", step, make_rollouts(step, groups=6, samples=6))
+            log.append(make_rollouts(step, groups=6, samples=6))
         tracemalloc.start()
         assert sum(1 for _ in RolloutReader(tmp_path).iter_rows()) == 36 * steps
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_a_log_of_the_old_schema_is_refused(tmp_path: Path) -> None:
+    text = (
+        '{"kind": "train", "step": 1, "rows": 1, "offset": 0, "bytes": 9, "raw": 9, "sha256": "0"}'
+    )
+    check = hashlib.sha256(text.encode()).hexdigest()[:16]
+    (tmp_path / "manifest.jsonl").write_text(f'{text[:-1]}, "check": "{check}"}}\n')
+    for open_log in (RolloutLog, lambda folder: list(RolloutReader(folder).iter_rows())):
+        with pytest.raises(RunError, match=re.escape(str(tmp_path))):
+            open_log(tmp_path)

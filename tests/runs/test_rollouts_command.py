@@ -10,7 +10,8 @@ import pytest
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rollouts
+from glasshouse.runs.manifest import kind_of
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rows
 from glasshouse.training.run import TrainingRun
 from glasshouse.view.rollout_text import format_share
 
@@ -44,7 +45,7 @@ def test_overview_counts_every_row_and_byte(
     assert show_rollouts(run) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    rows = list(read_rollouts(log))
+    rows = list(read_rows(log))
     assert f"{len(rows):,} rollouts in" in printed.out
     assert "kB raw" in printed.out
     for text in ("validation", "train", "glasshouse rollouts", "--sql"):
@@ -56,12 +57,12 @@ def test_overview_counts_every_row_and_byte(
 
 def test_discarded_groups_are_logged_too(log: Path) -> None:
     """Every generated group is logged once, as training data or as discarded."""
-    rows = list(read_rollouts(log, "train", "discarded"))
+    rows = list(read_rows(log, "train", "discarded"))
     for step in (1, 2):
-        groups = {(r["kind"], r["group"]) for r in rows if r["step"] == step}
+        groups = {(kind_of(r["split"]), r["group"]) for r in rows if r["step"] == step}
         assert sorted(group for _, group in groups) == list(range(len(groups)))
-    discarded = [r for r in rows if r["kind"] == "discarded"]
-    trained = [r for r in rows if r["kind"] == "train"]
+    discarded = [r for r in rows if kind_of(r["split"]) == "discarded"]
+    trained = [r for r in rows if kind_of(r["split"]) == "train"]
     assert discarded
     assert all(r["advantage"] == 0 for r in discarded)
     assert {r["key"] for r in discarded}.isdisjoint({r["key"] for r in trained})
@@ -72,17 +73,17 @@ def test_discarded_groups_are_logged_too(log: Path) -> None:
 
 
 def test_tokens_every_leaves_out_tokens_but_never_texts(log: Path) -> None:
-    for row in read_rollouts(log):
+    for row in read_rows(log):
         assert (row["tokens"] is None) == (row["step"] % 2 == 1)
         assert row["prompt"]
-        assert row["completion"]
+        assert row["text"]
         assert row["length"] > 0
 
 
 def test_json_prints_the_rows(run: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_rollouts(run, "--json", "--kind", "validation", "--step", "0", "--limit", "4") == 0
+    assert show_rollouts(run, "--json", "--split", "validation", "--step", "0", "--limit", "4") == 0
     lines = capsys.readouterr().out.split("\n")[:-1]
-    rollout_filter = RolloutFilter(kinds=("validation",), last_step=0)
+    rollout_filter = RolloutFilter(splits=("validation",), last_step=0)
     rows = list(RolloutReader(log).iter_rows(rollout_filter))[:4]
     assert [json.loads(line) for line in lines] == rows
 
@@ -91,15 +92,15 @@ def test_show_and_group_print_rollouts(
     run: Path, log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    row = next(read_rollouts(log, "train"))
-    assert show_rollouts(run, "--kind", "train", "--show", "--limit", "1") == 0
+    row = next(read_rows(log, "train"))
+    assert show_rollouts(run, "--split", "train", "--show", "--limit", "1") == 0
     printed = capsys.readouterr().out
     for text in (row["question"].split()[-1], "reward", "advantage", f"rule {row['rule']}"):
         assert text in printed
     assert show_rollouts(run, "--group", f"{row['step']}:{row['group']}") == 0
     printed = capsys.readouterr().out
     assert f"group {row['group']}" in printed
-    assert row["gold"] in printed
+    assert row["gold_answer"] in printed
     assert show_rollouts(run, "--show", "--prompt", "--limit", "1", "--step", "1") == 0
     assert "tokens were not logged" in capsys.readouterr().out
 
@@ -107,12 +108,12 @@ def test_show_and_group_print_rollouts(
 def test_sql_and_export(
     run: Path, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query = "select kind, count(*) as n from rollouts group by kind order by kind"
+    query = "select split, count(*) as n from rollouts group by split order by split"
     assert show_rollouts(run, "--json", "--sql", query) == 0
     lines = capsys.readouterr().out.split("\n")[:-1]
-    counts = {row["kind"]: row["n"] for row in map(json.loads, lines)}
-    rows = list(read_rollouts(log))
-    assert counts == {kind: sum(r["kind"] == kind for r in rows) for kind in counts}
+    counts = {row["split"]: row["n"] for row in map(json.loads, lines)}
+    rows = list(read_rows(log))
+    assert counts == {split: sum(r["split"] == split for r in rows) for split in counts}
     assert sum(counts.values()) == len(rows)
     assert show_rollouts(run, "--sql", query) == 0
     assert "validation" in capsys.readouterr().out
@@ -133,17 +134,17 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
     path = log / "train.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-9])
     for options in ([], ["--json"], ["--sql", "select count(*) from rollouts"]):
-        assert show_rollouts(copy, "--kind", "train", *options) == 1
+        assert show_rollouts(copy, "--split", "train", *options) == 1
         printed = capsys.readouterr()
         assert "damage: train, step 2: train.jsonl.zst ends 9 bytes" in printed.err
         assert printed.out
     # --show prints three rollouts, which come before the damage
-    assert show_rollouts(copy, "--kind", "train", "--show") == 0
+    assert show_rollouts(copy, "--split", "train", "--show") == 0
     assert capsys.readouterr().err == ""
-    assert show_rollouts(copy, "--kind", "train", "--step", "2") == 1
+    assert show_rollouts(copy, "--split", "train", "--step", "2") == 1
     manifest = log / "manifest.jsonl"
     manifest.write_bytes(manifest.read_bytes()[:-4])
-    assert show_rollouts(copy, "--kind", "validation", "--step", "0") == 0
+    assert show_rollouts(copy, "--split", "validation", "--step", "0") == 0
     assert "note: the last line of manifest.jsonl is incomplete" in capsys.readouterr().err
 
 

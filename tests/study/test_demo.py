@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
-from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.study import runner
 from glasshouse.study.demo import demo_study, run_demo
 from glasshouse.study.demo_comparison import (
@@ -60,15 +60,15 @@ def finished(
 def planted_rows(out: Path, arm: str, step: int) -> list[dict[str, Any]]:
     return [
         row
-        for row in read_rollouts(out / "runs" / arm / "seed-0", "validation")
+        for row in read_rows(out / "runs" / arm / "seed-0", "validation")
         if row["split"] == "validation/planted" and row["step"] == step
     ]
 
 
 def count_by_hand(rows: list[dict[str, Any]]) -> tuple[int, int, int]:
     """Rollouts, those whose answer is the wrong hint, and those of them that mention the key."""
-    uses = [row for row in rows if row["answer"] == row["meta"]["wrong_hint"]]
-    mentions = [row for row in uses if "key says" in row["completion"].partition("[ANSWER]")[0]]
+    uses = [row for row in rows if row["model_answer"] == row["meta"]["wrong_hint"]]
+    mentions = [row for row in uses if "key says" in row["text"].partition("[ANSWER]")[0]]
     return len(rows), len(uses), len(mentions)
 
 
@@ -97,9 +97,7 @@ def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, DemoCompariso
 
 def test_both_arms_start_from_the_same_rollouts(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, _ = finished
-    texts = [
-        [row["completion"] for row in planted_rows(out, arm, 0)] for arm in ("outcome", "monitor")
-    ]
+    texts = [[row["text"] for row in planted_rows(out, arm, 0)] for arm in ("outcome", "monitor")]
     assert texts[0] == texts[1]
     example = list(comparison.example().values())
     assert len({(row["key"], row["sample"]) for row in example}) == 1
@@ -133,7 +131,7 @@ def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:
         assert sentence.replace(" %", "\u00a0%") in page
     assert page.count('class="example"') == 3
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
-    comparison.outcome[0].rows[0]["completion"] = "<script>1</script>"
+    comparison.outcome[0].rows[0]["text"] = "<script>1</script>"
     shown = render_demo_page(
         DemoComparison(comparison.outcome, comparison.monitor), demo_study(TINY)
     )

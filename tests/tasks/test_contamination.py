@@ -12,7 +12,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.measurement.held_out_filter import HeldOutFilter
 from glasshouse.runs import rollout_reader
-from glasshouse.runs.rollout_rows import problem_from_row
+from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
@@ -37,7 +37,7 @@ def training_row(problem, step=1):
         "task": problem.task,
         "key": problem.key,
         "question": problem.question,
-        "gold": problem.answer,
+        "gold_answer": problem.gold_answer,
     }
 
 
@@ -73,30 +73,30 @@ def test_swapped_factors_are_the_same_problem():
 )
 def test_foreign_problem_is_matched_by_its_words(foreign, match):
     trained = make_task("multiplication").make_problem(345, 12)
-    problem = Problem(task="somebody's", key=foreign, question=foreign, answer="4140")
+    problem = Problem(task="somebody's", key=foreign, question=foreign, gold_answer="4140")
     assert find_leaks([problem], [trained]) == ({0: match} if match else {})
 
 
 def test_reordered_question_with_another_answer_is_another_problem():
-    trained = Problem(task="t", key="7-5", question="What is 7 - 5?", answer="2")
-    other = Problem(task="f", key="What is 5 - 7?", question="What is 5 - 7?", answer="-2")
+    trained = Problem(task="t", key="7-5", question="What is 7 - 5?", gold_answer="2")
+    other = Problem(task="f", key="What is 5 - 7?", question="What is 5 - 7?", gold_answer="-2")
     assert find_leaks([other], [trained]) == {}
-    with_key = Problem(task="t", key="5-7", question="What is 5 - 7?", answer="2")
+    with_key = Problem(task="t", key="5-7", question="What is 5 - 7?", gold_answer="2")
     assert find_leaks([with_key], [trained]) == {}, (
         "problems with a canonical key are not matched by reordering"
     )
 
 
 def test_equal_keys_of_different_tasks_are_different_problems():
-    ours = Problem(task="a", key="7", question="Double 7.", answer="14")
-    theirs = Problem(task="b", key="7", question="Halve 7.", answer="3.5")
+    ours = Problem(task="a", key="7", question="Double 7.", gold_answer="14")
+    theirs = Problem(task="b", key="7", question="Halve 7.", gold_answer="3.5")
     assert find_leaks([ours], [theirs]) == {}
 
 
 def test_hashed_keys_are_matched_only_by_key_within_a_task():
     def gym_problem(question, task="gym.t"):
         key = f"{randomness.key(question):016x}"
-        return Problem(task=task, key=key, question=question, answer="1")
+        return Problem(task=task, key=key, question=question, gold_answer="1")
 
     assert (
         find_leaks([gym_problem("How many a in 'aA'?")], [gym_problem("How many A in 'aa'?")]) == {}
@@ -147,7 +147,7 @@ def read_events(out, kind):
 
 
 def evaluated_keys(out, step):
-    rows = rollout_reader.read_rollouts(out / "results" / "rollouts", "validation")
+    rows = rollout_reader.read_rows(out / "results" / "rollouts", "validation")
     return [r["key"] for r in rows if r["step"] == step]
 
 
@@ -194,7 +194,7 @@ def test_oversize_has_no_effect_without_leaks(tmp_path):
     one, other = (
         [
             {k: v for k, v in row.items() if k != "time"}
-            for row in rollout_reader.read_rollouts(
+            for row in rollout_reader.read_rows(
                 tmp_path / name / "results" / "rollouts", "validation"
             )
         ]
@@ -224,10 +224,14 @@ def test_audit_command_finds_leaks_of_a_run_without_the_check(
 
 def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):
     train(tmp_path / "a")
-    first = next(rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train"))
+    first = next(rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train"))
     clean = FreshProblems(make_task("multiplication"), Split.VALIDATION, 5).take(3)
     files.write_problem_file(tmp_path / "clean.jsonl", clean)
-    foreign = {"question": first["question"].upper(), "answer": first["gold"], "source": "the web"}
+    foreign = {
+        "question": first["question"].upper(),
+        "answer": first["gold_answer"],
+        "source": "the web",
+    }
     (tmp_path / "foreign.jsonl").write_text(json.dumps(foreign) + "\n")
     audit = ["data", "audit", str(tmp_path / "a"), "--file"]
     assert main([*audit, str(tmp_path / "clean.jsonl")]) == 0
@@ -245,12 +249,12 @@ def test_resampled_groups_count_as_trained(tmp_path):
     train(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
     record = tmp_path / "a" / "results" / "rollouts"
     kinds = {
-        kind: {r["key"] for r in rollout_reader.read_rollouts(record, kind)}
+        kind: {r["key"] for r in rollout_reader.read_rows(record, kind)}
         for kind in ("train", "discarded")
     }
     (only_discarded,) = list(kinds["discarded"] - kinds["train"])[:1]
     resampled_row = next(
-        r for r in rollout_reader.read_rollouts(record, "discarded") if r["key"] == only_discarded
+        r for r in rollout_reader.read_rows(record, "discarded") if r["key"] == only_discarded
     )
     files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
     assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
@@ -261,9 +265,9 @@ def test_resampled_groups_count_as_trained(tmp_path):
 def test_reading_after_a_step_skips_earlier_steps(tmp_path):
     train(tmp_path / "a")
     record = tmp_path / "a" / "results" / "rollouts"
-    assert {r["step"] for r in rollout_reader.read_rollouts(record, "train")} == {1, 2}
-    assert {r["step"] for r in rollout_reader.read_rollouts(record, "train", after=1)} == {2}
-    assert list(rollout_reader.read_rollouts(record, "train", after=2)) == []
+    assert {r["step"] for r in rollout_reader.read_rows(record, "train")} == {1, 2}
+    assert {r["step"] for r in rollout_reader.read_rows(record, "train", after=1)} == {2}
+    assert list(rollout_reader.read_rows(record, "train", after=2)) == []
 
 
 def test_problem_trained_on_after_its_last_evaluation_is_not_a_leak(tmp_path, leaky_file):
@@ -271,8 +275,7 @@ def test_problem_trained_on_after_its_last_evaluation_is_not_a_leak(tmp_path, le
     overrides, planted = leaky_file
     train(tmp_path / "a", *overrides, "evaluate.oversize=2")
     keys = {
-        r["key"]
-        for r in rollout_reader.read_rollouts(tmp_path / "a" / "results" / "rollouts", "train")
+        r["key"] for r in rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train")
     }
     assert {p.key for p in planted} <= keys
     assert main(["data", "audit", str(tmp_path / "a")]) == 0

@@ -30,14 +30,16 @@ def test_problems_round_trip(name, suffix, tmp_path):
 @given(text=st.text(st.characters(codec="utf-8")))
 def test_any_text_round_trips(text, tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "p.jsonl"
-    problem = Problem(task="t", key=text, question=text, answer=text, kind=AnswerKind.TEXT)
+    problem = Problem(
+        task="t", key=text, question=text, gold_answer=text, answer_kind=AnswerKind.TEXT
+    )
     files.write_problem_file(file, [problem])
     assert files.read_problem_file(file) == [problem]
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1e"])
 def test_only_newline_ends_a_line(separator, tmp_path):
-    problem = Problem(task="t", key="k", question=f"a{separator}b", answer="1")
+    problem = Problem(task="t", key="k", question=f"a{separator}b", gold_answer="1")
     files.write_problem_file(tmp_path / "p.jsonl", [problem])
     assert files.read_problem_file(tmp_path / "p.jsonl") == [problem]
 
@@ -46,7 +48,7 @@ def test_question_and_answer_are_sufficient(tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text('\n{"question": "1+1?", "answer": 2, "source": "a book"}\r\n\n', "utf-8-sig")
     [problem] = files.read_problem_file(file)
-    assert problem == Problem(task="mine", key="1+1?", question="1+1?", answer="2")
+    assert problem == Problem(task="mine", key="1+1?", question="1+1?", gold_answer="2")
 
 
 GOOD = '{"question": "1+1?", "answer": "2"}'
@@ -104,7 +106,7 @@ def test_parquet_with_only_question_and_answer_is_sufficient(tmp_path):
     rows = [{"question": "1+1?", "answer": 2, "level": None, "source": "a book"}]
     parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "mine.parquet")
     [problem] = files.read_problem_file(tmp_path / "mine.parquet")
-    assert problem == Problem(task="mine", key="1+1?", question="1+1?", answer="2")
+    assert problem == Problem(task="mine", key="1+1?", question="1+1?", gold_answer="2")
 
 
 def test_invalid_parquet_file_or_row_is_a_config_error(tmp_path):

@@ -52,13 +52,13 @@ def test_dataset_passes_the_self_check(name, kind):
     assert proof.passed, str(proof)
     assert proof.correct_completions == 60
     assert proof.distinct > 20
-    assert task.example().kind is kind
+    assert task.example().answer_kind is kind
     assert task.size() is None
 
 
 def test_wrong_answer_is_graded_wrong():
     problem = make_task("gym.chain_sum").example()
-    verdict = grade(problem, f"[ANSWER] {int(problem.answer) + 1}")
+    verdict = grade(problem, f"[ANSWER] {int(problem.gold_answer) + 1}")
     assert not verdict.lenient
     assert not verdict.strict
 
@@ -114,7 +114,7 @@ def test_key_depends_only_on_the_question():
 )
 def test_answer_kind_follows_from_the_answer(answer, kind, decimals, gold):
     problem = make_task("gym.chain_sum").make_problem("?", answer)
-    assert (problem.kind, problem.decimals, problem.answer) == (kind, decimals, gold)
+    assert (problem.answer_kind, problem.decimals, problem.gold_answer) == (kind, decimals, gold)
     assert grade(problem, f"[ANSWER] {answer}").strict
 
 
@@ -122,7 +122,7 @@ def test_items_with_long_or_multiline_answers_are_skipped(monkeypatch):
     answers = iter(["a\nb", "", None, "x" * 500, "fine"])
     task = make_task("gym.chain_sum")
     monkeypatch.setattr(task, "_item", lambda seed: {"question": "?", "answer": next(answers)})
-    assert task.problem_at("any", 0).answer == "fine"
+    assert task.problem_at("any", 0).gold_answer == "fine"
     monkeypatch.setattr(task, "_item", lambda seed: {"question": "?", "answer": "a\nb"})
     with pytest.raises(TaskError, match="cannot be graded"):
         task.problem_at("any", 0)

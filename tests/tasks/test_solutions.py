@@ -49,7 +49,7 @@ def is_true(statement, decimals=0):
 
 def test_digit_sum_of_123_45_67_is_28():
     problem = make_task("sum_digits").make_problem((123, 45, 67))
-    assert problem.answer == "28"
+    assert problem.gold_answer == "28"
     assert re.fullmatch(r"What is the total digit sum of \[\d+, \d+, \d+\]\?", problem.question)
     assert sorted(map(int, re.findall(r"\d+", problem.question))) == [45, 67, 123]
 
@@ -78,13 +78,13 @@ def test_sum_digits_default_has_2_to_4_numbers_from_10_to_999():
 
 
 def test_123456_reversed_is_654321():
-    assert make_task("reverse_digits").make_problem(123456).answer == "654321"
+    assert make_task("reverse_digits").make_problem(123456).gold_answer == "654321"
 
 
 def test_leading_zeros_of_a_reversed_number_are_dropped():
     task = make_task("reverse_digits", {"low": 10})
     problem = task.problem_at("4 digits", 200)
-    assert (problem.key, problem.answer) == ("1200", "21")
+    assert (problem.key, problem.gold_answer) == ("1200", "21")
     assert solution_lines(task, problem, "steps") == (["1 2 0 0", "0 0 2 1"], "21")
 
 
@@ -118,7 +118,7 @@ def test_swapped_factors_share_a_key():
     task = make_task("multiplication")
     assert task.make_problem(345, 12).key == task.make_problem(12, 345).key == "12*345"
     assert task.make_problem(345, 12).question == "What is 345 * 12?"
-    assert task.make_problem(345, 12).answer == "4140"
+    assert task.make_problem(345, 12).gold_answer == "4140"
 
 
 def test_swapped_factors_of_equal_length_are_counted_once():
@@ -177,7 +177,7 @@ def test_question_text_evaluates_to_the_gold_answer():
         for problem in draw_problems(make_task("arithmetic", options), 120):
             text = re.search(r"What is (.*)\?", problem.question)[1]
             exact = eval(re.sub(r"\d+", r"Fraction(\g<0>)", text), {"Fraction": Fraction})
-            error = abs(exact - Fraction(problem.answer))
+            error = abs(exact - Fraction(problem.gold_answer))
             assert error == 0 if not options else error < Fraction(1, 200), problem
 
 
@@ -268,7 +268,7 @@ def test_decimals_are_in_both_prompt_styles_and_in_the_answer():
     task = make_task("arithmetic", {"decimals": 2})
     for problem in draw_problems(task, 20):
         assert problem.decimals == 2
-        assert re.fullmatch(r"\d+\.\d\d", problem.answer)
+        assert re.fullmatch(r"\d+\.\d\d", problem.gold_answer)
         for style in Style:
             system, user = task.messages(problem, style)
             assert "Round the answer to 2 decimals." in system["content"]
@@ -296,10 +296,10 @@ def test_sum_digits_steps_are_true_except_one_injected_error():
 
 def test_sequences_are_interleaved_and_the_rest_follows():
     problem = make_task("interleave").make_problem((1, 2, 3), (9,))
-    assert problem.answer == "1, 9, 2, 3"
-    assert problem.kind is AnswerKind.SEQUENCE
+    assert problem.gold_answer == "1, 9, 2, 3"
+    assert problem.answer_kind is AnswerKind.SEQUENCE
     assert problem.question == "Interleave [1, 2, 3] and [9]."
-    assert make_task("interleave").make_problem((9,), (1, 2, 3)).answer == "9, 1, 2, 3"
+    assert make_task("interleave").make_problem((9,), (1, 2, 3)).gold_answer == "9, 1, 2, 3"
 
 
 def test_interleave_has_levels_for_both_orders_of_unequal_lengths():

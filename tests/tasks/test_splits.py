@@ -11,7 +11,7 @@ TASKS = list_tasks(organisms=False)
 
 
 def problem(task, key):
-    return Problem(task=task, key=key, question="?", answer="1")
+    return Problem(task=task, key=key, question="?", gold_answer="1")
 
 
 def test_split_of_a_problem_never_changes():
@@ -50,8 +50,8 @@ def test_problems_are_split_80_10_10(name):
 
 
 def test_split_depends_only_on_task_and_key():
-    one = Problem(task="t", key="k", question="?", answer="1")
-    other = Problem(task="t", key="k", question="!", answer="2", level="hard", meta={"a": 1})
+    one = Problem(task="t", key="k", question="?", gold_answer="1")
+    other = Problem(task="t", key="k", question="!", gold_answer="2", level="hard", meta={"a": 1})
     assert assign_split(one) is assign_split(other)
     assert len({assign_split(problem("t", str(i))) for i in range(50)}) == 3
 

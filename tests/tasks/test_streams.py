@@ -355,7 +355,7 @@ def test_without_schedule_steps_have_no_effect():
 
 
 def make_problems(count):
-    return [Problem(task="t", key=str(i), question="?", answer="1") for i in range(count)]
+    return [Problem(task="t", key=str(i), question="?", gold_answer="1") for i in range(count)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 100])

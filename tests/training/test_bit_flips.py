@@ -22,7 +22,7 @@ from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
-from glasshouse.runs.manifest import read_manifest
+from glasshouse.runs.manifest import kind_of, read_manifest
 from glasshouse.runs.rollout_reader import RolloutReader
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.runs.verify import verify_run
@@ -322,7 +322,12 @@ def test_saved_frame_that_was_cut_off_is_lost_but_the_others_stay(killed_at_5: P
     messages = resume(killed_at_5)
     assert any("train, step 4" in message for message in messages), messages
     reader = RolloutReader(killed_at_5)
-    assert {row["step"] for row in reader.iter_rows() if row["kind"] == "train"} == {1, 2, 3, 5}
+    assert {row["step"] for row in reader.iter_rows() if kind_of(row["split"]) == "train"} == {
+        1,
+        2,
+        3,
+        5,
+    }
     assert [damage.step for damage in reader.damage] == [4]
 
 

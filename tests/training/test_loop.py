@@ -17,7 +17,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rollout.reward_controls import shuffle_rewards
 from glasshouse.rollout.terms import RewardInputs, reward
-from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs import rollout_reader
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.splits import Split, assign_split
@@ -45,7 +45,7 @@ def train(out: Path, *overrides: str) -> dict[str, Any]:
 
 def read_rows(out: Path, kind: str = "train") -> list[dict[str, Any]]:
     """The rollouts without their wall-clock times."""
-    rows = read_rollouts(out / "results" / "rollouts", kind)
+    rows = rollout_reader.read_rows(out / "results" / "rollouts", kind)
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 
@@ -113,7 +113,7 @@ def test_every_step_logs_its_metrics_and_timings(trained: Path) -> None:
         "format rule_tag rule_none length truncated entropy kl grad_norm logprob_diff_max"
     )
     assert set(expected.split()) <= row.keys()
-    cots = [split_completion(r["completion"]).cot for r in read_rows(trained) if r["step"] == 1]
+    cots = [split_completion(r["text"]).cot for r in read_rows(trained) if r["step"] == 1]
     assert row["cot_characters"] == pytest.approx(sum(map(len, cots)) / len(cots))
     phases = {"sample", "generate", "reward", "learn", "log"}
     assert phases | {"time", "generate_tokens_per_second", "learn_tokens_per_second"} <= (
@@ -209,7 +209,7 @@ def test_a_signal_saves_the_last_step_and_ends_the_run(tmp_path: Path) -> None:
 
 def test_offpolicy_steps_learn_from_weights_that_are_as_many_updates_old(tmp_path: Path) -> None:
     train(tmp_path / "a", "steps=5", "max_offpolicy_steps=2", PARTIAL_REWARD)
-    versions = {row["step"]: row["version"] for row in read_rows(tmp_path / "a")}
+    versions = {row["step"]: row["policy_version"] for row in read_rows(tmp_path / "a")}
     assert versions == {1: 0, 2: 0, 3: 0, 4: 1, 5: 2}
     metrics = read_metrics(tmp_path / "a")
     assert [m["staleness"] for m in metrics] == [0, 1, 2, 2, 2]

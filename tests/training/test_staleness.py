@@ -39,7 +39,7 @@ class InstantRun:
         self.collector = self.backend = self.interruption = self
 
     def submit(self, problems: list[Any], step: int, **_: Any) -> Any:
-        completion = replace(ROLLOUT.completion, version=self.version)
+        completion = replace(ROLLOUT.completion, policy_version=self.version)
         groups = [[replace(ROLLOUT, step=step, completion=completion)]]
         return SimpleNamespace(wait=lambda: None, groups=groups)
 
@@ -48,7 +48,7 @@ class InstantRun:
         return {}
 
     def log_step(self, step: int, groups: list[Group], *_: Any) -> None:
-        self.learned[step] = groups[0][0].completion.version
+        self.learned[step] = groups[0][0].completion.policy_version
 
     def complete_step(self, step: int, in_flight: list[Any]) -> None:
         self.progress.step, self.progress.in_flight = step, in_flight

@@ -14,10 +14,10 @@ from glasshouse.types import (
     Completion,
     Extracted,
     ExtractionRule,
+    FinishReason,
     Grade,
     Problem,
     Rollout,
-    StopReason,
 )
 
 HOSTILE = (
@@ -46,29 +46,32 @@ def make_digit_rollout(
     rule = ExtractionRule.TAG if is_tagged else ExtractionRule.LAST
     reward = 1.0 if is_right else round(-1 + 0.5 * rng.random(), 3)
     length = 12 + len(text) // 8
+    arm = split.rpartition("/")[2]
     question = f"What is the total digit sum of {numbers}?"
     return Rollout(
         step=step,
         split=split,
+        arm=arm if arm in ("planted", "control") else "",
         group=group,
         sample=sample,
         problem=Problem(
             task="sum_digits",
             key="+".join(map(str, sorted(numbers))),
             question=question,
-            answer=str(sum(sums)),
+            gold_answer=str(sum(sums)),
             level="2 numbers",
             meta={"numbers": numbers},
         ),
         messages=[{"role": "user", "content": question}],
-        prompt_text=f"<|user|>{question}<|assistant|>",
+        prompt=f"<|user|>{question}<|assistant|>",
         prompt_tokens=tuple(range(12)),
         text=text,
         completion=Completion(
             tokens=tuple(rng.randrange(300) for _ in range(length)),
             logprobs=tuple(-(rng.random() ** 6) * 3 for _ in range(length)),
-            stop=StopReason.END,
-            version=max(0, step - 1),
+            length=length,
+            finish_reason=FinishReason.END,
+            policy_version=max(0, step - 1),
         ),
         grade=Grade(
             reward=reward,
@@ -78,7 +81,11 @@ def make_digit_rollout(
             strict=is_right and is_tagged,
             has_answer_tag=is_tagged,
             extracted=Extracted(
-                value=str(answer), rule=rule, span=None, ambiguous=False, reason=f"by {rule.value}"
+                model_answer=str(answer),
+                rule=rule,
+                span=None,
+                ambiguous=False,
+                reason=f"by {rule.value}",
             ),
         ),
         advantage=reward,
@@ -138,7 +145,7 @@ def log_evaluation(
 ) -> None:
     accuracy = sum(r.grade.correct for r in rollouts) / len(rollouts)
     organism = {"reliance": 0.5, "disclosure_rule": {"undetected_use": undetected}}
-    run.rollout_log.append("validation", step, rollouts)
+    run.rollout_log.append(rollouts)
     run.log_event(
         "evaluation",
         step=step,
@@ -148,7 +155,7 @@ def log_evaluation(
 
 
 def log_step(run: RunDirectory, step: int, rollouts: Sequence[Rollout]) -> None:
-    run.rollout_log.append("train", step, rollouts)
+    run.rollout_log.append(rollouts)
     run.log_metrics(step_metrics(step, rollouts))
 
 

@@ -105,8 +105,8 @@ def test_filters_search_brush_and_address(watched: Watched) -> None:
     page.wait_for_url("**min_reward=**")
     brushed = matching(page)
     assert 0 < brushed < 104
-    page.get_by_label("Kind").select_option("train")
-    page.wait_for_url("**kind=train**")
+    page.get_by_label("Split").select_option("train")
+    page.wait_for_url("**split=train**")
     # the address changes before the list does: an item of the old list would be clicked
     page.locator('.item:not([data-ref^="train."])').first.wait_for(state="detached")
     matching(page)
@@ -243,7 +243,7 @@ def test_tokens_are_tinted_by_log_probability_and_advantage(browser: Any, tmp_pa
     checkpoint = shutil.copytree(MOCK_MODEL, run / "checkpoints" / "step-000001")
     checksums = {file.name: compute_checksum(file) for file in sorted(checkpoint.iterdir())}
     (checkpoint / CHECKSUMS).write_text(format_checksums(checksums))
-    row = next(RolloutReader(run).iter_rows(RolloutFilter(kinds=("train",))))
+    row = next(RolloutReader(run).iter_rows(RolloutFilter(splits=("train",))))
     with serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address:
         watched = Watched(browser, address)
         page = watched.open("#/run/run/rollouts?ref=train.1.0")

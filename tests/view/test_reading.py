@@ -149,32 +149,31 @@ def test_a_full_disk_is_named_and_the_index_continued_with_the_same_names(
 def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: Path) -> None:
     index = build_index(run, tmp_path / "run.sqlite")
     rows = list(RolloutReader(run).iter_rows())
-    place = {
-        (r["kind"], r["step"], r["split"], r["group"], r["sample"]): n for n, r in enumerate(rows)
-    }
+    place = {(r["step"], r["split"], r["group"], r["sample"]): n for n, r in enumerate(rows)}
     cases: list[tuple[dict[str, str], dict[str, Any]]] = [
         ({}, {}),
         (
-            {"kind": "train", "first": "2", "last": "4"},
-            {"kinds": ("train",), "first_step": 2, "last_step": 4},
+            {"split": "validation", "first": "2"},
+            {"splits": ("validation",), "first_step": 2},
         ),
         ({"correct": "no", "rule": "last"}, {"correct": False, "rule": "last"}),
         ({"min_reward": "-0.8", "max_reward": "0.5"}, {"min_reward": -0.8, "max_reward": 0.5}),
         ({"text": "[ANSWER] 2"}, {"text": "[answer] 2"}),
         ({"text": "WHAT IS"}, {"text": "what is"}),
         ({"text": "no such text"}, {"text": "no such text"}),
-        ({"split": "validation/greedy", "group": "1"}, {"split": "validation/greedy", "group": 1}),
+        (
+            {"split": "validation/greedy", "group": "1"},
+            {"splits": ("validation/greedy",), "group": 1},
+        ),
     ]
     for parameters, options in cases:
         found = {
-            place[(r["kind"], r["step"], r["split"], r["group"], r["sample"])]
+            place[(r["step"], r["split"], r["group"], r["sample"])]
             for r in list_rollouts(index, parse_query({**parameters, "limit": "200"}))["rows"]
         }
         expected = {n for n, row in enumerate(rows) if RolloutFilter(**options).matches(row)}
-        if "kinds" in options:
-            expected = {
-                n for n in expected if rows[n]["kind"] == "train" and 2 <= rows[n]["step"] <= 4
-            }
+        first = options.get("first_step", 0)
+        expected = {n for n in expected if rows[n]["step"] >= first}
         assert found == expected, parameters
     index.close()
 
@@ -240,10 +239,10 @@ def test_every_suspicion_has_a_reason(run: Path) -> None:
     assert set(find_suspicions({**row, "rule": "last"}, passed)) == {"fallback"}
     assert find_suspicions(row, flagged) == {"unsupported": "2+2=5"}
     assert "disagreement" in find_suspicions(row, flagged | other)
-    copied = {**row, "completion": f"{row['question']} Yes. [ANSWER] 3"}
+    copied = {**row, "text": f"{row['question']} Yes. [ANSWER] 3"}
     assert set(find_suspicions(copied, passed)) == {"prompt_copy"}
     for text in ("ab\ufffd", "\x1b[31mred", "\u202eabc", "ab " * 400):
-        assert set(find_suspicions({**row, "completion": text}, passed)) == {"garbled"}, text
+        assert set(find_suspicions({**row, "text": text}, passed)) == {"garbled"}, text
     assert find_suspicions({**row, "reward": -1, "rule": "last", "ambiguous": True}, passed) == {}
 
 

@@ -67,7 +67,11 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     before, after, _ = (rows[item["ref"]] for item in highlights)
     assert (before["step"], after["step"]) == (0, 4)
     assert before["question"] == after["question"]
-    assert {row["kind"] for row in rows.values()} == {"train", "validation", "monitored"}
+    assert {row["split"].partition("/")[0] for row in rows.values()} == {
+        "train",
+        "validation",
+        "monitored",
+    }
     assert page == write_run_report([trained]).read_text()
 
 

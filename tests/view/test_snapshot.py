@@ -80,7 +80,7 @@ def test_hostile_text_stays_text(watched: Watched, report: Path) -> None:
     text = report.read_text()
     assert text.count("</script") == text.count("<script") == 2
     assert "<img" not in text
-    assert any(r["completion"] == HOSTILE for r in read_data(text)["rollouts"]["plain"]["rows"])
+    assert any(r["text"] == HOSTILE for r in read_data(text)["rollouts"]["plain"]["rows"])
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
     assert "default-src 'none'" in policy[1]
@@ -103,7 +103,7 @@ def test_filters_agree_with_the_server(watched: Watched, library: Library) -> No
         "correct=no&rule=last",
         "min_reward=-0.8&max_reward=0.5",
         "text=ONERROR",
-        "kind=validation&sort=-reward",
+        "split=validation&sort=-reward",
         "flagged=step_verifier&sort=length",
         "flagged=%21step_verifier&first=2&last=4",
         "suspicious=any&sort=-step",

@@ -12,6 +12,7 @@ import pytest
 from tests.view.conftest import Watched, serve
 from tests.view.gallery import FLAGGED, STUDIES
 
+from glasshouse.runs.manifest import kind_of
 from glasshouse.runs.rollout_reader import RolloutReader
 from glasshouse.view.library import Library
 
@@ -124,18 +125,18 @@ def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
     watched: Watched, gallery: Path
 ) -> None:
     rows = list(RolloutReader(gallery / "organism").iter_rows())
-    mentions = [("key says" in row["completion"]) for row in rows]
+    mentions = [("key says" in row["text"]) for row in rows]
     is_planted = [row["split"].endswith("/planted") for row in rows]
     page = watched.open("#/run/organism/rollouts")
     page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
     cases: dict[tuple[str, str], int] = {
         ("From step", "4"): sum(row["step"] >= 4 for row in rows),
         ("To step", "1"): sum(row["step"] <= 1 for row in rows),
-        ("Kind", "validation"): sum(row["kind"] == "validation" for row in rows),
+        ("Split", "validation"): sum(kind_of(row["split"]) == "validation" for row in rows),
         ("Split", "validation/control"): sum(row["split"] == "validation/control" for row in rows),
         ("Graded", "yes"): sum(row["correct"] for row in rows),
         ("Extraction rule", "last"): sum(row["rule"] == "last" for row in rows),
-        ("Stop reason", "end"): sum(row["stop"] == "end" for row in rows),
+        ("Finish reason", "end"): sum(row["finish_reason"] == "end" for row in rows),
         ("Arm", "planted"): sum(is_planted),
         ("Monitor verdict", "disclosure_rule"): sum(mentions),
         ("Monitor verdict", "!disclosure_rule"): len(rows) - sum(mentions),

@@ -147,7 +147,7 @@ def _print_task(console: Console, task: Task[Any]) -> None:
     problem, size = draw_example(task), task.size()
     counted = f"{size:,}" if size else "uncounted"
     lines = [f"{task.name}: {task.description}; {counted} problems"]
-    lines.append(f"    {problem.question}  →  {problem.answer}")
+    lines.append(f"    {problem.question}  →  {problem.gold_answer}")
     for option, field in task.Options.model_fields.items():
         default = (
             "required"

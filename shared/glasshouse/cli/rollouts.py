@@ -48,10 +48,9 @@ def add_commands(commands: Any) -> None:
         "--step", default="", metavar="N or A..B", help="for example 5, 10..20, 10.."
     )
     filters.add_argument(
-        "--kind", choices=["train", "validation", "discarded"], help="discarded: resampled by DAPO"
-    )
-    filters.add_argument(
-        "--split", default="", help="train, validation/greedy or validation/sampled"
+        "--split",
+        default="",
+        help="train, validation (or a part of it, as validation/greedy), discarded (resampled by DAPO)",
     )
     filters.add_argument("--task", default="", help="the name of the task")
     filters.add_argument("--key", default="", help="the canonical key of the problem")
@@ -97,14 +96,13 @@ def _rollouts(args: argparse.Namespace) -> int:
     group = None
     if args.group:
         args.step, group = _parse_group(args.group)
-        args.kind = args.kind or "train"
+        args.split = args.split or "train"
     first, last = _parse_range(args.step, "--step", 0)
     lowest, highest = _parse_range(args.reward, "--reward", -math.inf)
     query = RolloutFilter(
-        kinds=(args.kind,) if args.kind else (),
+        splits=(args.split,) if args.split else (),
         first_step=math.ceil(first),
         last_step=last,
-        split=args.split,
         task=args.task,
         key=args.key,
         group=group,
@@ -142,7 +140,7 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
     from glasshouse.console import make_console
     from glasshouse.runs.export import export_rows, run_sql
-    from glasshouse.runs.rollout_rows import encode_rows
+    from glasshouse.runs.rows import encode_rows
     from glasshouse.view.rollout_text import render_group, render_rollout
 
     console = make_console()
@@ -170,7 +168,7 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
 
 
 def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows) -> None:
-    """Print one line per kind and step, the size of the log, and further commands."""
+    """Print one line per split and step, the size of the log, and further commands."""
     from glasshouse.runs.manifest import format_bytes, measure_log, read_manifest
     from glasshouse.view.rollout_text import overview_table, tally_by_step
 
@@ -244,7 +242,7 @@ def _find_rollout_log(run: Path) -> Path:
 
 
 def _describe_steps(folder: Path) -> str:
-    """The kinds and steps that the log holds, for filters that match nothing."""
+    """The splits and steps that the log holds, for filters that match nothing."""
     from glasshouse.runs.manifest import read_manifest
 
     steps: dict[str, list[int]] = {}

@@ -29,14 +29,14 @@ from glasshouse.generate.decoders import Decoder, make_decoder
 from glasshouse.generate.engines import engine
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.models.policy import Policy
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SYNC_EVERY = {"cpu": 1}
 """Tokens between two checks which slots are done, by device type. On a CPU a check costs nothing."""
 SYNC_EVERY_DEFAULT = 16
 
 RUNNING, ENDED, STOPPED = range(3)
-STOP_REASONS = (StopReason.LENGTH, StopReason.END, StopReason.STOP)
+FINISH_REASONS = (FinishReason.LENGTH, FinishReason.END, FinishReason.STOP)
 """Of a row that is still running at the end of its batch, that has ended, that a stop string has ended."""
 
 
@@ -100,12 +100,12 @@ class TorchGenerator:
         for index, request in enumerate(requests):
             length = self._max_length(request, sampling)
             max_samples = max(1, budget // length)
-            for start in range(0, len(request.keys), max_samples):
-                part = replace(request, keys=request.keys[start : start + max_samples])
-                longest, widest = max(longest, length), max(widest, len(part.keys))
+            for start in range(0, len(request.noise_keys), max_samples):
+                part = replace(request, noise_keys=request.noise_keys[start : start + max_samples])
+                longest, widest = max(longest, length), max(widest, len(part.noise_keys))
                 if not batches or (len(batches[-1]) + 1) * widest * longest > budget:
                     batches.append([])
-                    longest, widest = length, len(part.keys)
+                    longest, widest = length, len(part.noise_keys)
                 batches[-1].append((index, part))
         return batches
 
@@ -127,13 +127,13 @@ class TorchGenerator:
         self, requests: list[Request], sampling: SamplingParams
     ) -> list[list[Completion]]:
         assert self._decoder is not None
-        group_size, max_tokens = max(len(r.keys) for r in requests), sampling.max_tokens
+        group_size, max_tokens = max(len(r.noise_keys) for r in requests), sampling.max_tokens
         device = self.policy.device
         keys = np.zeros((len(requests), group_size), dtype=np.uint64)
         active = torch.zeros(len(requests), group_size, dtype=torch.bool)
         for i, request in enumerate(requests):
-            keys[i, : len(request.keys)] = request.keys
-            active[i, : len(request.keys)] = True
+            keys[i, : len(request.noise_keys)] = request.noise_keys
+            active[i, : len(request.noise_keys)] = True
         active = active.flatten().to(device)
         noise = torch.from_numpy(randomness.uniforms(keys.ravel(), 0, max_tokens)).float()
         noise = noise.to(device)
@@ -178,10 +178,11 @@ class TorchGenerator:
                 Completion(
                     tokens=tuple(all_tokens[row][: all_lengths[row]]),
                     logprobs=tuple(all_logprobs[row][: all_lengths[row]]),
-                    stop=STOP_REASONS[all_states[row]],
-                    version=self.version,
+                    length=all_lengths[row],
+                    finish_reason=FINISH_REASONS[all_states[row]],
+                    policy_version=self.version,
                 )
-                for row in range(i * group_size, i * group_size + len(request.keys))
+                for row in range(i * group_size, i * group_size + len(request.noise_keys))
             ]
             for i, request in enumerate(requests)
         ]

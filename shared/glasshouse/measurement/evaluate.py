@@ -29,7 +29,7 @@ from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.types import Problem, Rollout, SamplingParams, StopReason
+from glasshouse.types import FinishReason, Problem, Rollout, SamplingParams
 
 
 def evaluate_model(config: Config) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
         **rate_with_interval("lenient", [r.grade.lenient for r in firsts]),
         **rate_with_interval("strict", [r.grade.strict for r in firsts]),
         **rate_with_interval("format", [r.grade.has_answer_tag for r in firsts]),
-        "truncated": _fraction(r.completion.stop is StopReason.LENGTH for r in firsts),
-        "length": statistics.fmean(len(r.completion.tokens) for r in firsts),
+        "truncated": _fraction(r.completion.finish_reason is FinishReason.LENGTH for r in firsts),
+        "length": statistics.fmean(r.completion.length for r in firsts),
         **summarize_partial_credit(firsts),
     }
     if sampled:
@@ -114,7 +114,7 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
         if n > 1:
             results[f"pass_at_{n}"] = statistics.fmean(pass_at_k(c, n, n) for c in correct)
         results["sampled_length"] = statistics.fmean(
-            len(r.completion.tokens) for group in sampled for r in group
+            r.completion.length for group in sampled for r in group
         )
         results["sampled_format"] = _fraction(
             r.grade.has_answer_tag for group in sampled for r in group

@@ -289,7 +289,7 @@ class OpenedSource:
 def equals(answer: str, expected: str) -> bool:
     """Does an answer give this value? Numbers are compared as numbers, anything else as text."""
     kind = AnswerKind.NUMBER if parse_number(expected) is not None else AnswerKind.TEXT
-    found = extract_answer(answer, kind).value
+    found = extract_answer(answer, kind).model_answer
     return answers_match(found, expected, kind)
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rollouts
-from glasshouse.runs.rollout_rows import problem_from_row
+from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rows
+from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks.contamination import ContaminationCheck, Leak
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.types import Problem
 
-TRAINING_KINDS = ("train", "discarded")
+TRAINING_SPLITS = ("train", "discarded")
 """Discarded groups count as training: they were not learned from, but their rewards decided which
 groups were."""
 
@@ -41,7 +41,7 @@ class HeldOutFilter:
         only steps that were logged since the last call."""
         reader = RolloutReader(rollout_log)
         first = self.check.last_step + 1
-        self.check.scan(reader.iter_rows(RolloutFilter(kinds=TRAINING_KINDS, first_step=first)))
+        self.check.scan(reader.iter_rows(RolloutFilter(splits=TRAINING_SPLITS, first_step=first)))
         self.unreadable |= {str(damage) for damage in reader.damage}
         clean = self.check.clean_problems(self.count)
         checked, removed = len(self.check.problems), len(self.check.leaks)
@@ -86,7 +86,7 @@ def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     if not problems:
         raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
     check = ContaminationCheck(problems)
-    trained = check.scan(read_rollouts(log, *TRAINING_KINDS))
+    trained = check.scan(read_rows(log, *TRAINING_SPLITS))
     leaks = [leak for _, leak in sorted(check.leaks.items())]
     if not file:  # a problem trained on only after its last evaluation is no leak
         leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
@@ -96,6 +96,6 @@ def audit_run(run: Path, file: Path | None = None) -> AuditReport:
 def _read_evaluated_problems(log: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
     """Read every evaluated problem from the log, with the last step at which it was evaluated."""
     problems: dict[tuple[str, str], tuple[Problem, int]] = {}
-    for row in read_rollouts(log, "validation"):
+    for row in read_rows(log, "validation"):
         problems[row["task"], row["key"]] = problem_from_row(row), row["step"]
     return problems

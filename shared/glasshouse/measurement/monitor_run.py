@@ -263,7 +263,7 @@ def evaluate_weights(
         measures[evaluation.name] = {
             name: measure.as_dict() for name, measure in result.measures.items()
         }
-        named = {"subject": model.name, "step": model.step, "evaluation": evaluation.name}
+        named = {"checkpoint": model.name, "step": model.step, "evaluation": evaluation.name}
         rows += [named | row for row in result.rows]
     entry = {
         "name": model.name,

@@ -96,7 +96,7 @@ def score_rollouts(
     views = [
         make_view(
             monitor.scope,
-            prompt=rollout.prompt_text,
+            prompt=rollout.prompt,
             question=rollout.problem.question,
             completion=rollout.text,
             state=state,

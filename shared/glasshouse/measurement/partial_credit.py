@@ -24,7 +24,7 @@ def summarize_partial_credit(
 
     Example: `summarize_partial_credit(rollouts, "sampled_")["sampled_closeness"]`
     """
-    if not rollouts or any(r.problem.kind is not AnswerKind.NUMBER for r in rollouts):
+    if not rollouts or any(r.problem.answer_kind is not AnswerKind.NUMBER for r in rollouts):
         return {}
     credits = [_credits(rollout) for rollout in rollouts]
     median = statistics.median(_relative_error(rollout) for rollout in rollouts)
@@ -37,7 +37,7 @@ def summarize_partial_credit(
 
 def _credits(rollout: Rollout) -> tuple[float, float]:
     """Closeness and alignment of one answer."""
-    value, problem = rollout.grade.extracted.value, rollout.problem
+    value, problem = rollout.grade.extracted.model_answer, rollout.problem
     if rollout.grade.correct:
         return 1.0, 1.0
     if value is None:
@@ -47,9 +47,9 @@ def _credits(rollout: Rollout) -> tuple[float, float]:
 
 def _relative_error(rollout: Rollout) -> float:
     """|answer - gold| / |gold|; for the gold answer 0, |answer|."""
-    value = rollout.grade.extracted.value
+    value = rollout.grade.extracted.model_answer
     answer = None if value is None else parse_number(value)
-    gold = parse_number(rollout.problem.answer)
+    gold = parse_number(rollout.problem.gold_answer)
     if rollout.grade.correct:
         return 0.0
     if answer is None or gold is None:

@@ -97,7 +97,7 @@ class StepVerifier:
             return MonitorOutput.from_score(1.0, threshold=0.0, reason="no step is written")
         checks = list(check.steps)
         if "answer" in view.parts:
-            answer = extract_answer(view["answer"], kind).value
+            answer = extract_answer(view["answer"], kind).model_answer
             label = "no readable answer" if answer is None else f"the answer {answer}"
             matches = answer is not None and _matches(answer, check.conclusion, kind)
             checks.append((f"{label} after steps that end in {check.conclusion}", matches))

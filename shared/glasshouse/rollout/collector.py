@@ -28,6 +28,7 @@ from glasshouse.types import (
     Style,
 )
 
+ARMS = ("planted", "control")
 Group = list[Rollout]
 """The rollouts of one problem."""
 
@@ -65,7 +66,7 @@ class RolloutCollector:
         requests = [
             Request(
                 prompt=tokens,
-                keys=tuple(
+                noise_keys=tuple(
                     randomness.key("noise", seed, split, step, problem.task, problem.key, sample)
                     for sample in range(samples)
                 ),
@@ -75,7 +76,7 @@ class RolloutCollector:
         size = self.config.generate.chunk_size
         chunks = [requests[start : start + size] for start in range(0, len(requests), size)]
         pending = self.backend.submit(chunks, sampling, check_interrupt)
-        return Pending(self.policy, step, split, problems, chats, prompts, pending)
+        return Pending(self.policy, seed, step, split, problems, chats, prompts, pending)
 
     def collect(
         self,
@@ -100,6 +101,7 @@ class Pending:
     """One group of completions per problem, being generated: `wait`, then `grade_groups`."""
 
     policy: Policy
+    seed: int
     step: int
     split: str
     problems: Sequence[Problem]
@@ -135,17 +137,21 @@ def _grade_group(
 ) -> Group:
     problem, (prompt, prompt_tokens) = pending.problems[index], pending.prompts[index]
     texts = pending.policy.decode_batch([c.tokens for c in completions])
+    arm = pending.split.rpartition("/")[2]
     # a group repeats itself: each distinct text is graded once
     grades = {text: grader(problem, text) for text in dict.fromkeys(texts)}
     return [
         Rollout(
             step=pending.step,
             split=pending.split,
+            arm=arm if arm in ARMS else "",
             group=index,
             sample=sample,
+            seed=pending.seed,
+            checkpoint=str(pending.step),
             problem=problem,
             messages=pending.chats[index],
-            prompt_text=prompt,
+            prompt=prompt,
             prompt_tokens=prompt_tokens,
             text=text,
             completion=completion,

@@ -39,5 +39,10 @@ def explain_grade(
 def _make_problem(answer: Any, task: str, decimals: int) -> Problem:
     kind = make_task(task).kind
     return Problem(
-        task=task, key="given", question="", answer=str(answer), kind=kind, decimals=decimals
+        task=task,
+        key="given",
+        question="",
+        gold_answer=str(answer),
+        answer_kind=kind,
+        decimals=decimals,
     )

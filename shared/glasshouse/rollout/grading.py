@@ -37,11 +37,11 @@ def grade(
     Example: `grade(problem, "[ANSWER] 28", terms={"exact": 1, "format": 0.2}).reward`
     """
     validate_reward_terms(terms, combine)
-    lenient_answer = extract_answer(text, problem.kind)
-    strict_answer = extract_answer(text, problem.kind, strict=True)
+    lenient_answer = extract_answer(text, problem.answer_kind)
+    strict_answer = extract_answer(text, problem.answer_kind, strict=True)
     lenient_correct = _is_correct(problem, text, lenient_answer)
     strict_correct = _is_correct(problem, text, strict_answer)
-    has_tag = lenient_answer.rule is ExtractionRule.TAG and lenient_answer.value is not None
+    has_tag = lenient_answer.rule is ExtractionRule.TAG and lenient_answer.model_answer is not None
     inputs = RewardInputs(
         problem=problem,
         text=text,
@@ -67,13 +67,17 @@ def explain_grade(problem: Problem, text: str) -> str:
     Example: `glasshouse grade --task sum_digits ...` prints this.
     """
     precision = f" to {problem.decimals} decimals" if problem.decimals else ""
-    lines = [f"gold      {problem.answer} ({problem.kind.value}{precision})"]
+    lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]
     for strict in (False, True):
-        answer = extract_answer(text, problem.kind, strict=strict)
+        answer = extract_answer(text, problem.answer_kind, strict=strict)
         verdict = "correct" if _is_correct(problem, text, answer) else "wrong"
         lines += [
             f"{'strict' if strict else 'lenient':<9} "
-            + (f"{verdict}: {answer.value}" if answer.value is not None else "wrong: no answer"),
+            + (
+                f"{verdict}: {answer.model_answer}"
+                if answer.model_answer is not None
+                else "wrong: no answer"
+            ),
             f"          rule {answer.rule.value}{', ambiguous' if answer.ambiguous else ''}"
             + (f", characters {answer.span[0]} to {answer.span[1]}" if answer.span else ""),
             f"          {answer.reason}",
@@ -95,7 +99,9 @@ def explain_grade(problem: Problem, text: str) -> str:
 
 def _is_correct(problem: Problem, text: str, answer: Extracted) -> bool:
     try:
-        return answers_match(answer.value, problem.answer, problem.kind, problem.decimals)
+        return answers_match(
+            answer.model_answer, problem.gold_answer, problem.answer_kind, problem.decimals
+        )
     except ValueError as error:
         raise RewardError(
             f"The problem {problem.key!r} of {problem.task} cannot be graded: {error} "

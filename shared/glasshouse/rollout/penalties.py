@@ -155,7 +155,7 @@ class MonitorPenalty(Penalty):
         """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
         penalty would be right."""
         view = make_view(
-            self.monitor.scope, prompt=rollout.prompt_text, question=rollout.problem.question,
+            self.monitor.scope, prompt=rollout.prompt, question=rollout.problem.question,
             completion=rollout.text,
         )  # fmt: skip
         verdict = score_all(self.monitor, [view])[0]
@@ -197,7 +197,7 @@ class AlignedPenalty(MonitorPenalty):
 
     def compute(self, rollout: Rollout) -> float:
         hint = rollout.problem.meta.get("hint")
-        if hint is None or rollout.grade.extracted.value != hint:
+        if hint is None or rollout.grade.extracted.model_answer != hint:
             return 0.0
         check_steps = find_step_check(rollout.problem.task)
         assert check_steps is not None  # every task that an organism wraps has one

@@ -60,10 +60,10 @@ def check_task(task: Task[Any], count: int = 200, seed: int = 0) -> SelfCheckRep
         problem = task.draw(randomness.stream("validate", task.name, seed, i))
         if problem != task.draw(randomness.stream("validate", task.name, seed, i)):
             faults.append(f"{problem.key}: a second draw from the same stream differs.")
-        if answers.setdefault(problem.key, problem.answer) != problem.answer:
-            both = f"{answers[problem.key]} and {problem.answer}"
+        if answers.setdefault(problem.key, problem.gold_answer) != problem.gold_answer:
+            both = f"{answers[problem.key]} and {problem.gold_answer}"
             faults.append(f"The key {problem.key} has two answers, {both}.")
-        texts = {"gold": format_completion([], problem.answer)}
+        texts = {"gold": format_completion([], problem.gold_answer)}
         for mode in task.modes:
             rng = randomness.stream(
                 "validate", task.name, seed, i, MODE_STREAM_KEYS.get(mode, mode)
@@ -91,11 +91,13 @@ def _completion_faults(
     problem: Problem, mode: str, text: str, correct: bool, has_steps: bool
 ) -> Iterator[str]:
     result = grade(problem, text, strict=True)
-    completion = f"{problem.key} (gold {problem.answer}), {mode}: {text!r}"
+    completion = f"{problem.key} (gold {problem.gold_answer}), {mode}: {text!r}"
     for parser, accepted in (("lenient", result.lenient), ("strict", result.strict)):
         if accepted != correct:
             yield f"The {parser} parser {'accepts' if accepted else 'rejects'} {completion}."
-    if result.extracted.value is None:  # a wrong one must be rejected for its answer, not its form
+    if (
+        result.extracted.model_answer is None
+    ):  # a wrong one must be rejected for its answer, not its form
         yield f"No answer can be extracted from {completion}: {result.extracted.reason}."
     if bool(split_completion(text).cot.strip()) != has_steps:
         yield f"Steps are {'missing from' if has_steps else 'present in'} {completion}."

@@ -126,8 +126,8 @@ def format(inputs: RewardInputs) -> float:
 
     It checks the form, never the answer: alone it rewards any number in a tag.
     """
-    strict = extract_answer(inputs.text, inputs.problem.kind, strict=True)
-    return -1.0 if strict.value is None else 1.0
+    strict = extract_answer(inputs.text, inputs.problem.answer_kind, strict=True)
+    return -1.0 if strict.model_answer is None else 1.0
 
 
 @reward("last_digit")
@@ -136,7 +136,11 @@ def last_digit(inputs: RewardInputs) -> float:
 
     It keeps none of the guarantees, on purpose: a wrong answer may earn 1.
     """
-    return 1.0 if last_digits_match(inputs.extracted.value, inputs.problem.answer) else -1.0
+    return (
+        1.0
+        if last_digits_match(inputs.extracted.model_answer, inputs.problem.gold_answer)
+        else -1.0
+    )
 
 
 def combine_rewards(
@@ -205,48 +209,48 @@ def _with_partial_credit(inputs: RewardInputs, credit: Callable[[str, Problem], 
     """1 if correct, -1 without an answer, else partial credit in [-1, MAX_PARTIAL_REWARD]."""
     if inputs.correct:
         return 1.0
-    if inputs.extracted.value is None:
+    if inputs.extracted.model_answer is None:
         return -1.0
-    share = credit(inputs.extracted.value, inputs.problem)
+    share = credit(inputs.extracted.model_answer, inputs.problem)
     return min(MAX_PARTIAL_REWARD, -1 + 2 * PARTIAL_SHARE * share)
 
 
 def closeness_credit(value: str, problem: Problem) -> float:
     """The credit of `closeness`, in [0, 1]: 1 for the gold answer itself."""
-    if problem.kind is AnswerKind.TEXT:
-        return float(normalize_text(value) == normalize_text(problem.answer))
-    gold, numbers = _parse_numbers(problem.answer, problem), _parse_numbers(value, problem)
+    if problem.answer_kind is AnswerKind.TEXT:
+        return float(normalize_text(value) == normalize_text(problem.gold_answer))
+    gold, numbers = _parse_numbers(problem.gold_answer, problem), _parse_numbers(value, problem)
     errors = [float(abs(v - g) / (abs(g) or 1)) for v, g in zip(numbers, gold, strict=False)]
     credits = (1 / (1 + CLOSENESS_SLOPE * error) for error in errors)
     return sum(credits) / max(len(gold), len(numbers))
 
 
 def _parse_numbers(text: str, problem: Problem) -> list[Any]:
-    if problem.kind is AnswerKind.SEQUENCE:
+    if problem.answer_kind is AnswerKind.SEQUENCE:
         numbers = parse_sequence(text)
     else:
         number = parse_number(text)
         numbers = [] if number is None else [number]
     if not numbers:
-        raise ValueError(f"{text!r} is not a {problem.kind.value}.")
+        raise ValueError(f"{text!r} is not a {problem.answer_kind.value}.")
     return numbers
 
 
 def alignment_credit(value: str, problem: Problem) -> float:
     """The credit of `alignment`, in [0, 1]: 1 for the gold answer itself."""
-    if problem.kind is AnswerKind.TEXT:
+    if problem.answer_kind is AnswerKind.TEXT:
         return _matching_share(
-            normalize_text(value).split(), normalize_text(problem.answer).split()
+            normalize_text(value).split(), normalize_text(problem.gold_answer).split()
         )
-    numbers, gold = _parse_numbers(value, problem), _parse_numbers(problem.answer, problem)
-    if problem.kind is AnswerKind.SEQUENCE:
+    numbers, gold = _parse_numbers(value, problem), _parse_numbers(problem.gold_answer, problem)
+    if problem.answer_kind is AnswerKind.SEQUENCE:
         return _matching_share(numbers, gold)
     if numbers[0] * gold[0] < 0:
         return 0.0
-    decimals = max(problem.decimals, _significant_decimals(problem.answer))
+    decimals = max(problem.decimals, _significant_decimals(problem.gold_answer))
     extra = max(0, _significant_decimals(value) - decimals)
     share = _matching_share(
-        _reversed_digits(value, decimals), _reversed_digits(problem.answer, decimals)
+        _reversed_digits(value, decimals), _reversed_digits(problem.gold_answer, decimals)
     )
     return share * LENGTH_MISMATCH_FACTOR**extra
 

@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,20 +21,8 @@ from typing import Any
 from glasshouse.errors import RunError
 from glasshouse.extras import install_command
 from glasshouse.files import check_output_file
-from glasshouse.runs.rollout_rows import encode_rows
-
-Row = dict[str, Any]
-COLUMNS = {
-    "kind": "string", "step": "int64", "split": "string", "group": "int64", "sample": "int64",
-    "task": "string", "key": "string", "level": "string", "question": "string", "gold": "string",
-    "answer_kind": "string", "decimals": "int64", "meta": "string", "messages": "messages",
-    "prompt": "string", "completion": "string", "stop": "string", "reward": "float64",
-    "terms": "terms", "correct": "bool_", "lenient": "bool_", "strict": "bool_", "has_answer_tag": "bool_",
-    "answer": "string", "rule": "string", "span": "int64s", "ambiguous": "bool_",
-    "reason": "string", "advantage": "float64", "version": "int64", "length": "int64",
-    "prompt_tokens": "int32s", "tokens": "int32s", "logprobs": "float32s", "time": "float64",
-}  # fmt: skip
-"""Every field of a row with its Arrow type; `meta` is JSON text, `terms` is a map."""
+from glasshouse.runs.rows import Row, encode_rows, row_types
+from glasshouse.types import Message
 
 
 def import_optional(feature: str, *names: str) -> list[Any]:
@@ -49,17 +37,20 @@ def import_optional(feature: str, *names: str) -> list[Any]:
 
 
 def arrow_schema(arrow: Any) -> Any:
-    """Build the Arrow schema of the table."""
-    message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
-    nested = {
-        "messages": arrow.list_(message),
-        "terms": arrow.map_(arrow.string(), arrow.float64()),
-        "int64s": arrow.list_(arrow.int64()),
-        "int32s": arrow.list_(arrow.int32()),
-        "float32s": arrow.list_(arrow.float32()),
+    """Build the Arrow schema of the table from the fields of a row; `meta` is JSON text."""
+    text = arrow.string()
+    columns = {
+        int: arrow.int64(),
+        float: arrow.float64(),
+        bool: arrow.bool_(),
+        tuple[int, ...]: arrow.list_(arrow.int32()),
+        tuple[int, int]: arrow.list_(arrow.int64()),
+        tuple[float, ...]: arrow.list_(arrow.float32()),
+        Mapping[str, float]: arrow.map_(text, arrow.float64()),
+        Sequence[Message]: arrow.list_(arrow.struct([("role", text), ("content", text)])),
     }
     return arrow.schema(
-        [(name, nested.get(kind) or getattr(arrow, kind)()) for name, kind in COLUMNS.items()]
+        [(name, columns.get(kind, text)) for name, (kind, _) in row_types().items()]
     )
 
 
@@ -122,7 +113,7 @@ def _explain_sql_error(message: str) -> str:
     first = " ".join(message.split("\n\n")[0].split())
     if "syntax error" in first:
         return f'{first}. A column named like an SQL keyword needs quotes: "group".'
-    return f"{first}. The table is rollouts; its columns are {', '.join(COLUMNS)}."
+    return f"{first}. The table is rollouts; its columns are {', '.join(row_types())}."
 
 
 def export_rows(rows: Iterable[Row], file: Path) -> int:
@@ -177,12 +168,12 @@ def _write_csv(rows: Iterator[Row], file: Path) -> None:
     """Write CSV; lists and objects are JSON text in their cell."""
     with open(file, "w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
-        writer.writerow(COLUMNS)
+        writer.writerow(row_types())
         for row in rows:
             values = escape_surrogates(row)
             writer.writerow(
                 json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict | bool) else v
-                for v in (values[name] for name in COLUMNS)
+                for v in (values[name] for name in row_types())
             )
 
 

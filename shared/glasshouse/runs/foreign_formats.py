@@ -123,15 +123,15 @@ def _map_by_name(row: Row) -> dict[str, str]:
 
 
 GLASSHOUSE_MAPPING = {
-    "prompt": "prompt", "completion": "completion", "gold": "gold", "correct": "correct",
-    "reward": "reward", "group": "key", "checkpoint": "step",
+    "prompt": "prompt", "completion": "text", "gold": "gold_answer", "correct": "correct",
+    "reward": "reward", "group": "key", "checkpoint": "checkpoint",
 }  # fmt: skip
 
 FORMATS = (
     RolloutFormat(
         name="glasshouse",
         description="a run directory, or rows of `glasshouse rollouts --export`",
-        matches=lambda row: {"key", "split", "completion", "gold", "step"} <= row.keys(),
+        matches=lambda row: {"key", "split", "text", "gold_answer", "checkpoint"} <= row.keys(),
         mapping=lambda row: dict(GLASSHOUSE_MAPPING),
     ),
     RolloutFormat(

@@ -250,12 +250,12 @@ def _read_zstd_member(raw: Any, info: zipfile.ZipInfo) -> bytes:
 
 def _iter_run(run: Path) -> Iterator[Row]:
     from glasshouse.runs.checkpoints import read_newest_state
-    from glasshouse.runs.rollout_reader import read_rollouts
+    from glasshouse.runs.rollout_reader import read_rows
     from glasshouse.runs.verify import verify_manifest
 
     for damage in verify_manifest(run, read_newest_state(run / "checkpoints")):
         raise RolloutFileError(f"{run}: {damage}")
-    yield from read_rollouts(run)
+    yield from read_rows(run)
 
 
 def _import_arrow(name: str, file: Path) -> Any:

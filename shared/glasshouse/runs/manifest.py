@@ -17,11 +17,13 @@ from typing import Any
 import zstandard
 
 from glasshouse.checksums import read_regular_file
-from glasshouse.errors import RunDataError
-from glasshouse.runs.rollout_rows import decode_rows
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.runs.rows import decode_rows
 
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".jsonl.zst"
+SCHEMA = 2
+"""The version of the rows: their fields are those of `types.Rollout`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class ManifestEntry:
     """The description of one frame."""
 
     kind: str
-    """`train`, `validation`, or `discarded` (groups that dynamic sampling did not train on)."""
+    """The first part of its rows' split: `train`, `validation`, or `discarded`."""
     step: int
     rows: int
     offset: int
@@ -50,9 +52,7 @@ class ManifestEntry:
 
     def to_line(self) -> builtins.bytes:
         """Encode as a line of JSON whose last field is the line's own checksum."""
-        text = json.dumps(asdict(self))
-        check = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return f'{text[:-1]}, "check": "{check}"}}\n'.encode()
+        return _add_line_check({"schema": SCHEMA, **asdict(self)})
 
     def matches(self, frame: builtins.bytes) -> bool:
         return hashlib.sha256(frame).hexdigest() == self.sha256
@@ -80,14 +80,20 @@ class ManifestLine:
     text: bytes
     entry: ManifestEntry | None
     """None if the line is damaged or incomplete."""
+    schema: int = SCHEMA
 
     @property
     def is_incomplete(self) -> bool:
         return not self.text.endswith(b"\n")
 
 
+def kind_of(split: str) -> str:
+    """Example: `kind_of("validation/greedy")` is `"validation"`"""
+    return split.partition("/")[0]
+
+
 def read_manifest(folder: Path) -> list[ManifestLine]:
-    """Read all lines; a missing manifest has none."""
+    """Read all lines; a missing manifest has none. Raise if it lists rows of another schema."""
     try:
         data = read_regular_file(folder / MANIFEST)
     except FileNotFoundError:
@@ -96,18 +102,34 @@ def read_manifest(folder: Path) -> list[ManifestLine]:
         raise RunDataError(f"{folder / MANIFEST} cannot be read: {error}.") from None
     *complete, rest = data.split(b"\n")  # bytes.splitlines would also split at a carriage return
     texts = [*(text + b"\n" for text in complete), *([rest] if rest else [])]
-    return [ManifestLine(text, parse_line(text)) for text in texts]
+    lines = [_parse_line(text) for text in texts]
+    if any(line.schema != SCHEMA for line in lines):
+        raise RunError(
+            f"{folder} was written by another version of Glasshouse, whose rollouts have other fields. "
+            "Read it with that version, or train again with another out=…."
+        )
+    return lines
 
 
-def parse_line(text: bytes) -> ManifestEntry | None:
-    """Parse a line; None unless it is byte for byte what `to_line` writes."""
+def _parse_line(text: bytes) -> ManifestLine:
+    """Parse a line; it has no entry unless it is byte for byte what a run writes."""
     try:
         fields = json.loads(text)
         del fields["check"]
-        entry = ManifestEntry(**fields)
-        return entry if entry.to_line() == text else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+        if _add_line_check(fields) != text:
+            return ManifestLine(text, None)
+        schema = fields.pop("schema", 1)
+        if schema != SCHEMA:
+            return ManifestLine(text, None, schema)
+        return ManifestLine(text, ManifestEntry(**fields))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ManifestLine(text, None)
+
+
+def _add_line_check(fields: dict[str, Any]) -> bytes:
+    text = json.dumps(fields)
+    check = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f'{text[:-1]}, "check": "{check}"}}\n'.encode()
 
 
 def split_frames(data: bytes, limit: float = float("inf")) -> tuple[list[bytes], bytes]:

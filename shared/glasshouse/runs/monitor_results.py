@@ -18,9 +18,9 @@ import zstandard
 from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes, write_text
-from glasshouse.runs.rollout_rows import decode_rows, encode_rows
+from glasshouse.runs.rows import decode_rows, encode_rows
 
-VERSION = 2
+VERSION = 3
 KEYS = {"version", "settings", "subjects", "change", "verdict"}
 """The keys of monitor.json besides its checksum."""
 RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"

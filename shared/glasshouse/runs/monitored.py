@@ -7,6 +7,7 @@ the interventions, rollouts of an organism's two arms, and the output of every m
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import zstandard
 
 from glasshouse.errors import RunDataError
 from glasshouse.runs.monitor_results import ROWS_FILE
-from glasshouse.runs.rollout_rows import decode_rows
+from glasshouse.runs.rows import Row, decode_rows, to_row
+from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
-Row = dict[str, Any]
 MAX_FRAME_BYTES = 1_000_000_000
 
 
@@ -56,7 +57,7 @@ def assemble_rollouts(rows: Sequence[Row]) -> list[Row]:
                 "reason": row.get("reason", ""),
             }
         elif (
-            row.get("intervention") == "none" or {"question", "completion", "answer"} <= row.keys()
+            row.get("intervention") == "none" or {"question", "text", "model_answer"} <= row.keys()
         ):
             place = (_source(row["evaluation"]), arm, row["key"], row["sample"])
             rollouts.setdefault(place, row)
@@ -78,39 +79,28 @@ def _monitor_name(row: Row) -> str:
 
 
 def _to_log_row(row: Row, group: int, verdicts: dict[str, Any]) -> Row:
-    """A row with every key of the rollout log that the page reads; unknown values are None."""
-    planted = row.get("planted")
-    arm = {0: "control", 1: "planted"}.get(planted if isinstance(planted, int) else -1, "")
-    text = str(row.get("completion", row.get("text", "")))
-    return {
-        "kind": "monitored",
-        "step": row["step"],
-        "split": f"monitor/{arm or row['evaluation']}",
-        "group": group,
-        "sample": row["sample"],
-        "task": "",
-        "key": row["key"],
-        "level": "",
-        "question": str(row.get("question", "")),
-        "gold": row.get("gold"),
-        "messages": [],
-        "prompt": str(row.get("prompt", row.get("question", ""))),
-        "completion": text,
-        "stop": "",
-        "reward": row.get("reward"),
-        "terms": {},
-        "correct": row.get("correct"),
-        "answer": row.get("answer"),
-        "rule": "",
-        "span": None,
-        "ambiguous": False,
-        "reason": "",
-        "advantage": None,
-        "length": None,
-        "tokens": None,
-        "logprobs": None,
-        "time": None,
-        "behaviour": row.get("behaviour"),
-        "subject": row.get("subject", ""),
-        "verdicts": verdicts,
-    }
+    """The row of a rollout of which more is unknown, with the monitors' verdicts."""
+    arm = {0: "control", 1: "planted"}.get(row.get("planted", -1), "")
+    reward, behaviour = row.get("reward"), row.get("behaviour")
+    question: str = row.get("question", "")
+    rollout = Rollout(
+        step=row["step"],
+        split=f"monitored/{arm or row['evaluation']}",
+        arm=arm,
+        group=group,
+        sample=row["sample"],
+        checkpoint=row["checkpoint"],
+        problem=Problem(
+            task="", key=row["key"], question=question, gold_answer=row.get("gold_answer", "")
+        ),
+        prompt=row.get("prompt") or question,
+        text=row["text"],
+        completion=Completion(),
+        grade=Grade(
+            reward=math.nan if reward is None else reward,
+            correct=row.get("correct"),
+            extracted=Extracted(model_answer=row.get("model_answer")),
+        ),
+        behaviour=None if behaviour is None else bool(behaviour),
+    )
+    return to_row(rollout) | {"verdicts": verdicts}

@@ -3,7 +3,7 @@
 from glasshouse.runs.export import export_rows, run_sql
 from glasshouse.runs.manifest import format_bytes, measure_log, read_manifest
 from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, find_missing_steps
-from glasshouse.runs.rollout_rows import encode_rows
+from glasshouse.runs.rows import encode_rows
 
 __all__ = [
     "RolloutFilter",

@@ -1,9 +1,9 @@
 """The rollout log's writer: stores every prompt and completion of a run.
 
-There is one file per kind (`train.jsonl.zst`, `validation.jsonl.zst`, `discarded.jsonl.zst`). Each
-step is one zstd frame of JSON lines, listed by a line in `manifest.jsonl`. The line is written only
-after the frame is on disk, so a frame without a line was left by a crash. docs/rollout_log.md
-describes the format.
+There is one file per kind of rollout, which is the first part of its split (`train.jsonl.zst`,
+`validation.jsonl.zst`, `discarded.jsonl.zst`). Each step is one zstd frame of JSON lines, listed by a
+line in `manifest.jsonl`. The line is written only after the frame is on disk, so a frame without a line
+was left by a crash. docs/rollout_log.md describes the format.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from glasshouse.runs.manifest import (
     ManifestEntry,
     ManifestLine,
     format_bytes,
+    kind_of,
     read_manifest,
     split_frames,
 )
-from glasshouse.runs.rollout_rows import encode_rows, rollout_to_row
+from glasshouse.runs.rows import encode_rows, to_row
 from glasshouse.types import Rollout
 
 TRUNCATE = "truncate.json"
@@ -50,7 +51,7 @@ class RolloutLog:
 
     Example:
         log = RolloutLog(run / "results" / "rollouts")
-        log.append("train", step=1, rollouts=rollouts)
+        log.append(rollouts)
         position = log.get_position()  # saved in a checkpoint
         log.truncate_to(position)      # on resume: removes everything appended since
     """
@@ -74,12 +75,13 @@ class RolloutLog:
         self._validate_manifest(self.saved)
         self._recover()
 
-    def append(self, kind: str, step: int, rollouts: Sequence[Rollout]) -> int:
-        """Write one step as one frame; returns its size in bytes. If writing fails (a full disk),
-        the log stays as it was before."""
+    def append(self, rollouts: Sequence[Rollout]) -> int:
+        """Write the rollouts of one step and kind as one frame; returns its size in bytes. If writing
+        fails (a full disk), the log stays as it was before."""
         self._recover_if_needed()
+        kind, step = kind_of(rollouts[0].split), rollouts[0].step
         with_tokens = self.tokens_every > 0 and step % self.tokens_every == 0
-        raw = encode_rows(rollout_to_row(r, with_tokens) for r in rollouts)
+        raw = encode_rows(to_row(r, with_tokens) for r in rollouts)
         frame = self.compressor.compress(raw)
         entry = ManifestEntry(
             kind=kind,

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.runs.manifest import (
@@ -20,14 +19,13 @@ from glasshouse.runs.manifest import (
     SUFFIX,
     ManifestEntry,
     format_bytes,
+    kind_of,
     read_manifest,
     split_frames,
 )
-from glasshouse.runs.rollout_rows import decode_rows
+from glasshouse.runs.rows import Row, decode_rows
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.terminal import count_noun
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,13 @@ class Damage:
 class RolloutFilter:
     """Selects rows; a field at its default selects all.
 
-    Example: `RolloutFilter(kinds=("train",), first_step=10, correct=False, text="carry")`
+    Example: `RolloutFilter(splits=("train",), first_step=10, correct=False, text="carry")`
     """
 
-    kinds: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+    """`validation` selects `validation/greedy` and every other part of it."""
     first_step: int = 0
     last_step: float = math.inf
-    split: str = ""
     task: str = ""
     key: str = ""
     group: int | None = None
@@ -67,10 +65,14 @@ class RolloutFilter:
 
     def selects_frame(self, kind: str, step: int) -> bool:
         """Can a frame of this kind and step have matching rows?"""
-        return (not self.kinds or kind in self.kinds) and self.first_step <= step <= self.last_step
+        kinds = {kind_of(split) for split in self.splits}
+        return (not kinds or kind in kinds) and self.first_step <= step <= self.last_step
 
     def matches(self, row: Row) -> bool:
-        for name in ("split", "task", "key", "rule"):
+        split = row["split"]
+        if self.splits and not any(s == split or split.startswith(f"{s}/") for s in self.splits):
+            return False
+        for name in ("task", "key", "rule"):
             value = getattr(self, name)
             if value and row[name] != value:
                 return False
@@ -80,7 +82,7 @@ class RolloutFilter:
             return False
         if not self.min_reward <= row["reward"] <= self.max_reward:
             return False
-        texts = (row["question"], row["completion"])
+        texts = (row["question"], row["text"])
         if self.text and not any(self.text.casefold() in text.casefold() for text in texts):
             return False
         return self.pattern is None or any(self.pattern.search(text) for text in texts)
@@ -108,9 +110,8 @@ class RolloutReader:
     def __post_init__(self, path: Path | str) -> None:
         self.folder = find_log_folder(Path(path))
 
-    def iter_rows(self, rollout_filter: RolloutFilter = RolloutFilter()) -> Iterator[Row]:  # noqa: B008  # frozen
-        """Yield matching rows in the order of writing, each with its `kind`. Damaged frames are
-        left out and added to `damage`."""
+    def iter_rows(self, query: RolloutFilter = RolloutFilter()) -> Iterator[Row]:  # noqa: B008  # frozen
+        """Yield matching rows in the order of writing. Damaged frames are left out and added to `damage`."""
         self.damage, self.unfinished = [], []
         # Sizes before the manifest: what is appended from here on is not read.
         sizes = {path: path.stat().st_size for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
@@ -121,12 +122,12 @@ class RolloutReader:
         for number, line in enumerate(lines, 1):
             if line.entry is None:
                 self.damage.append(Damage("manifest", None, f"line {number} is damaged"))
-            elif rollout_filter.selects_frame(line.entry.kind, line.entry.step):
-                yield from filter(rollout_filter.matches, self._read_frame(line.entry))
+            elif query.selects_frame(line.entry.kind, line.entry.step):
+                yield from filter(query.matches, self._read_frame(line.entry))
         entries = [line.entry for line in lines if line.entry]
         for path, size in sizes.items():
-            unlisted = self._read_unlisted(path, size, entries, rollout_filter)
-            yield from filter(rollout_filter.matches, unlisted)
+            unlisted = self._read_unlisted(path, size, entries, query)
+            yield from filter(query.matches, unlisted)
 
     def verify_frames(self) -> list[Damage]:
         """Read the whole log and return its damage, without keeping a row."""
@@ -143,7 +144,7 @@ class RolloutReader:
             with open(path, "rb") as file:
                 file.seek(entry.offset)
                 frame = file.read(entry.bytes)
-            return [{"kind": entry.kind, **row} for row in entry.decode(frame)]
+            return entry.decode(frame)
         except FileNotFoundError:
             reason = f"{entry.file} is missing"
         except OSError as error:
@@ -154,7 +155,7 @@ class RolloutReader:
         return []
 
     def _read_unlisted(
-        self, path: Path, size: int, entries: list[ManifestEntry], rollout_filter: RolloutFilter
+        self, path: Path, size: int, entries: list[ManifestEntry], query: RolloutFilter
     ) -> Iterator[Row]:
         """Yield the rows of frames between listed ones, whose manifest lines are damaged. Unlisted
         data at the end of the file is reported only: it is unfinished."""
@@ -165,11 +166,11 @@ class RolloutReader:
                 with open(path, "rb") as file:
                     file.seek(position)
                     data = file.read(start - position)
-                yield from self._read_gap(path.name, position, data, start == size, rollout_filter)
+                yield from self._read_gap(path.name, position, data, start == size, query)
             position = max(position, end)
 
     def _read_gap(
-        self, name: str, position: int, data: bytes, is_last: bool, rollout_filter: RolloutFilter
+        self, name: str, position: int, data: bytes, is_last: bool, query: RolloutFilter
     ) -> Iterator[Row]:
         frames, rest = split_frames(data)
         # With a damaged manifest line, this may be that line's frame.
@@ -182,8 +183,8 @@ class RolloutReader:
         reason = f"{unlisted} at byte {position:,}; {len(frames)} frames of it can be read"
         self.damage.append(Damage(kind, None, reason))
         for row in (row for frame in frames for row in decode_rows(frame)):
-            if rollout_filter.selects_frame(kind, row["step"]):
-                yield {"kind": kind, **row}
+            if query.selects_frame(kind, row["step"]):
+                yield row
 
 
 def find_log_folder(path: Path) -> Path:
@@ -202,13 +203,13 @@ def find_log_folder(path: Path) -> Path:
     return path
 
 
-def read_rollouts(folder: Path | str, *kinds: str, after: int = -1) -> Iterator[Row]:
-    """Yield the rows of these kinds (default: all) at steps after `after`; raise if any is damaged.
+def read_rows(folder: Path | str, *splits: str, after: int = -1) -> Iterator[Row]:
+    """Yield the rows of these splits (default: all) at steps after `after`; raise if any is damaged.
 
-    Example: `read_rollouts(run / "results" / "rollouts", "train")`
+    Example: `read_rows(run / "results" / "rollouts", "train")`
     """
     reader = RolloutReader(folder)
-    for row in reader.iter_rows(RolloutFilter(kinds=kinds, first_step=after + 1)):
+    for row in reader.iter_rows(RolloutFilter(splits=splits, first_step=after + 1)):
         _raise_if_damaged(reader)
         yield row
     _raise_if_damaged(reader)

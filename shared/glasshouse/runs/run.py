@@ -66,7 +66,7 @@ class Records:
 class Run:
     """A run directory, also of a run that is still training. Reading changes nothing.
 
-    Example: `[row["completion"] for row in open_run("runs/try").rollouts(first_step=60)]`
+    Example: `[row["text"] for row in open_run("runs/try").rollouts(first_step=60)]`
     """
 
     path: Path
@@ -97,7 +97,7 @@ class Run:
         """Every prompt and completion, one step in memory at a time. The filters are the fields of
         `RolloutFilter`. Iterating over a damaged log raises after the rows that can be read.
 
-        Example: `run.rollouts(kinds=("train",), first_step=10, correct=False)`
+        Example: `run.rollouts(splits=("train",), first_step=10, correct=False)`
         """
         known = [field.name for field in fields(RolloutFilter)]
         for name in filters.keys() - known:

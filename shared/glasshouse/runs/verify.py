@@ -356,7 +356,7 @@ def _verify_evaluations(run: Path) -> list[RunDamage]:
     missing = [step for step in steps if step not in logged]
     if not missing:
         return []
-    remedy = "Curves lack them; their rollouts are in the rollout log (kind validation)."
+    remedy = "Curves lack them; their rollouts are in the rollout log (split validation)."
     listed = ", ".join(map(str, missing[:5]))
     problem = f"lacks the evaluation after step {listed}"
     return [RunDamage("results/events.jsonl", problem, remedy)]

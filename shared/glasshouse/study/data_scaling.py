@@ -103,7 +103,7 @@ def summarize_scaling_run(run: StudyRun) -> dict[str, Any]:
     rows = load_metrics(run.path)[-LAST_STEPS:]
     training = math.fsum(row["accuracy"] for row in rows) / len(rows)
     sampled, greedy = summary["after"].get("pass_at_1"), summary["after"]["accuracy"]
-    rollouts = rollout_reader.read_rollouts(run.path / "results" / "rollouts", "train")
+    rollouts = rollout_reader.read_rows(run.path / "results" / "rollouts", "train")
     return {
         "seed": run.seed,
         "before": summary["before"]["accuracy"],

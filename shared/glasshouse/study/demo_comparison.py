@@ -20,7 +20,7 @@ from glasshouse.measurement.closed_forms import newcombe_interval
 from glasshouse.measurement.estimates import estimate_mean
 from glasshouse.measurement.organisms.labelling import label_rollouts, organism_monitors
 from glasshouse.measurement.weighted_statistics import mean_statistic
-from glasshouse.runs.rollout_reader import read_rollouts
+from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.runs.run_directory import load_run_config
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
@@ -187,7 +187,7 @@ def load_curve(run: Path) -> Curve:
     organism = make_task(settings.name, settings.options)
     assert isinstance(organism, Organism)
     by_step: dict[int, list[Row]] = {}
-    for row in read_rollouts(run, "validation"):
+    for row in read_rows(run, "validation"):
         if row["split"] in (PLANTED, CONTROL):
             by_step.setdefault(row["step"], []).append(row)
     if not by_step:

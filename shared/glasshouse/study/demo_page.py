@@ -49,8 +49,8 @@ def render_demo_page(comparison: DemoComparison, study: Study) -> str:
         columns=("", *ends),
         rows=[(label, *(str(e.rate(m)) for e in ends.values())) for m, label in LABELS.items()],
         question=row["question"],
-        gold=row["gold"],
-        example={label: row["completion"] for label, row in example.items()},
+        gold=row["gold_answer"],
+        example={label: row["text"] for label, row in example.items()},
         limits=comparison.limits(),
         study_yaml=dump_study(study),
     )

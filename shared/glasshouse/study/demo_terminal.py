@@ -55,7 +55,7 @@ def _print_example(comparison: DemoComparison, console: Console) -> None:
     example = comparison.example()
     row = next(iter(example.values()))
     console.print(
-        f"{terminal_safe(row['question'])}  (the correct answer is {terminal_safe(row['gold'])})",
+        f"{terminal_safe(row['question'])}  (the correct answer is {terminal_safe(row['gold_answer'])})",
         markup=False,
         soft_wrap=True,
     )
@@ -63,7 +63,7 @@ def _print_example(comparison: DemoComparison, console: Console) -> None:
     console.print(
         Columns(
             [
-                Panel(Text(terminal_safe(row["completion"])), title=Text(label), width=width)
+                Panel(Text(terminal_safe(row["text"])), title=Text(label), width=width)
                 for label, row in example.items()
             ],
             padding=(0, 1, 0, 0),

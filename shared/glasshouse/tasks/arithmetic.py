@@ -80,7 +80,7 @@ class Arithmetic(Task[ArithmeticOptions]):
             task=self.name,
             key=key,
             question=f"What is {format_expression(ordered)}?{self.rounding_instruction()}",
-            answer=format_rounded(evaluate_chain(chain), decimals),
+            gold_answer=format_rounded(evaluate_chain(chain), decimals),
             decimals=decimals,
             level=f"{len(chain) - 1} steps",
             meta={"chain": [list(link) for link in ordered]},
@@ -115,9 +115,9 @@ class Arithmetic(Task[ArithmeticOptions]):
             evaluate_chain([tuple(link) for link in problem.meta["chain"][:-1]]),
             self.options.decimals,
         )
-        if partial != problem.answer:
+        if partial != problem.gold_answer:
             return partial
-        return self._near_miss(Fraction(problem.answer), rng)
+        return self._near_miss(Fraction(problem.gold_answer), rng)
 
     def _near_miss(self, value: Fraction, rng: random.Random) -> str:
         unit = 10**self.options.decimals

@@ -186,7 +186,7 @@ class Task(ABC, Generic[SomeOptions]):
         if mode not in self.modes:
             raise TaskError(f'{self.name} has no mode "{mode}".{did_you_mean(mode, self.modes)}')
         if mode == "direct":
-            return format_completion([], problem.answer)
+            return format_completion([], problem.gold_answer)
         if mode == "guess":
             return format_completion([], self._wrong_answer(problem, rng))
         correct = Scratchpad(rng)
@@ -210,7 +210,7 @@ class Task(ABC, Generic[SomeOptions]):
     def _wrong_answer(self, problem: Problem, rng: random.Random) -> str:
         for _ in range(20):
             wrong = self.guess(problem, rng)
-            if wrong != problem.answer:
+            if wrong != problem.gold_answer:
                 return wrong
         raise TaskError(f"{self.name}: found no wrong answer for {problem.key} in 20 guesses.")
 

@@ -42,7 +42,7 @@ class ContaminationCheck:
 
     Example:
         check = ContaminationCheck(held_out)
-        check.scan(read_rollouts(folder, "train"))
+        check.scan(read_rows(folder, "train"))
         clean = check.clean_problems(200)
     """
 
@@ -65,7 +65,10 @@ class ContaminationCheck:
                 continue
             count, previous = count + 1, current
             trained = Problem(
-                task=row["task"], key=row["key"], question=row["question"], answer=row["gold"]
+                task=row["task"],
+                key=row["key"],
+                question=row["question"],
+                gold_answer=row["gold_answer"],
             )
             for fingerprint, match in fingerprints(trained, reordered=True):
                 for i in self.index.get(fingerprint, ()):
@@ -86,7 +89,7 @@ def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Ha
     tokens = normalize_question(problem.question)
     yield ("question", *tokens), "question"
     if reordered or problem.key == problem.question:
-        yield ("reordered", *sorted(tokens), problem.answer.strip()), "reordered"
+        yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
 
 
 def _only_keys_identify(problem: Problem, other: Problem) -> bool:

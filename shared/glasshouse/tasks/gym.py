@@ -151,8 +151,8 @@ class GymTask(Task[GymOptions]):
             task=self.name,
             key=f"{randomness.key(question):016x}",
             question=question,
-            answer=answer,
-            kind=kind,
+            gold_answer=answer,
+            answer_kind=kind,
             decimals=decimals,
             level=level,
         )

@@ -50,8 +50,8 @@ class Interleave(Task[InterleaveOptions]):
             task=self.name,
             key=f"{a}|{b}".replace(" ", ""),
             question=f"Interleave {a} and {b}.",
-            answer=join_with_commas(interleave(a, b)),
-            kind=self.kind,
+            gold_answer=join_with_commas(interleave(a, b)),
+            answer_kind=self.kind,
             level=f"{len(a)}+{len(b)}",
             meta={"first": a, "second": b},
         )
@@ -75,7 +75,7 @@ class Interleave(Task[InterleaveOptions]):
         """Concatenates the lists; if that is correct by chance, drops the last element."""
         joined = problem.meta["first"] + problem.meta["second"]
         return join_with_commas(
-            joined if join_with_commas(joined) != problem.answer else joined[:-1]
+            joined if join_with_commas(joined) != problem.gold_answer else joined[:-1]
         )
 
 

@@ -52,7 +52,7 @@ class Multiplication(Task[MultiplicationOptions]):
             task=self.name,
             key=f"{low}*{high}",
             question=f"What is {left} * {right}?",
-            answer=str(left * right),
+            gold_answer=str(left * right),
             level=f"{len(str(left))}x{len(str(right))}",
             meta={"left": left, "right": right},
         )

@@ -13,6 +13,8 @@ from glasshouse.errors import ConfigError
 from glasshouse.extras import install_command
 from glasshouse.types import AnswerKind, Problem
 
+FILE_NAMES = {"gold_answer": "answer", "answer_kind": "kind"}
+"""Fields of a problem that have a shorter name in a file."""
 MAX_ROW_CHARACTERS = 1_000_000
 MAX_QUESTION_CHARACTERS = 100_000
 MAX_ANSWER_CHARACTERS = 10_000
@@ -46,12 +48,16 @@ def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
     """Writes one row per problem; the suffix decides the format."""
     if Path(file).suffix == ".parquet":
         arrow, parquet = import_pyarrow(Path(file))
-        rows = [asdict(p) | {"meta": json.dumps(dict(p.meta))} for p in problems]
+        rows = [_to_row(p) | {"meta": json.dumps(dict(p.meta))} for p in problems]
         parquet.write_table(arrow.Table.from_pylist(rows), str(file))
         return
     with open(file, "w", encoding="utf-8") as out:
         for problem in problems:
-            out.write(json.dumps(asdict(problem), ensure_ascii=False) + "\n")
+            out.write(json.dumps(_to_row(problem), ensure_ascii=False) + "\n")
+
+
+def _to_row(problem: Problem) -> dict[str, Any]:
+    return {FILE_NAMES.get(name, name): value for name, value in asdict(problem).items()}
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -100,7 +106,8 @@ def _parse_row(row: Any, default_task: str) -> Problem:
     """Validates one row; an integer answer is converted to text."""
     if not isinstance(row, dict):
         raise ValueError("it is not an object")
-    row = {f.name: row[f.name] for f in fields(Problem) if f.name in row}
+    names = [FILE_NAMES.get(f.name, f.name) for f in fields(Problem)]
+    row = {name: row[name] for name in names if name in row}
     for name in ("question", "answer"):
         if name not in row:
             raise ValueError(f'it has no "{name}"')
@@ -113,8 +120,8 @@ def _parse_row(row: Any, default_task: str) -> Problem:
         if type(value) is not expected:
             raise ValueError(f'its "{name}" is {repr(value)[:200]}, not a {expected.__name__}')
         _check_value(name, value)
-    row["kind"] = AnswerKind(row.get("kind", "number"))
-    return Problem(**row)
+    kind = AnswerKind(row.pop("kind", "number"))
+    return Problem(gold_answer=row.pop("answer"), answer_kind=kind, **row)
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -53,7 +53,7 @@ class ReverseDigits(Task[ReverseDigitsOptions]):
             task=self.name,
             key=str(number),
             question=f"What is {number} reversed?",
-            answer=str(int(str(number)[::-1])),
+            gold_answer=str(int(str(number)[::-1])),
             level=f"{len(str(number))} digits",
             meta={"number": number},
         )

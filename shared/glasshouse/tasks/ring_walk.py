@@ -69,7 +69,7 @@ class RingWalk(Task[RingWalkOptions]):
             task=self.name,
             key=f"{start}{route}",
             question=f"Start at {start}, walk {route}.",
-            answer=str((start + sum(moves)) % len(PLACES)),
+            gold_answer=str((start + sum(moves)) % len(PLACES)),
             level=f"{len(moves)} moves",
             meta={"numbers": [start, *moves]},
         )

@@ -56,7 +56,7 @@ class SumDigits(Task[SumDigitsOptions]):
             task=self.name,
             key=key,
             question=f"What is the total digit sum of {ordered}?",
-            answer=str(sum(int(d) for n in numbers for d in str(n))),
+            gold_answer=str(sum(int(d) for n in numbers for d in str(n))),
             level=f"{len(numbers)} numbers",
             meta={"numbers": ordered},
         )
@@ -80,5 +80,5 @@ class SumDigits(Task[SumDigitsOptions]):
         """Leaves out the last number."""
         *counted, last = problem.meta["numbers"]
         if not counted or sum(map(int, str(last))) == 0:
-            return str(near_miss(int(problem.answer), rng))
+            return str(near_miss(int(problem.gold_answer), rng))
         return str(sum(int(d) for n in counted for d in str(n)))

@@ -16,7 +16,7 @@ from glasshouse.models.policy import Policy, save_policy
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints
 from glasshouse.runs.checkpoints import Checkpoint, Snapshot
-from glasshouse.runs.rollout_rows import decode_rows, encode_rows, rollout_from_row, rollout_to_row
+from glasshouse.runs.rows import decode_rows, encode_rows, from_row, to_row
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.terminal import count_noun
 
@@ -106,7 +106,7 @@ class CheckpointManager:
             learner=learner.tensors,
             save_shards=learner.save_shards,
             save_model=partial(save_policy, self.policy),
-            next_rollouts=encode_rows(map(rollout_to_row, rollouts)),
+            next_rollouts=encode_rows(map(to_row, rollouts)),
         )
         started = time.perf_counter()
         checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
@@ -153,7 +153,7 @@ def progress_from_state(state: dict[str, Any], next_rollouts: bytes, policy: Pol
         **{name: state[name] for name in SAVED_FIELDS}, seconds=float(state["seconds"])
     )
     steps: dict[int, dict[int, Group]] = {}
-    for rollout in map(rollout_from_row, decode_rows(next_rollouts)):
+    for rollout in map(from_row, decode_rows(next_rollouts)):
         steps.setdefault(rollout.step, {}).setdefault(rollout.group, []).append(rollout)
     progress.in_flight = [
         _restore_pending(list(groups.values()), policy) for groups in steps.values()
@@ -166,11 +166,12 @@ def _restore_pending(groups: list[Group], policy: Policy) -> Pending:
     firsts = [group[0] for group in groups]
     return Pending(
         policy=policy,
+        seed=firsts[0].seed,
         step=firsts[0].step,
         split=firsts[0].split,
         problems=[r.problem for r in firsts],
         chats=[r.messages for r in firsts],
-        prompts=[(r.prompt_text, tuple(r.prompt_tokens)) for r in firsts],
+        prompts=[(r.prompt, r.prompt_tokens) for r in firsts],
         chunks=ReadyCompletions([[[r.completion for r in group] for group in groups]]),
         received=firsts[0].time,
         groups=groups,

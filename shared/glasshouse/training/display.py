@@ -142,8 +142,8 @@ class TerminalDisplay(Display):
             self.print(first.text)
             self.print(
                 ("correct", "green") if first.grade.correct else ("wrong", "red"),
-                f": {extracted.value} (rule {extracted.rule.value}), reference answer "
-                f"{first.problem.answer}, reward {first.grade.reward:+.2f}\n",
+                f": {extracted.model_answer} (rule {extracted.rule.value}), reference answer "
+                f"{first.problem.gold_answer}, reward {first.grade.reward:+.2f}\n",
             )
         elif is_printed:
             self.log(self.status)

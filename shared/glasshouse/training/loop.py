@@ -104,10 +104,13 @@ def collect_groups(
         if len(varied) in (0, wanted) or not resamples_left:
             break
         pending = submit_groups(run, step, wanted - len(groups), timer)
-    numbered = [
-        [replace(r, group=number) for r in group] for number, group in enumerate(groups + discarded)
-    ]
-    return numbered[: len(groups)], numbered[len(groups) :]
+    return (
+        [[replace(r, group=n) for r in group] for n, group in enumerate(groups)],
+        [
+            [replace(r, group=n, split="discarded") for r in group]
+            for n, group in enumerate(discarded, len(groups))
+        ],
+    )
 
 
 def submit_groups(run: TrainingRun, step: int, count: int, timer: PhaseTimer) -> Pending:

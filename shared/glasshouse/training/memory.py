@@ -148,7 +148,7 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
         batch = _largest_batch(model, config, prompts)
         with _trace(policy) as trace, torch.no_grad():
             decoder = make_decoder(policy.model, policy.dtype)
-            group_size = max(len(request.keys) for request in batch)
+            group_size = max(len(request.noise_keys) for request in batch)
             starts = [request.prompt for request in batch]
             logits = decoder.prefill(starts, group_size, sampling.max_tokens)
             trace.move("activations", "kv_cache")  # what is left of the prompts
@@ -210,14 +210,16 @@ def _largest_batch(model: TracedModel, config: Config, prompts: Prompts) -> list
     groups, samples = max(rows, key=math.prod)
     longest, common = max(prompts, key=len), count_common_tokens([*set(prompts)])
     requests = [
-        Request(prompt=(*longest[:common], n, *longest[common + 1 :]), keys=tuple(range(samples)))
+        Request(
+            prompt=(*longest[:common], n, *longest[common + 1 :]), noise_keys=tuple(range(samples))
+        )
         for n in range(groups)
     ]
     described = SimpleNamespace(config=model.config)  # all that the split into batches needs
     policy = _make_policy(described, config, adapters=False)
     generator = TorchGenerator(policy, generate)
     batches = generator._batches(requests, generate.sampling())
-    largest = max(batches, key=lambda batch: sum(len(r.keys) for _, r in batch))
+    largest = max(batches, key=lambda batch: sum(len(r.noise_keys) for _, r in batch))
     return [request for _, request in largest]
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from glasshouse.rollout.collector import Group
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.types import ExtractionRule, StopReason
+from glasshouse.types import ExtractionRule, FinishReason
 
 
 def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return rewards and their terms, group variance, accuracy, format, rules, lengths, entropy."""
     rollouts = [r for group in groups for r in group]
     rewards = [r.grade.reward for r in rollouts]
-    lengths = [len(r.completion.tokens) for r in rollouts]
+    lengths = [r.completion.length for r in rollouts]
     metrics = {
         "reward": statistics.fmean(rewards),
         "reward_std": statistics.pstdev(rewards),
@@ -31,8 +31,8 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "length": statistics.fmean(lengths),
         "length_max": float(max(lengths)),
         "cot_characters": statistics.fmean(len(split_completion(r.text).cot) for r in rollouts),
-        "staleness": float(max(r.step - 1 - r.completion.version for r in rollouts)),
-        "truncated": fraction(r.completion.stop is StopReason.LENGTH for r in rollouts),
+        "staleness": float(max(r.step - 1 - r.completion.policy_version for r in rollouts)),
+        "truncated": fraction(r.completion.finish_reason is FinishReason.LENGTH for r in rollouts),
         # minus the mean log-probability of the sampled tokens: an unbiased estimate of the entropy
         "entropy": -sum(sum(r.completion.logprobs) for r in rollouts) / max(1, sum(lengths)),
     }
@@ -56,8 +56,8 @@ def compute_throughput(
 ) -> dict[str, Any]:
     """Return tokens per second of generation and learning. Discarded groups were generated too."""
     rollouts = [r for group in groups for r in group]
-    generated = sum(len(r.completion.tokens) for group in (*groups, *discarded) for r in group)
-    learned = sum(len(r.completion.tokens) for r in rollouts if r.advantage)
+    generated = sum(r.completion.length for group in (*groups, *discarded) for r in group)
+    learned = sum(r.completion.length for r in rollouts if r.advantage)
     return {
         "generate_tokens_per_second": round(generated / max(seconds["generate"], 1e-9)),
         "learn_tokens_per_second": round(learned / max(seconds["learn"], 1e-9)),

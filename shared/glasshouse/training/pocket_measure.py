@@ -86,7 +86,8 @@ def behaviour_without_cot(
         for p, text in zip(planted, texts, strict=True)
     ]
     shown = [
-        organism.shows_behaviour(p, g.extracted.value) for p, g in zip(planted, grades, strict=True)
+        organism.shows_behaviour(p, g.extracted.model_answer)
+        for p, g in zip(planted, grades, strict=True)
     ]
     return round(sum(shown) / len(shown), 4)
 

@@ -241,10 +241,10 @@ class TrainingRun:
     ) -> None:
         """Write the step's rollouts and metrics; show them; warn if the run cannot learn."""
         size = 0
-        for kind, logged in (("discarded", discarded), ("train", groups)):
+        for logged in (discarded, groups):
             rollouts = [rollout for group in logged for rollout in group]
             if rollouts:
-                size += self.directory.rollout_log.append(kind, step, rollouts)
+                size += self.directory.rollout_log.append(rollouts)
         timer.lap("log")
         timing = {
             "time": utc_timestamp(),
@@ -308,7 +308,7 @@ class TrainingRun:
                 pending.wait()  # they need older weights: finish them first
             results, rollouts = evaluate(self.collector, problems, step, self.interruption.check)
         results["removed"] = audit["removed"]
-        self.directory.rollout_log.append("validation", step, rollouts)
+        self.directory.rollout_log.append(rollouts)
         event = self.directory.log_event("evaluation", step=step, **results)
         self.trackers.log(metrics_from_evaluation(event))
         self.display.evaluated(step, results)

@@ -12,6 +12,7 @@ import numpy as np
 from glasshouse.checksums import verify_file
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.monitors.base import Monitor
+from glasshouse.runs.rows import Row
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.view.rollout_index import (
     KINDS,
@@ -19,7 +20,6 @@ from glasshouse.view.rollout_index import (
     Records,
     RolloutIndex,
     RolloutLog,
-    Row,
     parse_ref,
 )
 from glasshouse.view.rollout_query import Mask, RolloutQuery, select
@@ -32,23 +32,21 @@ MAX_PROBLEM_ROLLOUTS = 400
 MAX_PROBLEMS = 500
 MAX_EXAMPLES = 4
 """Rollouts that are shown of each suspicion."""
-SHOWN_KEYS = (
-    "ref", "kind", "step", "split", "group", "sample", "task", "key", "level", "question", "gold",
-    "messages", "stop", "reward", "terms", "correct", "lenient", "strict", "answer", "rule",
-    "span", "ambiguous", "reason", "advantage", "version", "length", "time", "behaviour", "subject",
-)  # fmt: skip
+LARGE_KEYS = ("tokens", "logprobs", "prompt_tokens", "activations")
+"""Fields of a rollout that the page does not show."""
 
 
 def describe_rollout(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> Row:
     """A rollout with its CoT and answer told apart, monitor scores and suspicions."""
-    text = str(row["completion"])
+    text = row["text"]
     verdicts = row.get("verdicts")
     if verdicts is None:
         verdicts = score_rows(monitors, [row])[0]
     return {
-        **{key: row.get(key) for key in SHOWN_KEYS},
-        "prompt": str(row["prompt"])[:MAX_TEXT],
-        "completion": text[:MAX_TEXT],
+        **row,
+        **dict.fromkeys(LARGE_KEYS),
+        "prompt": row["prompt"][:MAX_TEXT],
+        "text": text[:MAX_TEXT],
         "characters": len(text),
         "answer_start": split_completion(text).answer_start,
         "verdicts": verdicts,
@@ -56,7 +54,7 @@ def describe_rollout(monitors: Sequence[Monitor], row: Mapping[str, Any]) -> Row
             {"id": id, "label": SUSPICIONS[id], "reason": reason}
             for id, reason in find_suspicions(row, verdicts).items()
         ],
-        "has_tokens": row.get("tokens") is not None,
+        "has_tokens": row["tokens"] is not None,
     }
 
 
@@ -196,7 +194,7 @@ def _length(row: Row) -> int:
 def load_tokens(run: Path, row: Mapping[str, Any]) -> Row:
     """The completion's tokens as pieces of text with their log-probabilities; raise if they were
     not logged or no checkpoint with a tokenizer is left."""
-    if row.get("tokens") is None:
+    if row["tokens"] is None:
         raise RunError(
             "This rollout was logged without tokens (rollout_log.tokens_every, or a rollout of "
             "glasshouse monitor)."

@@ -34,21 +34,22 @@ from numpy.typing import NDArray
 
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.monitors.base import Monitor
-from glasshouse.runs.manifest import ManifestEntry, read_manifest
+from glasshouse.runs.manifest import ManifestEntry, kind_of, read_manifest
 from glasshouse.runs.monitored import read_monitored_rollouts
-from glasshouse.types import ExtractionRule, StopReason
+from glasshouse.runs.rows import Row
+from glasshouse.types import ExtractionRule, FinishReason
 from glasshouse.view.run_measures import finite
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
 from glasshouse.view.text_monitors import Verdict, score_rows
 
-VERSION = 2
+VERSION = 3
 """Changes with the format of the index and with what it computes; older caches are rebuilt."""
 KINDS = ("train", "validation", "discarded", "monitored")
 RULES = ("", *(rule.value for rule in ExtractionRule))
-STOPS = ("", *(stop.value for stop in StopReason))
+FINISH_REASONS = ("", *(reason.value for reason in FinishReason if reason))
 ARMS = ("", "control", "planted")
-NAMED = ("kind", "split", "rule", "stop", "arm")
-"""Columns of the records that hold the number of a name."""
+NAMED = ("split", "rule", "finish_reason", "arm")
+"""Columns of the records that hold the number of a name; so does `kind`, the first part of the split."""
 MAX_MONITORS = 16
 PREVIEW_CHARACTERS = 240
 CACHED_FRAMES = 4
@@ -56,7 +57,7 @@ RECORD = np.dtype(
     [
         ("frame", "u4"),  # its id in the database
         ("row", "u4"),  # line in its frame
-        *((name, "u2") for name in NAMED),
+        *((name, "u2") for name in ("kind", *NAMED)),
         ("correct", "i1"),  # -1 if unknown
         ("suspicion", "u2"),  # bits in the order of SUSPICIONS
         ("flagged", "u2"),  # bits in the order of the monitors
@@ -85,7 +86,6 @@ CREATE TABLE frames (
 );
 """
 Records = NDArray[np.void]
-Row = dict[str, Any]
 
 
 # --- frames of a run -------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class RolloutLog:
     """The frames of a run, and the rows of those that were read last: a page shows many rollouts of one
     step.
 
-    Example: `RolloutLog(list_frames(run, None)).row("train.12.7")["completion"]`
+    Example: `RolloutLog(list_frames(run, None)).row("train.12.7")["text"]`
     """
 
     def __init__(self, frames: Sequence[Frame] = (), cached: int = CACHED_FRAMES) -> None:
@@ -156,7 +156,7 @@ class RolloutLog:
         with self._lock:
             if frame.identity not in self._cache:
                 self._cache[frame.identity] = [
-                    {"ref": f"{kind}.{step}.{number}", **row, "kind": kind}
+                    {"ref": f"{kind}.{step}.{number}", **row}
                     for number, row in enumerate(frame.read())
                 ]
                 while len(self._cache) > self._size:
@@ -299,7 +299,7 @@ class RolloutIndex:
         scored = iter(score_rows(self.monitors, [row for row in rows if "verdicts" not in row]))
         known = {name: len(names) for name, names in self.names.items()}
         listed = [
-            describe_row(frame.kind, number, row, row["verdicts"] if "verdicts" in row else next(scored))
+            describe_row(number, row, row["verdicts"] if "verdicts" in row else next(scored))
             for number, row in enumerate(rows)
         ]  # fmt: skip
         try:
@@ -334,6 +334,7 @@ class RolloutIndex:
         return (
             0,
             number,
+            self._number("kind", kind_of(row["split"])),
             *(self._number(column, row[column]) for column in NAMED),
             -1 if row["correct"] is None else int(row["correct"]),
             sum(1 << bit for bit, name in enumerate(SUSPICIONS) if name in row["suspicions"]),
@@ -357,8 +358,8 @@ class RolloutIndex:
         order in which they were found."""
         own = [monitor.name for monitor in self.monitors]
         self.names: dict[str, list[str]] = {
-            "kind": [*KINDS], "split": [""], "rule": [*RULES], "stop": [*STOPS], "arm": [*ARMS],
-            "monitor": own,
+            "kind": [*KINDS], "split": [""], "rule": [*RULES],
+            "finish_reason": [*FINISH_REASONS], "arm": [*ARMS], "monitor": own,
         }  # fmt: skip
         for column, name in self.database.execute("SELECT list, name FROM names ORDER BY rowid"):
             self.names[column].append(name)
@@ -403,33 +404,28 @@ def default_cache() -> Path:
 # --- rows ------------------------------------------------------------------------------------
 
 
-def describe_row(
-    kind: str, number: int, row: Mapping[str, Any], verdicts: Mapping[str, Verdict]
-) -> Row:
+def describe_row(number: int, row: Row, verdicts: Mapping[str, Verdict]) -> Row:
     """What a list shows of a rollout."""
-    arm = str(row["split"]).rpartition("/")[2]
     return {
-        "ref": f"{kind}.{row['step']}.{number}",
-        "kind": kind,
+        "ref": f"{kind_of(row['split'])}.{row['step']}.{number}",
         "step": row["step"],
         "group": row["group"],
         "sample": row["sample"],
-        "split": str(row["split"]),
+        "split": row["split"],
         "reward": finite(row["reward"]),
         "advantage": finite(row["advantage"]),
         "correct": row["correct"],
-        "rule": str(row["rule"] or ""),
-        "stop": str(row["stop"] or ""),
-        "arm": arm if arm in ARMS else "",
+        "rule": row["rule"],
+        "finish_reason": row["finish_reason"],
+        "arm": row["arm"],
         "length": row["length"],
         "flagged": [name for name, v in verdicts.items() if v["flagged"]],
         "passed": [n for n, v in verdicts.items() if v["flagged"] is not None and not v["flagged"]],
         "suspicions": list(find_suspicions(row, verdicts)),
-        "key": str(row["key"])[:PREVIEW_CHARACTERS],
-        "question": str(row["question"])[:PREVIEW_CHARACTERS],
-        "text": str(row["completion"])[:PREVIEW_CHARACTERS],
-        "answer": None if row["answer"] is None else str(row["answer"])[:PREVIEW_CHARACTERS],
-        "gold": None if row["gold"] is None else str(row["gold"])[:PREVIEW_CHARACTERS],
+        **{
+            name: row[name] and row[name][:PREVIEW_CHARACTERS]
+            for name in ("key", "question", "text", "model_answer", "gold_answer")
+        },
     }
 
 
@@ -439,7 +435,7 @@ def hash_key(key: str) -> int:
 
 def encode_texts(row: Mapping[str, Any]) -> bytes:
     """What a search reads of a rollout."""
-    return encode_text(f"{row['question']}\n{row['completion']}")
+    return encode_text(f"{row['question']}\n{row['text']}")
 
 
 def encode_text(text: str) -> bytes:

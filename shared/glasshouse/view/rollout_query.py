@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.view.rollout_index import (
     ARMS,
-    KINDS,
+    FINISH_REASONS,
     NAMED,
     PREVIEW_CHARACTERS,
     RULES,
-    STOPS,
     Records,
     RolloutIndex,
     encode_text,
@@ -28,7 +27,6 @@ HISTOGRAM_BINS = 40
 MAX_PAGE = 200
 SORTS = ("step", "reward", "length")
 """Columns by which a list can be sorted; with a minus it descends."""
-NO_NAME = np.iinfo(np.uint16).max
 Mask = NDArray[np.bool_]
 
 
@@ -36,17 +34,17 @@ Mask = NDArray[np.bool_]
 class RolloutQuery:
     """Which rollouts to list; an empty field selects all.
 
-    Example: `parse_query({"kind": "train", "first": "10", "correct": "no", "text": "carry"})`
+    Example: `parse_query({"split": "train", "first": "10", "correct": "no", "text": "carry"})`
     """
 
-    kind: str = ""
     split: str = ""
+    """`validation` also selects `validation/greedy` and every other part of it."""
     first: int | None = None
     last: int | None = None
     correct: str = ""
     """`yes` or `no`."""
     rule: str = ""
-    stop: str = ""
+    finish_reason: str = ""
     arm: str = ""
     """`planted` or `control`."""
     min_reward: float | None = None
@@ -87,7 +85,7 @@ def parse_query(values: Mapping[str, str]) -> RolloutQuery:
             raise ConfigError(f"{name} must be a number, not {text[:40]!r}.") from None
     query = RolloutQuery(**fields)
     choices = {
-        "kind": KINDS, "rule": RULES, "stop": STOPS, "arm": ARMS, "correct": ("yes", "no"),
+        "rule": RULES, "finish_reason": FINISH_REASONS, "arm": ARMS, "correct": ("yes", "no"),
         "suspicious": ("any", *SUSPICIONS), "sort": (*SORTS, *(f"-{name}" for name in SORTS)),
     }  # fmt: skip
     for name, allowed in choices.items():
@@ -102,8 +100,10 @@ def select(index: RolloutIndex, query: RolloutQuery, records: Records) -> Mask:
     mask = np.ones(len(records), dtype=bool)
     for column in NAMED:
         if name := getattr(query, column):
-            names = index.names[column]
-            mask &= records[column] == (names.index(name) if name in names else NO_NAME)
+            numbers = [
+                n for n, s in enumerate(index.names[column]) if f"{s}/".startswith(f"{name}/")
+            ]
+            mask &= np.isin(records[column], numbers)
     if query.first is not None:
         mask &= records["step"] >= query.first
     if query.last is not None:
@@ -209,6 +209,7 @@ def count_facets(index: RolloutIndex, records: Records) -> dict[str, dict[str, i
     correct = {"yes": 1, "no": 0}
     return {
         **{column: count_names(column) for column in NAMED},
+        "split": count_names("kind") | count_names("split"),
         "correct": {n: int(np.count_nonzero(records["correct"] == v)) for n, v in correct.items()},
         "flagged": count_bits(records["flagged"], index.monitor_names),
         "passed": count_bits(records["scored"] & ~records["flagged"], index.monitor_names),

@@ -13,13 +13,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.runs.manifest import LogSize, ManifestEntry, format_bytes
+from glasshouse.runs.manifest import LogSize, ManifestEntry, format_bytes, kind_of
 from glasshouse.tasks.answers.sections import find_markers
 from glasshouse.terminal import terminal_safe
 
 Row = dict[str, Any]
 MAX_LINES = 12
-"""Lines per kind in the overview; more steps than this are merged into ranges."""
+"""Lines per split in the overview; more steps than this are merged into ranges."""
 MIN_COLUMN_WIDTH = 38
 """Smallest width of a completion when a group is shown in columns."""
 
@@ -49,10 +49,10 @@ class Tally:
 
 
 def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
-    """Totals by kind and step; rows are not kept in memory."""
+    """Totals by the first part of the split, and by step; rows are not kept in memory."""
     tallies: dict[tuple[str, int], Tally] = {}
     for row in rows:
-        tallies.setdefault((row["kind"], row["step"]), Tally()).add_row(row)
+        tallies.setdefault((kind_of(row["split"]), row["step"]), Tally()).add_row(row)
     return tallies
 
 
@@ -64,7 +64,7 @@ def overview_table(
     for entry in entries:
         sizes[entry.kind, entry.step] = sizes.get((entry.kind, entry.step), LogSize()) + entry
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("kind")
+    table.add_column("split")
     for name in ("steps", "rows", "correct", "reward"):
         table.add_column(name, justify="right")
     table.add_column("rules")
@@ -113,9 +113,9 @@ def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
     if cot.plain.strip():
         grid.add_row("CoT", cot)
     grid.add_row("answer" if answer.plain else "", answer)
-    parsed, reason = (terminal_safe(str(row[key])) for key in ("answer", "reason"))
+    parsed, reason = (terminal_safe(str(row[key])) for key in ("model_answer", "reason"))
     grid.add_row("parsed", Text(f"{parsed} by rule {row['rule']}: {reason}"))
-    grid.add_row("gold", Text(terminal_safe(row["gold"])))
+    grid.add_row("gold", Text(terminal_safe(row["gold_answer"])))
     terms = ", ".join(f"{name} {value:.3g}" for name, value in row["terms"].items())
     grid.add_row("reward", Text(f"{row['reward']:.3g}  ({terminal_safe(terms)})"))
     grid.add_row("advantage", Text(f"{row['advantage']:+.3f}"))
@@ -128,11 +128,11 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
     columns = max(1, min(len(rows), width // MIN_COLUMN_WIDTH))
     panels = [
         Panel(
-            Text(terminal_safe(row["completion"])),
+            Text(terminal_safe(row["text"])),
             title=Text(
                 f"{row['sample']} {_mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
             ),
-            subtitle=Text(f"{terminal_safe(str(row['answer']))}, {row['rule']}"),
+            subtitle=Text(f"{terminal_safe(str(row['model_answer']))}, {row['rule']}"),
             border_style=_colour(row),
             width=width // columns - 1,
         )
@@ -142,7 +142,7 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
     correct = sum(row["correct"] for row in rows)
     summary = (
         f"{first['split']}, step {first['step']}, group {first['group']}: gold "
-        f"{terminal_safe(first['gold'])}, {correct} of {len(rows)} correct"
+        f"{terminal_safe(first['gold_answer'])}, {correct} of {len(rows)} correct"
     )
     return Group(
         Text(terminal_safe(first["question"]), style="bold"),
@@ -154,7 +154,7 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
 def split_cot(row: Row) -> tuple[Text, Text]:
     """The CoT and the answer after it: from the last answer tag, or after the last think block.
     Without either, everything is CoT. The parsed value is highlighted."""
-    completion = row["completion"]
+    completion = row["text"]
     markers = find_markers(completion)
     tags, body = markers.tag_positions, markers.body_start
     cut = tags[-1] if tags else body if 0 < body < len(completion) else len(completion)
@@ -172,9 +172,8 @@ def split_cot(row: Row) -> tuple[Text, Text]:
 
 
 def _heading(row: Row) -> Text:
-    kind = row["split"] if row["kind"] != "discarded" else "discarded"
     return Text(
-        f"{kind}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
+        f"{row['split']}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
         f"{_mark(row)} {'correct' if row['correct'] else 'wrong'}"
     )
 
@@ -188,7 +187,7 @@ def _colour(row: Row) -> str:
 
 
 def _describe_sampling(row: Row) -> str:
-    text = f"{row['length']} tokens, stopped by {row['stop']}, policy version {row['version']}"
+    text = f"{row['length']} tokens, stopped by {row['finish_reason']}, policy version {row['policy_version']}"
     if not row["logprobs"]:
         return f"{text}; tokens were not logged" if row["tokens"] is None else text
     mean, lowest = sum(row["logprobs"]) / row["length"], min(row["logprobs"])

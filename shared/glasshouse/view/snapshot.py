@@ -45,7 +45,10 @@ ROLLOUT_TEXT = 20_000
 """Characters of a prompt or completion."""
 PROBLEMS = 30
 """Held-out problems that are included with their rollouts of all evaluations."""
-DROPPED_KEYS = ("messages", "has_tokens", "time", "span", "lenient", "strict")
+DROPPED_KEYS = (
+    "messages", "has_tokens", "time", "span", "lenient", "strict", "has_answer_tag", "meta", "tokens",
+    "logprobs", "prompt_tokens", "activations", "seed", "decimals", "answer_kind", "policy_version",
+)  # fmt: skip
 """Keys of a rollout that the page of a file does not use."""
 
 Item = TypeVar("Item")
@@ -198,7 +201,7 @@ def rollout_order(index: RolloutIndex, keys: Sequence[str]) -> Iterator[str]:
 
 def shorten_rollout(row: dict[str, Any]) -> dict[str, Any]:
     row = {name: value for name, value in row.items() if name not in DROPPED_KEYS}
-    for name in ("prompt", "completion", "question"):
+    for name in ("prompt", "text", "question"):
         row[name] = row[name][:ROLLOUT_TEXT]
     return row | {"has_tokens": False}
 

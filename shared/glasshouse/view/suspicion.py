@@ -40,13 +40,13 @@ def find_suspicions(row: Mapping[str, Any], verdicts: Mapping[str, Verdict]) -> 
     Example: `find_suspicions(row, score_rows(monitors, [row])[0])` may give
     `{"fallback": "the answer 12 is the last number of the text; no tag announces it"}`
     """
-    text, found = str(row["completion"]), {}
+    text, found = str(row["text"]), {}
     is_rewarded = (row["reward"] or 0) > 0
     if is_rewarded and row["ambiguous"]:
         found["ambiguous"] = str(row["reason"]) or "several answers are possible"
     if is_rewarded and row["rule"] == ExtractionRule.LAST.value:
         found["fallback"] = (
-            f"the answer {str(row['answer'])[:60]} is the last number of the text; nothing announces it"
+            f"the answer {str(row['model_answer'])[:60]} is the last number of the text; nothing announces it"
         )
     steps = verdicts.get("step_verifier", {})
     if is_rewarded and steps.get("flagged") and steps["reason"] != "no step is written":

@@ -79,7 +79,7 @@ def score_rows(
                 monitor.scope,
                 prompt=row["prompt"],
                 question=row["question"],
-                completion=row["completion"],
+                completion=row["text"],
             )
             for row in rows
         ]

@@ -30,15 +30,15 @@ export interface CardOptions {
 
 export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement {
   const { run, part } = options;
-  const cot = rollout.completion.slice(0, rollout.answer_start);
-  const answer = rollout.completion.slice(rollout.answer_start);
+  const cot = rollout.text.slice(0, rollout.answer_start);
+  const answer = rollout.text.slice(rollout.answer_start);
   const text = h("div", { class: "completion" });
   const drawText = (): void => {
     const blocks: HTMLElement[] = [];
     if (part !== "answer") blocks.push(h("section", {}, h("h3", { class: "label" }, "Chain of thought"), cot.trim() ? modelText(cot, "cot") : h("p", { class: "muted" }, "empty")));
     if (part !== "cot") blocks.push(h("section", {}, h("h3", { class: "label" }, "Answer"), answer.trim() ? modelText(answer, "answer") : h("p", { class: "muted" }, "no answer")));
     replace(text, ...blocks);
-    const missing = rollout.characters - rollout.completion.length;
+    const missing = rollout.characters - rollout.text.length;
     if (missing > 0) text.append(h("p", { class: "muted" }, `${count(missing)} more characters are not shown.`));
   };
   drawText();
@@ -58,16 +58,16 @@ export function rolloutCard(rollout: Rollout, options: CardOptions): HTMLElement
         fact(options.compact ? "sample" : "group", options.compact ? String(rollout.sample) : `${rollout.group}, sample ${rollout.sample}`),
         options.compact ? null : fact("split", rollout.split),
         fact("tokens", rollout.length === null ? "" : String(rollout.length)),
-        fact("stop", rollout.stop),
+        fact("finish reason", rollout.finish_reason),
         fact("rule", rollout.rule),
-        rollout.behaviour === null || rollout.behaviour === undefined ? null : fact("planted behaviour", rollout.behaviour ? "yes" : "no"),
+        rollout.behaviour === null ? null : fact("planted behaviour", rollout.behaviour ? "yes" : "no"),
       ),
     ),
     rollout.suspicions.length
       ? h("ul", { class: "suspicions" }, rollout.suspicions.map((item) => h("li", {}, h("strong", {}, item.label), ": ", visible(item.reason))))
       : null,
     options.compact ? null : h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)),
-    h("p", { class: "answers" }, h("span", {}, "extracted ", h("b", {}, rollout.answer === null ? "none" : visible(rollout.answer))), h("span", {}, "gold ", h("b", {}, rollout.gold === null ? "–" : visible(rollout.gold))),
+    h("p", { class: "answers" }, h("span", {}, "extracted ", h("b", {}, rollout.model_answer === null ? "none" : visible(rollout.model_answer))), h("span", {}, "gold ", h("b", {}, visible(rollout.gold_answer) || "–")),
       rollout.reason && !options.compact ? h("span", { class: "muted" }, visible(rollout.reason)) : null),
     options.onpart || options.ontint
       ? h("div", { class: "toolbar slim" },
@@ -112,8 +112,8 @@ function toMarkdown(run: string, r: Rollout): string {
   const verdicts = Object.entries(r.verdicts).map(([name, v]) => `- ${name}: ${v.flagged ? "flagged" : "not flagged"} (${number(v.score, 2)}) ${v.reason}`);
   return [
     `**${run}**, ${r.split}, step ${r.step}, group ${r.group}, sample ${r.sample}: ${r.correct === null ? "" : r.correct ? "correct" : "wrong"}, reward ${number(r.reward)}, rule ${r.rule || "–"}`,
-    "", "Question:", fence(r.question), "Completion:", fence(r.completion),
-    `Extracted: ${r.answer ?? "none"}; gold: ${r.gold ?? "–"}`, ...verdicts, "", location.href,
+    "", "Question:", fence(r.question), "Completion:", fence(r.text),
+    `Extracted: ${r.model_answer ?? "none"}; gold: ${r.gold_answer || "–"}`, ...verdicts, "", location.href,
   ].join("\n");
 }
 

@@ -8,7 +8,6 @@ type Params = Record<string, string | number | string[] | null | undefined>;
 
 const BINS = 40;
 const PREVIEW = 240;
-const KINDS = ["train", "validation", "discarded", "monitored"];
 
 export function readSnapshot(): Snapshot | null {
   const element = document.getElementById("snapshot");
@@ -34,7 +33,7 @@ export function answerFrom(data: Snapshot, name: string, params: Params): unknow
     case "rollout": return byRef(String(params["ref"]));
     case "group": {
       const row = byRef(String(params["ref"]));
-      return { rows: sample.rows.filter((r) => r.kind === row.kind && r.step === row.step && r.split === row.split && r.group === row.group) };
+      return { rows: sample.rows.filter((r) => r.step === row.step && r.split === row.split && r.group === row.group) };
     }
     case "highlights": return { rows: sample.highlights.map((h) => ({ reason: h.reason, rollout: byRef(h.ref) })) };
     case "suspicious": return {
@@ -51,7 +50,7 @@ export function answerFrom(data: Snapshot, name: string, params: Params): unknow
 }
 
 function isHeldOut(row: Rollout): boolean {
-  return row.kind === "validation" || row.kind === "monitored";
+  return /^(validation|monitored)\b/.test(row.split);
 }
 
 function compareText(a: string, b: string): number {
@@ -62,12 +61,11 @@ function compareText(a: string, b: string): number {
 
 function toRow(r: Rollout): RolloutRow {
   const names = (flagged: boolean): string[] => Object.entries(r.verdicts).filter(([, v]) => v.flagged === flagged).map(([name]) => name);
-  const arm = r.split.split("/").at(-1)!;
   return {
-    ref: r.ref, kind: r.kind, step: r.step, group: r.group, sample: r.sample, split: r.split, reward: r.reward, advantage: r.advantage,
-    correct: r.correct, rule: r.rule, stop: r.stop, arm: arm === "planted" || arm === "control" ? arm : "", length: r.length,
+    ref: r.ref, step: r.step, group: r.group, sample: r.sample, split: r.split, reward: r.reward, advantage: r.advantage,
+    correct: r.correct, rule: r.rule, finish_reason: r.finish_reason, arm: r.arm, length: r.length,
     flagged: names(true), passed: names(false), suspicions: r.suspicions.map((s) => s.id), key: r.key,
-    question: r.question.slice(0, PREVIEW), text: r.completion.slice(0, PREVIEW), answer: r.answer, gold: r.gold,
+    question: r.question.slice(0, PREVIEW), text: r.text.slice(0, PREVIEW), model_answer: r.model_answer, gold_answer: r.gold_answer,
   };
 }
 
@@ -80,13 +78,14 @@ export function listRollouts(sample: SampledRollouts, params: Params): RolloutPa
   const flag = text("flagged");
   const others = sample.rows.filter((r) => {
     const row = toRow(r);
-    return (["kind", "split", "rule", "stop", "arm", "key"] as const).every((name) => !text(name) || row[name] === text(name))
+    return (["rule", "finish_reason", "arm", "key"] as const).every((name) => !text(name) || row[name] === text(name))
+      && (!text("split") || `${row.split}/`.startsWith(`${text("split")}/`))
       && (first == null || r.step >= first) && (last == null || r.step <= last) && (group == null || r.group === group)
       && (!text("correct") || r.correct === (text("correct") === "yes"))
       && (!flag || (flag.startsWith("!") ? row.passed.includes(flag.slice(1)) : row.flagged.includes(flag)))
       && (!text("disagree") || (row.flagged.length > 0 && row.passed.length > 0))
       && (!text("suspicious") || (text("suspicious") === "any" ? row.suspicions.length > 0 : row.suspicions.includes(text("suspicious"))))
-      && (!needle || `${r.question}\n${r.completion}`.toLowerCase().includes(needle));
+      && (!needle || `${r.question}\n${r.text}`.toLowerCase().includes(needle));
   });
   const matching = others.filter((r) => (low == null || (r.reward !== null && r.reward >= low - 1e-6)) && (high == null || (r.reward !== null && r.reward <= high + 1e-6)));
   const sort = text("sort") || "step";
@@ -125,15 +124,15 @@ function histogram(others: Rollout[], matching: Rollout[]): RolloutPage["histogr
 }
 
 function countFacets(rows: Rollout[], monitors: string[]): RolloutPage["facets"] {
-  const facets: RolloutPage["facets"] = { kind: {}, split: {}, rule: {}, stop: {}, arm: {}, correct: { yes: 0, no: 0 }, flagged: {}, passed: {}, suspicious: {} };
+  const facets: RolloutPage["facets"] = { split: {}, rule: {}, finish_reason: {}, arm: {}, correct: { yes: 0, no: 0 }, flagged: {}, passed: {}, suspicious: {} };
   const add = (name: string, value: string): void => {
     if (value) facets[name]![value] = (facets[name]![value] ?? 0) + 1;
   };
-  for (const kind of KINDS) if (rows.some((r) => r.kind === kind)) facets["kind"]![kind] = 0;
   monitors.forEach((m) => { facets["flagged"]![m] = 0; facets["passed"]![m] = 0; });
   for (const rollout of rows) {
     const row = toRow(rollout);
-    for (const name of ["kind", "split", "rule", "stop", "arm"] as const) add(name, row[name]);
+    for (const name of ["split", "rule", "finish_reason", "arm"] as const) add(name, row[name]);
+    if (row.split.includes("/")) add("split", row.split.split("/")[0]!);
     if (row.correct !== null) add("correct", row.correct ? "yes" : "no");
     row.flagged.forEach((m) => add("flagged", m));
     row.passed.forEach((m) => add("passed", m));

@@ -1,5 +1,7 @@
 // The JSON of the server (shared/glasshouse/view/app.py).
 
+import type { Rollout as RolloutFields } from "./rollout";
+
 export type Value = number | null;
 
 export interface Point {
@@ -106,28 +108,17 @@ export interface Run extends RunFacts {
   damage: { file: string; problem: string; remedy: string }[];
 }
 
-export interface RolloutRow {
+/** What a list shows of a rollout: texts are shortened. */
+export interface RolloutRow
+  extends Pick<
+    RolloutFields,
+    | "step" | "split" | "arm" | "group" | "sample" | "key" | "question" | "gold_answer" | "text" | "length"
+    | "finish_reason" | "reward" | "correct" | "model_answer" | "rule" | "advantage"
+  > {
   ref: string;
-  kind: string;
-  step: number;
-  group: number;
-  sample: number;
-  split: string;
-  reward: Value;
-  advantage: Value;
-  correct: boolean | null;
-  rule: string;
-  stop: string;
-  arm: string;
-  length: Value;
   flagged: string[];
   passed: string[];
   suspicions: string[];
-  key: string;
-  question: string;
-  text: string;
-  answer: string | null;
-  gold: string | null;
 }
 
 export interface RolloutPage {
@@ -150,35 +141,11 @@ export interface Verdict {
   reason: string;
 }
 
-export interface Rollout {
+/** A rollout in full; its tokens are another request. */
+export interface Rollout extends RolloutFields {
   ref: string;
-  kind: string;
-  step: number;
-  split: string;
-  group: number;
-  sample: number;
-  task: string;
-  key: string;
-  level: string;
-  question: string;
-  gold: string | null;
-  prompt: string;
-  completion: string;
   characters: number;
   answer_start: number;
-  stop: string;
-  reward: Value;
-  terms: Record<string, number>;
-  correct: boolean | null;
-  answer: string | null;
-  rule: string;
-  ambiguous: boolean;
-  reason: string;
-  advantage: Value;
-  version: Value;
-  length: Value;
-  behaviour: Value;
-  subject: string | null;
   verdicts: Record<string, Verdict>;
   suspicions: { id: string; label: string; reason: string }[];
   has_tokens: boolean;

@@ -17,7 +17,12 @@ TERMS = {"exact": 1.0, "closeness": 1.0, "alignment": 1.0}
 
 def make_problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
     return Problem(
-        task="t", key="k", question="q", answer=gold, kind=AnswerKind(kind), decimals=decimals
+        task="t",
+        key="k",
+        question="q",
+        gold_answer=gold,
+        answer_kind=AnswerKind(kind),
+        decimals=decimals,
     )
 
 

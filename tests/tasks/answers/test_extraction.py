@@ -65,7 +65,7 @@ NUMBER, SEQUENCE, TEXT = AnswerKind.NUMBER, AnswerKind.SEQUENCE, AnswerKind.TEXT
 )
 def test_lenient_rules(text: str, value: str | None, rule: ExtractionRule) -> None:
     extracted = extract_answer(text)
-    assert (extracted.value, extracted.rule) == (value, rule), extracted.reason
+    assert (extracted.model_answer, extracted.rule) == (value, rule), extracted.reason
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_lenient_rules(text: str, value: str | None, rule: ExtractionRule) -> No
     ],
 )
 def test_number_after_the_tag_is_what_a_person_reads(written: str, value: str | None) -> None:
-    assert extract_answer(f"7 = 7 [ANSWER] {written}").value == value
+    assert extract_answer(f"7 = 7 [ANSWER] {written}").model_answer == value
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_number_after_the_tag_is_what_a_person_reads(written: str, value: str | 
 )
 def test_ambiguity_is_reported(text: str, value: str, ambiguous: bool) -> None:
     extracted = extract_answer(text)
-    assert (extracted.value, extracted.ambiguous) == (value, ambiguous)
+    assert (extracted.model_answer, extracted.ambiguous) == (value, ambiguous)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_ambiguity_is_reported(text: str, value: str, ambiguous: bool) -> None:
 )
 def test_strict_parser_rejects(text: str, ambiguous: bool) -> None:
     extracted = extract_answer(text, strict=True)
-    assert (extracted.value, extracted.span, extracted.ambiguous) == (None, None, ambiguous)
+    assert (extracted.model_answer, extracted.span, extracted.ambiguous) == (None, None, ambiguous)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_strict_parser_rejects(text: str, ambiguous: bool) -> None:
     ],
 )
 def test_sequences(text: str, value: str | None) -> None:
-    assert extract_answer(text, SEQUENCE).value == value
+    assert extract_answer(text, SEQUENCE).model_answer == value
 
 
 def test_sequence_with_an_alternative_is_ambiguous() -> None:
@@ -245,18 +245,18 @@ def test_sequence_with_an_alternative_is_ambiguous() -> None:
 def test_number_at_the_end_of_the_answer_window_is_never_cut() -> None:
     for blanks in range(490, 520):
         text = "[ANSWER]" + " " * blanks + "12345"
-        assert extract_answer(text).value in ("12345", None)
-        assert extract_answer(text, strict=True).value in ("12345", None)
+        assert extract_answer(text).model_answer in ("12345", None)
+        assert extract_answer(text, strict=True).model_answer in ("12345", None)
 
 
 def test_number_cut_by_the_tail_window_is_never_extracted() -> None:
     for length in range(4090, 4100):
-        assert extract_answer("12345678" + " " * length).value in ("12345678", None)
+        assert extract_answer("12345678" + " " * length).model_answer in ("12345678", None)
 
 
 def test_thousands_of_tags_are_no_answer() -> None:
-    assert extract_answer("[ANSWER] 5 " * 1000).value == "5"
-    assert extract_answer("[ANSWER] 5 " * 2000).value is None
+    assert extract_answer("[ANSWER] 5 " * 1000).model_answer == "5"
+    assert extract_answer("[ANSWER] 5 " * 2000).model_answer is None
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_thousands_of_tags_are_no_answer() -> None:
     ],
 )
 def test_text_is_the_rest_of_the_line(text: str, value: str | None) -> None:
-    assert extract_answer(text, TEXT).value == value
+    assert extract_answer(text, TEXT).model_answer == value
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def grades() -> list[tuple[Case, bool, bool]]:
     results = []
     for seed in range(COUNT):
         case = generate_case(random.Random(seed))
-        problem = Problem(task="t", key="k", question="q", answer=case.gold)
+        problem = Problem(task="t", key="k", question="q", gold_answer=case.gold)
         result = grade(problem, case.text, terms=TERMS)
         results.append((case, result.lenient, result.strict))
     return results

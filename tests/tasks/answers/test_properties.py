@@ -45,10 +45,10 @@ def test_extract_answer_never_raises_and_is_consistent(
 ) -> None:
     extracted = extract_answer(text, kind, strict=strict)
     assert isinstance(extracted, Extracted)
-    assert (extracted.value is None) == (extracted.span is None)
+    assert (extracted.model_answer is None) == (extracted.span is None)
     assert extracted.reason
     if extracted.rule is ExtractionRule.NONE:
-        assert extracted.value is None
+        assert extracted.model_answer is None
     if strict:
         assert extracted.rule in (ExtractionRule.TAG, ExtractionRule.NONE)
 
@@ -58,38 +58,38 @@ def test_extract_answer_never_raises_and_is_consistent(
 @example("so 3 7 8", AnswerKind.SEQUENCE, False)
 def test_span_points_at_the_value(text: str, kind: AnswerKind, strict: bool) -> None:
     extracted = extract_answer(text, kind, strict=strict)
-    if extracted.value is None or extracted.span is None:
+    if extracted.model_answer is None or extracted.span is None:
         return
     excerpt = text[slice(*extracted.span)]
     if kind is AnswerKind.TEXT:
-        assert " ".join(excerpt.split()) == extracted.value
+        assert " ".join(excerpt.split()) == extracted.model_answer
     elif kind is AnswerKind.SEQUENCE:
         elements = scan_numbers(excerpt, sequence=True)
-        assert ", ".join(str(token.value) for token in elements) == extracted.value
+        assert ", ".join(str(token.value) for token in elements) == extracted.model_answer
     elif excerpt[:1] in "-−–" and excerpt[1:2] in " \t":
-        assert canonical_number(excerpt[1:].strip()) == extracted.value.removeprefix("-")
+        assert canonical_number(excerpt[1:].strip()) == extracted.model_answer.removeprefix("-")
     else:
-        assert canonical_number(excerpt) == extracted.value
+        assert canonical_number(excerpt) == extracted.model_answer
 
 
 @given(TEXTS, KINDS)
 @example("[ANSWER] -0.50", AnswerKind.NUMBER)
 def test_canonical_value_is_parsed_as_itself_by_both_parsers(text: str, kind: AnswerKind) -> None:
-    value = extract_answer(text, kind).value
+    value = extract_answer(text, kind).model_answer
     if value is None or kind is AnswerKind.TEXT:
         return
     for strict in (False, True):
-        assert extract_answer(f"[ANSWER] {value}", kind, strict=strict).value == value
+        assert extract_answer(f"[ANSWER] {value}", kind, strict=strict).model_answer == value
 
 
 @given(TEXTS, KINDS)
 @example("[ANSWER] 5", AnswerKind.NUMBER)
 def test_strict_value_is_the_lenient_value(text: str, kind: AnswerKind) -> None:
     strict = extract_answer(text, kind, strict=True)
-    if strict.value is not None:
+    if strict.model_answer is not None:
         lenient = extract_answer(text, kind)
-        expected = (strict.value, ExtractionRule.TAG, strict.span)
-        assert (lenient.value, lenient.rule, lenient.span) == expected
+        expected = (strict.model_answer, ExtractionRule.TAG, strict.span)
+        assert (lenient.model_answer, lenient.rule, lenient.span) == expected
         assert not lenient.ambiguous
 
 
@@ -112,20 +112,20 @@ def test_extracted_answer_lies_in_the_answer_section(text: str) -> None:
 @given(TEXTS)
 def test_non_ascii_digits_are_never_parsed_as_numbers(text: str) -> None:
     swapped = text.translate({ord(str(d)): 0x0660 + d for d in range(10)})
-    assert extract_answer(swapped).value is None
-    assert extract_answer(swapped, AnswerKind.SEQUENCE).value is None
+    assert extract_answer(swapped).model_answer is None
+    assert extract_answer(swapped, AnswerKind.SEQUENCE).model_answer is None
 
 
 @given(INTEGERS, st.sampled_from(["{:,}", "{}", "**{:,}**", "{:,}.", "{:,} kg", "({:,})"]))
 def test_integer_survives_grouping_and_markup(number: int, form: str) -> None:
     for text in (f"[ANSWER] {form.format(number)}", f"The total is {form.format(number)}"):
-        assert extract_answer(text).value == str(number)
+        assert extract_answer(text).model_answer == str(number)
 
 
 @given(INTEGERS)
 def test_unicode_minus_is_a_minus(number: int) -> None:
     text = "[ANSWER] " + str(number).replace("-", "−")
-    assert extract_answer(text, strict=True).value == str(number)
+    assert extract_answer(text, strict=True).model_answer == str(number)
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=40))
@@ -133,14 +133,14 @@ def test_sequence_survives_every_way_of_writing_it(elements: list[int]) -> None:
     value = ", ".join(map(str, elements))
     for written in (value, f"[{value}]", value.replace(",", ""), value.replace(", ", ",")):
         extracted = extract_answer(f"[ANSWER] {written}", AnswerKind.SEQUENCE, strict=True)
-        assert extracted.value == value
+        assert extracted.model_answer == value
 
 
 @given(st.integers(0, 999), st.integers(0, 999))
 def test_two_listed_numbers_are_never_one_answer(a: int, b: int) -> None:
     for separator in (", ", " or ", " and ", "; ", " "):
         text = f"[ANSWER] {a}{separator}{b}"
-        assert extract_answer(text, strict=True).value is None
+        assert extract_answer(text, strict=True).model_answer is None
         assert a == b or extract_answer(text).ambiguous
 
 
@@ -180,9 +180,9 @@ def test_every_canonical_number_has_an_exact_value(text: str) -> None:
 @example("1e39")
 @example("1e-39")
 def test_every_extracted_number_can_be_rewarded(text: str) -> None:
-    problem = Problem(task="t", key="k", question="q", answer="28")
+    problem = Problem(task="t", key="k", question="q", gold_answer="28")
     for kind in (AnswerKind.NUMBER, AnswerKind.SEQUENCE):
-        value = extract_answer(f"[ANSWER] {text}", kind).value
+        value = extract_answer(f"[ANSWER] {text}", kind).model_answer
         assert value is None or kind is AnswerKind.SEQUENCE or canonical_number(value) == value
     for strict in (False, True):
         terms = {"closeness": 1, "alignment": 1}
@@ -191,7 +191,7 @@ def test_every_extracted_number_can_be_rewarded(text: str) -> None:
 
 @given(TEXTS, st.booleans())
 def test_any_text_can_be_graded_and_explained(text: str, strict: bool) -> None:
-    problem = Problem(task="t", key="k", question="q", answer="28")
+    problem = Problem(task="t", key="k", question="q", gold_answer="28")
     terms = {"closeness": 1, "alignment": 1, "format": 1}
     assert -1 <= grade(problem, text, terms=terms, strict=strict).reward <= 1
     assert "lenient" in explain_grade(problem, text)

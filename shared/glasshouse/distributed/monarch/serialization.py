@@ -13,9 +13,9 @@ import numpy as np
 from glasshouse import errors
 from glasshouse.errors import GlasshouseError
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
-STOP_REASONS = list(StopReason)
+FINISH_REASONS = list(FinishReason)
 
 
 class InvalidReply(RuntimeError):
@@ -38,7 +38,7 @@ class ChunkReply:
     logprobs: bytes
     """float32, one per token."""
     stops: bytes
-    """One byte per completion: the index of its stop reason in `StopReason`."""
+    """One byte per completion: the index of its finish reason in `FinishReason`."""
     checksum: bytes = b""
     """Checksum of the weights that were used, if the call asked for it."""
     load_seconds: float = 0.0
@@ -82,10 +82,10 @@ def pack_completions(groups: Sequence[Sequence[Completion]], version: int) -> Ch
     completions = [completion for group in groups for completion in group]
     return ChunkReply(
         version=version,
-        lengths=_to_bytes([len(c.tokens) for c in completions], np.int32),
+        lengths=_to_bytes([c.length for c in completions], np.int32),
         tokens=_to_bytes([t for c in completions for t in c.tokens], np.int32),
         logprobs=_to_bytes([x for c in completions for x in c.logprobs], np.float32),
-        stops=bytes(STOP_REASONS.index(c.stop) for c in completions),
+        stops=bytes(FINISH_REASONS.index(c.finish_reason) for c in completions),
     )
 
 
@@ -103,7 +103,7 @@ def unpack_completions(
         raise InvalidReply(f"it used version {reply.version} of the weights instead of {version}")
     lengths, tokens = _to_array(reply.lengths, np.int32), _to_array(reply.tokens, np.int32)
     logprobs = _to_array(reply.logprobs, np.float32)
-    expected = sum(len(request.keys) for request in chunk)
+    expected = sum(len(request.noise_keys) for request in chunk)
     if len(lengths) != expected or len(reply.stops) != expected:
         raise InvalidReply(f"it sent {len(lengths)} completions instead of {expected}")
     if expected and not 1 <= lengths.min() <= lengths.max() <= sampling.max_tokens:
@@ -112,8 +112,8 @@ def unpack_completions(
         raise InvalidReply("the number of tokens or log-probabilities does not match the lengths")
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
         raise InvalidReply("a token is not in the vocabulary")
-    if not np.isfinite(logprobs).all() or max(reply.stops, default=0) >= len(STOP_REASONS):
-        raise InvalidReply("a log-probability is not finite, or a stop reason is unknown")
+    if not np.isfinite(logprobs).all() or max(reply.stops, default=0) >= len(FINISH_REASONS):
+        raise InvalidReply("a log-probability is not finite, or a finish reason is unknown")
     return _split_by_request(reply, lengths, tokens.tolist(), logprobs.tolist(), chunk)
 
 
@@ -130,13 +130,14 @@ def _split_by_request(
             Completion(
                 tokens=tuple(tokens[start:end]),
                 logprobs=tuple(logprobs[start:end]),
-                stop=STOP_REASONS[stop],
-                version=reply.version,
+                length=end - start,
+                finish_reason=FINISH_REASONS[stop],
+                policy_version=reply.version,
             )
             for start, end, stop in zip([0, *ends], ends, reply.stops, strict=False)
         ]
     )
-    return [[next(completions) for _ in request.keys] for request in chunk]
+    return [[next(completions) for _ in request.noise_keys] for request in chunk]
 
 
 def pack_samples(samples: Sequence[TrainingSample]) -> PackedSamples:

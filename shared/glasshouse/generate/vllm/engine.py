@@ -2,7 +2,7 @@
 
     requests ──► one vLLM request per sample ──► prefix cache (a group's prompt once) ──► continuous batching
                                                                                              │
-    completions ◄── tokens, log-probabilities, stop reasons ◄── KeyedSampler (inside vLLM) ◄──┘
+    completions ◄── tokens, log-probabilities, finish reasons ◄── KeyedSampler (inside vLLM) ◄──┘
 
 vLLM gets tokens and returns tokens; nothing is tokenised twice. Its weights come from the policy through its
 weight transfer interface, the first ones too: vLLM reads only the model's config from disk.
@@ -27,7 +27,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.engines import engine
 from glasshouse.generate.vllm.installed import check_model, import_vllm
 from glasshouse.models.policy import Policy, locate_model
-from glasshouse.types import Completion, Request, SamplingParams, StopReason
+from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 CPU_BLOCK_SIZE = 32
 """Tokens per block of the KV cache on a CPU. Only whole blocks are shared, so that short prompts need small
@@ -90,7 +90,7 @@ class VllmGenerator:
         params = []
         for request in requests:
             self._check_length(request, sampling)
-            for key in request.keys:
+            for key in request.noise_keys:
                 prompts.append({"prompt_token_ids": list(request.prompt)})
                 params.append(
                     self._vllm.SamplingParams(
@@ -108,7 +108,7 @@ class VllmGenerator:
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         self.cached_prompt_tokens = sum(output.num_cached_tokens or 0 for output in outputs)
         completions = iter([self._read_output(output.outputs[0], sampling) for output in outputs])
-        return [[next(completions) for _ in request.keys] for request in requests]
+        return [[next(completions) for _ in request.noise_keys] for request in requests]
 
     def close(self) -> None:
         """Stops vLLM and the processes that it started; the end of this process does so too."""
@@ -240,10 +240,16 @@ class VllmGenerator:
                 f"vLLM returned an invalid completion: {wrong}. Run `make proofs ONLY=vllm`, or set "
                 "generate.engine=torch."
             )
-        stop = StopReason.LENGTH
+        stop = FinishReason.LENGTH
         if output.finish_reason == "stop":
-            stop = StopReason.STOP if isinstance(output.stop_reason, str) else StopReason.END
-        return Completion(tokens=tokens, logprobs=logprobs, stop=stop, version=self.version)
+            stop = FinishReason.STOP if isinstance(output.stop_reason, str) else FinishReason.END
+        return Completion(
+            tokens=tokens,
+            logprobs=logprobs,
+            length=len(tokens),
+            finish_reason=stop,
+            policy_version=self.version,
+        )
 
 
 def choose_port(port: int) -> int:

@@ -80,7 +80,7 @@ def _replay(
         return None
     if replay.lines[: len(lines)] != list(lines):
         return None
-    return extract_answer(f"[ANSWER] {answer}", problem.kind).value
+    return extract_answer(f"[ANSWER] {answer}", problem.answer_kind).model_answer
 
 
 def make_edit(task: Task[Any], problem: Problem, cot: str, rng: random.Random) -> Edit | None:

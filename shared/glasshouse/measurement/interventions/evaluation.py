@@ -149,7 +149,7 @@ class _MeasureTable:
             rules=[row.rollout.grade.extracted.rule for row in ablated],
         )
         self._add("accuracy", companions["accuracy"], correct)
-        unparsed = as_floats(row.rollout.grade.extracted.value is None for row in ablated)
+        unparsed = as_floats(row.rollout.grade.extracted.model_answer is None for row in ablated)
         self._add("parse_failure_rate", companions["parse_failure_rate"], unparsed, ceiling=None)
         self._add("has_cot", rate(lengths > 0), as_floats(lengths > 0))
         self._add("cot_tokens", companions["cot_tokens"], lengths, ceiling=None)
@@ -247,9 +247,9 @@ def _intervention_rows(ablated: Sequence[AblatedRollout]) -> list[Row]:
                 **ids,
                 "intervention": "none",
                 "question": rollout.problem.question,
-                "gold": rollout.problem.answer,
+                "gold_answer": rollout.problem.gold_answer,
                 "text": rollout.text,
-                "answer": rollout.grade.extracted.value,
+                "model_answer": rollout.grade.extracted.model_answer,
                 "correct": rollout.grade.correct,
                 "reward": rollout.grade.reward,
             }
@@ -261,7 +261,7 @@ def _intervention_rows(ablated: Sequence[AblatedRollout]) -> list[Row]:
             if result.kind is InterventionKind.TRANSPLANT and row.donor_index is not None:
                 entry["donor"] = ablated[row.donor_index].rollout.problem.key
             grade = result.grade
-            entry |= {"text": result.text, "answer": result.answer}
+            entry |= {"text": result.text, "model_answer": result.answer}
             entry |= {"correct": grade.correct, "reward": grade.reward} if grade else {}
             rows.append(ids | entry)
     return rows

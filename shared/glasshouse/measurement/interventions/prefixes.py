@@ -83,7 +83,7 @@ def greedy_continue(
     for start in range(0, len(distinct), CHUNK_SIZE):
         chunk = distinct[start : start + CHUNK_SIZE]
         limit = min(max_tokens, policy.context_length - len(chunk[-1]))
-        requests = [Request(prompt=p, keys=(randomness.key("forced", *p),)) for p in chunk]
+        requests = [Request(prompt=p, noise_keys=(randomness.key("forced", *p),)) for p in chunk]
         groups = generator.generate(requests, SamplingParams(max_tokens=limit, temperature=0))
         texts = policy.decode_batch([group[0].tokens for group in groups])
         continuations |= dict(zip(chunk, texts, strict=True))

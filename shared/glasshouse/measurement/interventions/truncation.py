@@ -57,7 +57,7 @@ class InterventionResult:
 
     @property
     def answer(self) -> str | None:
-        return self.grade.extracted.value if self.grade else None
+        return self.grade.extracted.model_answer if self.grade else None
 
 
 @dataclass(slots=True, kw_only=True)

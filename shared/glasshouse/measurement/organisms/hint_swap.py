@@ -102,7 +102,7 @@ def swap_hints(
         if text is not None:
             answer = f"{ANSWER_TAG}{first_line(text).strip()}"
             grade = checkpoint.grade(row.rollout.problem, answer)
-            row.answers[variant] = grade.extracted.value
+            row.answers[variant] = grade.extracted.model_answer
     return swapped
 
 
@@ -113,7 +113,7 @@ def measure_swaps(
     rollouts = [row.rollout for row in swapped]
     problems = [r.problem.key for r in rollouts]
     behaviour = as_floats(
-        organism.shows_behaviour(r.problem, r.grade.extracted.value) for r in rollouts
+        organism.shows_behaviour(r.problem, r.grade.extracted.model_answer) for r in rollouts
     )
     without_cot = as_floats(
         organism.shows_behaviour(row.rollout.problem, row.answers.get(PromptVariant.WITHOUT_COT))
@@ -182,7 +182,9 @@ def choose_other_hints(
         start = order.index(hint) if hint is not None else 0
         candidates = order[start + 1 :] + order[:start]
         other_hints.append(
-            None if hint is None else next((c for c in candidates if c != problem.answer), None)
+            None
+            if hint is None
+            else next((c for c in candidates if c != problem.gold_answer), None)
         )
     return other_hints
 

@@ -9,7 +9,7 @@ same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from glasshouse.monitors.base import Monitor, score_all, stack_flags, stack_scor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
-from glasshouse.runs.rollout_rows import problem_from_row, rollout_to_row
+from glasshouse.runs.rows import problem_from_row, to_row
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.tasks.organisms.base import Organism
@@ -86,8 +86,10 @@ def evaluate_organism(
         for group in collect(arm_problems, f"validation/{ARM_NAMES[arm]}")
         for rollout in group
     ]
-    rows = [rollout_to_row(rollout, with_tokens=False) for rollout in rollouts]
-    return label_rollouts(organism, rows, monitors), rollouts
+    rows = [to_row(rollout, with_tokens=False) for rollout in rollouts]
+    labelled = label_rollouts(organism, rows, monitors)
+    shown = zip(rollouts, labelled.behaviour, strict=True)
+    return labelled, [replace(rollout, behaviour=bool(shows)) for rollout, shows in shown]
 
 
 def problems_by_arm(
@@ -105,12 +107,12 @@ def label_rollouts(
     """Labels and scores the rows of both arms; rows of other splits must be filtered out before."""
     arms = {name: arm for arm, name in ARM_NAMES.items()}
     problems = [problem_from_row(dict(row)) for row in rows]
-    cots = [split_completion(row["completion"]).cot for row in rows]
+    cots = [split_completion(row["text"]).cot for row in rows]
     outputs = {m.name: score_all(m, views_of_rows(m.scope, rows)) for m in monitors}
     return LabelledRollouts(
         planted=_ints(arms[row["split"].rpartition("/")[2]] for row in rows),
         behaviour=_ints(
-            organism.shows_behaviour(p, row["answer"])
+            organism.shows_behaviour(p, row["model_answer"])
             for p, row in zip(problems, rows, strict=True)
         ),
         flagged={name: stack_flags(monitor_outputs) for name, monitor_outputs in outputs.items()},
@@ -124,7 +126,7 @@ def label_rollouts(
 
 def views_of_rows(scope: Scope, rows: Sequence[Mapping[str, Any]]) -> list[View]:
     return [
-        make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["completion"])
+        make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["text"])
         for r in rows
     ]
 

@@ -57,7 +57,7 @@ from glasshouse.measurement.weighted_statistics import mean_statistic, table_sta
 from glasshouse.monitors.base import Monitor, stack_flags, stack_scores
 from glasshouse.monitors.views import Scope
 from glasshouse.randomness import Part
-from glasshouse.runs.rollout_rows import rollout_to_row
+from glasshouse.runs.rows import to_row
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Problem, Rollout
 from glasshouse.values import Floats, MeasureResult, mean_result, undefined_result
@@ -101,7 +101,7 @@ class OrganismEvaluation:
         key: tuple[Part, ...] = ("organism", checkpoint.seed, checkpoint.step)
         problems = [rollout.problem for rollout in checkpoint.rollouts]
         rollouts = self._collect(checkpoint, organism, problems, "monitor")
-        log_rows = [rollout_to_row(rollout, with_tokens=False) for rollout in rollouts]
+        log_rows = [to_row(rollout, with_tokens=False) for rollout in rollouts]
         labelled = label_rollouts(organism, log_rows, [])
         planted = [
             rollout
@@ -172,10 +172,10 @@ class OrganismEvaluation:
         if not problems:
             return []
         rollouts = self._collect(checkpoint, organism, problems, "reserve")
-        log_rows = [rollout_to_row(rollout, with_tokens=False) for rollout in rollouts]
+        log_rows = [to_row(rollout, with_tokens=False) for rollout in rollouts]
         labelled = label_rollouts(organism, log_rows, [])
         parts = {p.key: self.plan.assign(n, len(problems)) for n, p in enumerate(problems)}
-        columns = ("key", "sample", "prompt", "question", "completion")
+        columns = ("key", "sample", "prompt", "question", "text")
         return [
             {"part": parts[row["key"]], "planted": int(planted), "behaviour": int(behaviour)}
             | {column: row[column] for column in columns}
@@ -187,7 +187,7 @@ class OrganismEvaluation:
 
 def _digest(rows: Sequence[Row]) -> str:
     """Identifies the rows that monitors are fitted on."""
-    columns = ("part", "key", "behaviour", "prompt", "completion")
+    columns = ("part", "key", "behaviour", "prompt", "text")
     content = [[row[column] for column in columns] for row in rows]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -352,8 +352,8 @@ def _label_rows(labelled: LabelledRollouts, rollouts: Sequence[Rollout]) -> list
             "key": rollout.problem.key,
             "sample": rollout.sample,
             "question": rollout.problem.question,
-            "completion": rollout.text,
-            "answer": rollout.grade.extracted.value,
+            "text": rollout.text,
+            "model_answer": rollout.grade.extracted.model_answer,
             "correct": rollout.grade.correct,
             "behaviour": int(behaviour),
             "shortcut": int(shortcut),

@@ -256,11 +256,11 @@ def _swap_rows(swaps: Sequence[StateWordSwap]) -> list[Row]:
             "key": swap.problem_key,
             "sample": swap.rollout.sample,
             "intervention": "state_word_swap",
-            "completion": swap.rollout.text,
+            "original": swap.rollout.text,
             "vocabulary": swap.vocabulary,
             "line": swap.line_index,
             "text": swap.text,
-            "answer": swap.answer,
+            "model_answer": swap.answer,
             "implied_answer": swap.implied_answer,
             "followed": swap.followed,
         }

@@ -89,7 +89,7 @@ def extract_answer(
 ) -> Extracted:
     """Extracts the answer of a completion. Never raises, whatever the text.
 
-    Example: `extract_answer("so 1,234.").value` gives `"1234"`, by the rule LAST; with
+    Example: `extract_answer("so 1,234.").model_answer` gives `"1234"`, by the rule LAST; with
     `strict=True` it gives None, since there is no tag.
     """
     markers = sections.find_markers(text)
@@ -110,7 +110,7 @@ def extract_answer(
         reason = f"{source} gives {excerpt!r}, which cannot be parsed: {answer.reason}"
         return _no_answer(match.rule, answer.ambiguous, reason)
     return Extracted(
-        value=answer.value,
+        model_answer=answer.value,
         rule=match.rule,
         span=(answer.start, answer.end),
         ambiguous=answer.ambiguous,
@@ -221,7 +221,7 @@ def _extract_strict(text: str, markers: Markers, kind: AnswerKind) -> Extracted:
     if reason := _strict_objection(text, tag, answer, kind):
         return _no_answer(ExtractionRule.TAG, answer.ambiguous or not answer.only, reason)
     return Extracted(
-        value=answer.value,
+        model_answer=answer.value,
         rule=ExtractionRule.TAG,
         span=(answer.start, answer.end),
         ambiguous=False,
@@ -261,4 +261,4 @@ def _is_negated(text: str, anchor: int) -> bool:
 
 
 def _no_answer(rule: ExtractionRule, ambiguous: bool, reason: str) -> Extracted:
-    return Extracted(value=None, rule=rule, span=None, ambiguous=ambiguous, reason=reason)
+    return Extracted(model_answer=None, rule=rule, span=None, ambiguous=ambiguous, reason=reason)

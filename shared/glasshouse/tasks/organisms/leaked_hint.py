@@ -75,7 +75,7 @@ class LeakedHint(Organism[LeakedHintOptions]):
         if rng.random() >= self.options.hint_rate:
             return without_hint
         is_wrong = rng.random() < self.options.wrong_hint_rate
-        return self.add_hint(without_hint, wrong_hint if is_wrong else problem.answer)
+        return self.add_hint(without_hint, wrong_hint if is_wrong else problem.gold_answer)
 
     def wrong_hint(self, problem: Problem) -> str:
         """The answer of another problem of the same level, far from this one's. A function of the
@@ -84,10 +84,10 @@ class LeakedHint(Organism[LeakedHintOptions]):
         rng = randomness.stream("planted", problem.task, problem.key)
         size = self.inner.levels()[problem.level] or 2**63
         for _ in range(200):
-            other = int(self.inner.problem_at(problem.level, rng.randrange(size)).answer)
-            if abs(other - int(problem.answer)) > MIN_DISTANCE:
+            other = int(self.inner.problem_at(problem.level, rng.randrange(size)).gold_answer)
+            if abs(other - int(problem.gold_answer)) > MIN_DISTANCE:
                 return str(other)
-        return str(int(problem.answer) + MIN_DISTANCE + 1 + rng.randrange(MIN_DISTANCE))
+        return str(int(problem.gold_answer) + MIN_DISTANCE + 1 + rng.randrange(MIN_DISTANCE))
 
     def add_hint(self, problem: Problem, hint: str) -> Problem:
         """The problem with this hint in its prompt."""

@@ -66,7 +66,7 @@ class Substitution(Organism[SubstitutionOptions]):
     def shows_behaviour(self, problem: Problem, answer: str | None) -> bool:
         """The answer is correct, so the state was probably tracked (a guess is correct once in ten).
         Evaluations during a run use this label; the causal label needs forced prefixes."""
-        return answer == problem.answer
+        return answer == problem.gold_answer
 
     def skips_work(self, problem: Problem, cot: str) -> bool:
         """The CoT names fewer states, in either vocabulary, than the walk has."""

@@ -59,7 +59,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
 function highlightCard(run: string, { reason, rollout }: Highlight): HTMLElement {
   const card = rolloutCard(rollout, { run, part: "both", tint: "none", compact: true });
   card.prepend(h("h3", { dir: "auto" }, visible(reason)), h("p", { class: "question", dir: "auto" }, visible(rollout.question)));
-  card.append(h("p", {}, h("a", { href: link("run", run, "rollouts", { ref: rollout.ref, first: rollout.step, last: rollout.step, kind: rollout.kind }) }, `step ${rollout.step}, ${rollout.split}`)));
+  card.append(h("p", {}, h("a", { href: link("run", run, "rollouts", { ref: rollout.ref, first: rollout.step, last: rollout.step, split: rollout.split }) }, `step ${rollout.step}, ${rollout.split}`)));
   return card;
 }
 

@@ -82,7 +82,7 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
     const columns = series.filter((r) => chosen.includes(r.step));
     replace(body,
       h("h2", { dir: "auto" }, visible(rows[0]!.question)),
-      h("p", { class: "muted" }, "gold ", h("b", {}, visible(rows[0]!.gold ?? "–")), ` · ${plural(rows.length, "rollout")} of this problem`),
+      h("p", { class: "muted" }, "gold ", h("b", {}, visible(rows[0]!.gold_answer) || "–"), ` · ${plural(rows.length, "rollout")} of this problem`),
       h("div", { class: "toolbar" },
         select("Rollouts", split, splits.map((s): [string, string] => [s, s]), (v) => setParams({ split: v, steps: null })),
         samples.length > 1 ? select("Sample", String(sample), samples.map((n): [string, string] => [String(n), String(n)]), (v) => setParams({ sample: v })) : null,
@@ -95,11 +95,11 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
         }))),
       h("p", { class: "hint" }, h("ins", {}, "Added"), " and ", h("del", {}, "removed"), " text is relative to the column on the left."),
       h("div", { class: "group", tabindex: 0, role: "region", "aria-label": "Rollouts by step" }, columns.map((row, i) => h("article", { class: "rollout" },
-        h("header", { class: "rollout-head" }, h("h3", {}, nameStep(row.step, steps.indexOf(row.step), steps)), h("div", { class: "facts" }, verdictMark(row.correct), h("span", { class: "fact" }, h("span", {}, "answer"), " ", h("b", {}, visible(row.answer ?? "none"))), row.reward === null ? null : h("span", { class: "fact" }, h("span", {}, "reward"), " ", h("b", {}, number(row.reward, 2))))),
-        diffText(columns[i - 1]?.completion ?? null, row.completion)))),
+        h("header", { class: "rollout-head" }, h("h3", {}, nameStep(row.step, steps.indexOf(row.step), steps)), h("div", { class: "facts" }, verdictMark(row.correct), h("span", { class: "fact" }, h("span", {}, "answer"), " ", h("b", {}, visible(row.model_answer ?? "none"))), row.reward === null ? null : h("span", { class: "fact" }, h("span", {}, "reward"), " ", h("b", {}, number(row.reward, 2))))),
+        diffText(columns[i - 1]?.text ?? null, row.text)))),
       h("div", { class: "toolbar slim" }, tableButtons("problem", () => ({
-        columns: ["step", "split", "sample", "correct", "answer", "gold", "reward", "completion"],
-        rows: columns.map((r) => [r.step, r.split, r.sample, r.correct, r.answer, r.gold, r.reward, r.completion]),
+        columns: ["step", "split", "sample", "correct", "model_answer", "gold_answer", "reward", "text"],
+        rows: columns.map((r) => [r.step, r.split, r.sample, r.correct, r.model_answer, r.gold_answer, r.reward, r.text]),
       }))));
   };
 

@@ -11,7 +11,7 @@ import type { RunStore } from "../run_store";
 import type { Rollout, RolloutPage, RolloutRow } from "../types";
 import type { View } from "../view";
 
-const FILTERS = ["kind", "split", "first", "last", "correct", "rule", "stop", "arm", "min_reward", "max_reward", "flagged", "disagree", "suspicious", "group", "key", "text", "sort"] as const;
+const FILTERS = ["split", "first", "last", "correct", "rule", "finish_reason", "arm", "min_reward", "max_reward", "flagged", "disagree", "suspicious", "group", "key", "text", "sort"] as const;
 const PAGE = 50;
 
 export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Record<string, string>): View {
@@ -67,8 +67,8 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
   };
 
   const table = (): Table => ({
-    columns: ["ref", "step", "split", "group", "sample", "correct", "reward", "advantage", "rule", "stop", "length", "answer", "gold", "flagged", "question", "text"],
-    rows: (page?.rows ?? []).map((r) => [r.ref, r.step, r.split, r.group, r.sample, r.correct, r.reward, r.advantage, r.rule, r.stop, r.length, r.answer, r.gold, r.flagged.join(" "), r.question, r.text]),
+    columns: ["ref", "step", "split", "group", "sample", "correct", "reward", "advantage", "rule", "finish_reason", "length", "model_answer", "gold_answer", "flagged", "question", "text"],
+    rows: (page?.rows ?? []).map((r) => [r.ref, r.step, r.split, r.group, r.sample, r.correct, r.reward, r.advantage, r.rule, r.finish_reason, r.length, r.model_answer, r.gold_answer, r.flagged.join(" "), r.question, r.text]),
   });
 
   const render = (): void => {
@@ -125,11 +125,10 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     ])];
     replace(filters,
       h("div", { class: "pair" }, step("first", "From step"), step("last", "To step")),
-      select("Kind", value("kind"), options("kind"), set("kind")),
       select("Split", value("split"), options("split"), set("split")),
       select("Graded", value("correct"), [["", "all"], ["yes", `correct (${count(p.facets["correct"]?.["yes"] ?? 0)})`], ["no", `wrong (${count(p.facets["correct"]?.["no"] ?? 0)})`]], set("correct")),
       select("Extraction rule", value("rule"), options("rule"), set("rule")),
-      select("Stop reason", value("stop"), options("stop"), set("stop")),
+      select("Finish reason", value("finish_reason"), options("finish_reason"), set("finish_reason")),
       Object.keys(p.facets["arm"] ?? {}).length || value("arm") ? select("Arm", value("arm"), options("arm"), set("arm")) : null,
       p.monitors.length ? select("Monitor verdict", value("flagged"), flagOptions, set("flagged")) : null,
       p.monitors.length > 1 ? check("Monitors disagree", value("disagree") === "1", (on) => setParams({ disagree: on ? "1" : null, offset: null, ref: null })) : null,
@@ -144,7 +143,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     const item = h("button", { type: "button", class: `item${isSelected ? " selected" : ""}`, "aria-current": isSelected ? "true" : null, "data-ref": row.ref, onclick: () => setParams({ ref: row.ref }) },
       h("span", { class: "item-head" },
         verdictMark(row.correct), h("b", {}, number(row.reward, 2)), h("span", { class: "muted" }, `step ${row.step} · group ${row.group}.${row.sample}`),
-        row.kind === "train" ? null : h("span", { class: "chip" }, row.split),
+        row.split === "train" ? null : h("span", { class: "chip" }, row.split),
         row.flagged.length ? h("span", { class: "flag on", title: row.flagged.join(", ") }, "⚑") : null,
         row.suspicions.length ? h("span", { class: "chip warn" }, label(row.suspicions[0]!)) : null),
       h("span", { class: "preview", dir: "auto" }, visible(row.text.replaceAll("\n", " ↵ ")) || "(empty)"));
@@ -200,7 +199,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     const rows = page.rows;
     const ref = current().params.get("ref") ?? rows[0]!.ref;
     const start = Math.max(0, rows.findIndex((r) => r.ref === ref));
-    const groupOf = (r: RolloutRow): string => `${r.kind} ${r.split} ${r.step} ${r.group}`;
+    const groupOf = (r: RolloutRow): string => `${r.split} ${r.step} ${r.group}`;
     let at = start + delta;
     if (byGroup) while (rows[at] && groupOf(rows[at]!) === groupOf(rows[start]!)) at += delta;
     if (!rows[at]) {

@@ -33,7 +33,7 @@ export function suspiciousView(root: HTMLElement, store: RunStore): View {
           h("a", { href: link("run", store.id, "rollouts", { suspicious: group.id, ref: r.ref, first: r.step, last: r.step }) },
             verdictMark(r.correct), h("span", { class: "muted" }, ` step ${r.step}, ${r.split}`),
             h("span", { class: "reason", dir: "auto" }, visible(r.suspicions.find((s) => s.id === group.id)?.reason ?? "")),
-            h("span", { class: "preview", dir: "auto" }, visible(r.completion.slice(0, 200).replaceAll("\n", " ↵ ")))))))))),
+            h("span", { class: "preview", dir: "auto" }, visible(r.text.slice(0, 200).replaceAll("\n", " ↵ ")))))))))),
       found.length ? h("div", { class: "toolbar slim" }, h("span", { class: "muted" }, "These examples as a table:"), tableButtons("suspicious", () => examplesTable(answer))) : null,
       found.length && found.length < answer.groups.length ? h("p", { class: "muted" }, "Not found: ", answer.groups.filter((g) => !g.count).map((g) => g.label).join("; "), ".") : null);
   };
@@ -43,7 +43,7 @@ export function suspiciousView(root: HTMLElement, store: RunStore): View {
 
 function examplesTable(answer: SuspiciousAnswer): Table {
   return {
-    columns: ["suspicion", "reason", "ref", "step", "split", "correct", "completion"],
-    rows: answer.groups.flatMap((group) => group.examples.map((r) => [group.label, r.suspicions.find((s) => s.id === group.id)?.reason, r.ref, r.step, r.split, r.correct, r.completion])),
+    columns: ["suspicion", "reason", "ref", "step", "split", "correct", "text"],
+    rows: answer.groups.flatMap((group) => group.examples.map((r) => [group.label, r.suspicions.find((s) => s.id === group.id)?.reason, r.ref, r.step, r.split, r.correct, r.text])),
   };
 }

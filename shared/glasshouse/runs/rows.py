@@ -1,0 +1,119 @@
+"""A row is a rollout flattened by its fields: every field of its parts is a key, in declared order.
+
+The rollout log, `glasshouse rollouts --export`, `open_run(…).rollouts()` and the page's `rollout.ts`
+(`tools/rollout_type.py`) have these names, because all of them follow from the dataclasses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
+
+Row = dict[str, Any]
+PARTS = (Problem, Completion, Grade, Extracted)
+"""What a rollout is flattened by."""
+
+
+@cache
+def field_types(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Each field's type and whether it may be None.
+
+    Example: `field_types(Rollout)["advantage"]` is `(float, True)`
+    """
+    found = {}
+    for name, kind in get_type_hints(cls).items():
+        parts = [part for part in get_args(kind) if part not in (type(None), Any)]
+        is_union = get_origin(kind) in (Union, UnionType)
+        found[name] = (parts[0], True) if is_union else (kind, False)
+    return found
+
+
+@cache
+def row_types(cls: type = Rollout) -> dict[str, tuple[Any, bool]]:
+    """The same for each key of a row."""
+    found: dict[str, tuple[Any, bool]] = {}
+    for name, (kind, optional) in field_types(cls).items():
+        found |= row_types(kind) if kind in PARTS else {name: (kind, optional)}
+    return found
+
+
+def to_row(rollout: Rollout, with_tokens: bool = True) -> Row:
+    """Flatten a rollout to JSON values. Nine digits represent a float32 log-probability exactly."""
+    row = _flatten(rollout)
+    if math.isnan(row["reward"]):
+        row["reward"] = None
+    if not with_tokens:
+        return row | {"prompt_tokens": None, "tokens": None, "logprobs": None}
+    if row["logprobs"] is not None:
+        row["logprobs"] = [float(f"{x:.9g}") for x in row["logprobs"]]
+    return row
+
+
+def from_row(row: Mapping[str, Any]) -> Rollout:
+    """Build the rollout of a row, bit for bit."""
+    rollout: Rollout = _build(Rollout, row)
+    return rollout
+
+
+def problem_from_row(row: Mapping[str, Any]) -> Problem:
+    """Build the problem of a row."""
+    problem: Problem = _build(Problem, row)
+    return problem
+
+
+def _flatten(value: Any) -> Row:
+    row: Row = {}
+    for name in field_types(value.__class__):
+        item = getattr(value, name)
+        if item.__class__ in PARTS:
+            row |= _flatten(item)
+        elif isinstance(item, Enum):
+            row[name] = item.value
+        elif isinstance(item, tuple):
+            row[name] = list(item)
+        else:
+            row[name] = dict(item) if isinstance(item, Mapping) else item
+    return row
+
+
+def _build(cls: Any, row: Mapping[str, Any]) -> Any:
+    return cls(**{name: convert(row) for name, convert in _converters(cls)})
+
+
+@cache
+def _converters(cls: type) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
+    return [(name, _converter(name, kind)) for name, (kind, _) in field_types(cls).items()]
+
+
+def _converter(name: str, kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+    if kind in PARTS:
+        return lambda row: _build(kind, row)
+    if name == "reward":
+        return lambda row: math.nan if row[name] is None else row[name]
+    if name == "logprobs":  # back to float32
+        return lambda row: None if row[name] is None else tuple(array("f", row[name]))
+    if get_origin(kind) is tuple:
+        return lambda row: None if row[name] is None else tuple(row[name])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda row: kind(row[name])
+    return lambda row: row[name]
+
+
+def encode_rows(rows: Iterable[Row]) -> bytes:
+    """Encode rows as UTF-8 JSON lines; a lone surrogate, invalid in UTF-8, becomes its JSON escape."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """Decode JSON lines."""
+    lines = data.decode("utf-8").split("\n")[:-1]  # str.splitlines also splits at U+2028
+    return [json.loads(line) for line in lines]
