@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.cli.app import main
-from glasshouse.measurement.checkpoint_settings import resolve_evaluation_config
+from glasshouse.measurement.evaluate_checkpoint import resolve_evaluation_config
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.run_reader import RunReader
 

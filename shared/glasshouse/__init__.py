@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from glasshouse.config.schema import Config
     from glasshouse.errors import GlasshouseError
     from glasshouse.measurement.api import measure
+    from glasshouse.measurement.evaluate_checkpoint import EvaluationResult, evaluate
     from glasshouse.measurement.file import MeasureReport
     from glasshouse.measurement.monitoring import make_judge, monitor_run
     from glasshouse.monitors.base import monitor
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.api import StudyResult, load_study, run_study
     from glasshouse.tasks.catalogue import make_task
-    from glasshouse.training.evaluating import EvaluationResult, evaluate
     from glasshouse.training.layout import plan_run
     from glasshouse.training.sft_api import SftResult, sft
     from glasshouse.training.train import TrainResult, resume, train
@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "glasshouse.training.evaluating": ("EvaluationResult", "evaluate"),
+    "glasshouse.measurement.evaluate_checkpoint": ("EvaluationResult", "evaluate"),
     "glasshouse.cli.figures": ("plot_learning_curves", "plot_study", "write_report"),
     "glasshouse.cli.measure_report": ("write_measure_report",),
     "glasshouse.rollout.explain": ("explain_grade", "grade"),

@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _track(args: argparse.Namespace) -> None:
-    from glasshouse.training.tracking import upload_run
+    from glasshouse.track.upload import upload_run
 
     run = args.run_directory
     for name, url in upload_run(run, args.to, warn=print_damage).items():

@@ -174,8 +174,8 @@ def _eval(args: argparse.Namespace) -> None:
 
     from glasshouse.cli.terminal_text import evaluation_table
     from glasshouse.console import Heartbeat, make_console
+    from glasshouse.measurement.evaluate_checkpoint import evaluate
     from glasshouse.terminal import format_duration, terminal_safe
-    from glasshouse.training.evaluating import evaluate
 
     errors, started = make_console(stderr=True), time.monotonic()
 

@@ -48,11 +48,11 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[: config.evaluate.problems]
-    results = evaluate(collector, held_out, step=0)[0]
+    results = evaluate_policy(collector, held_out, step=0)[0]
     return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
 
 
-def evaluate(
+def evaluate_policy(
     collector: RolloutCollector,
     held_out: Sequence[Problem],
     step: int,

@@ -12,7 +12,7 @@ from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
 from glasshouse.generate.engines import Generator
 from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import wilson_interval
-from glasshouse.measurement.evaluate import evaluate
+from glasshouse.measurement.evaluate import evaluate_policy
 from glasshouse.measurement.evaluation_setup import draw_held_out
 from glasshouse.measurement.interventions.prefixes import (
     ANSWER_TAG,
@@ -43,7 +43,7 @@ def measure_component(
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[:problems]
-    results, _ = evaluate(collector, held_out, step=0)
+    results, _ = evaluate_policy(collector, held_out, step=0)
     low, high = wilson_interval(round(results["pass_at_1"] * len(held_out)), len(held_out))
     return {
         "task": component.task_name,

@@ -19,7 +19,7 @@ from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import RunError
 from glasshouse.files import write_json
 from glasshouse.learn.losses import get_algorithm
-from glasshouse.measurement.evaluate import evaluate
+from glasshouse.measurement.evaluate import evaluate_policy
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
     describe_shortage,
@@ -306,7 +306,9 @@ class TrainingRun:
         with self.interruption.interruptible():
             for pending in self.progress.in_flight:
                 pending.wait()  # they need older weights: finish them first
-            results, rollouts = evaluate(self.collector, problems, step, self.interruption.check)
+            results, rollouts = evaluate_policy(
+                self.collector, problems, step, self.interruption.check
+            )
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append(rollouts)
         event = self.directory.log_event("evaluation", step=step, **results)

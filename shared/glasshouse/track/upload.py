@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["upload_run"]
+from glasshouse.config.imports import import_modules
+from glasshouse.errors import TrackError
+from glasshouse.runs import verify
+from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.runs.run_directory import acquire_lock, load_summary
+from glasshouse.track.async_log import start_trackers
+from glasshouse.track.base import RunOutcome, validate_trackers
 
 
 def upload_run(
@@ -17,14 +23,6 @@ def upload_run(
 
     Example: `upload_run("runs/try", ["tensorboard"])`
     """
-    from glasshouse.config.imports import import_modules
-    from glasshouse.errors import TrackError
-    from glasshouse.runs import verify
-    from glasshouse.runs.checkpoints import read_newest_state
-    from glasshouse.runs.run_directory import acquire_lock, load_summary
-    from glasshouse.track.async_log import start_trackers
-    from glasshouse.track.base import RunOutcome, validate_trackers
-
     path, failures = Path(path), list[str]()
     config, damage = verify.load_verified_config(path)
     state = read_newest_state(path / "checkpoints")
