@@ -9,6 +9,7 @@ supervisor's loop is the one of `glasshouse hosts worker`. CI runs a smaller ver
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -20,7 +21,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from glasshouse.distributed.hosts.address import Address
+from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import create_certificates
 from glasshouse.distributed.hosts.discovery import DiscoveryServer, request_worker_port
 
@@ -32,20 +33,20 @@ class Supervisor:
 
     def __init__(self, folder: Path) -> None:
         (self.certificates,) = create_certificates(folder / "own", ["127.0.0.1"])
-        self.server = DiscoveryServer("127.0.0.1", 0, self.certificates)
-        first = self.server.socket.getsockname()[1]
+        listener = listen_at("127.0.0.1", 0)
+        first = listener.getsockname()[1]
         self.address = Address("127.0.0.1", first, first + 9)
+        self.server = DiscoveryServer(listener, self.certificates, self._choose_port)
         self.requests: list[Collection[int]] = []
         self.child = subprocess.Popen(["sleep", "600"])
         self.detected: float | None = None
         """When the end of the child was detected."""
         self.closed = False
-        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._supervise()), daemon=True)
         self.thread.start()
 
     def close(self) -> None:
         self.closed = True
-        self.server.close()
         self.thread.join(10)
         self.child.kill()
         self.child.wait()
@@ -53,13 +54,16 @@ class Supervisor:
     def request(self, avoid: Collection[int] = ()) -> int:
         return request_worker_port(self.address, self.certificates, avoid)
 
-    def _serve(self) -> None:
+    async def _supervise(self) -> None:
+        serving = asyncio.create_task(self.server.serve())
         while not self.closed:
-            self.server.serve_one(0.1, self._choose_port)
+            await asyncio.sleep(0.1)
             if self.detected is None and self.child.poll() is not None:
                 self.detected = time.monotonic()
+        serving.cancel()
+        self.server.listener.close()
 
-    def _choose_port(self, avoid: Collection[int]) -> int:
+    async def _choose_port(self, avoid: Collection[int]) -> int:
         self.requests.append(avoid)
         return self.address.first + 1
 

@@ -53,7 +53,6 @@ class Cluster(Generic[AnyNetwork]):
     def overrides(self) -> list[str]:
         """The config of a run on the two workers."""
         return [
-            "hosts.kind=addresses",
             f"hosts.addresses=[{','.join(self.address(m) for m in WORKERS)}]",
             f"hosts.certificates={self.certificates(CONTROLLER)}",
         ]

@@ -44,7 +44,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
     import monarch.actor
 
     from glasshouse.config.loading import load_config
-    from glasshouse.distributed.hosts.host_pool import open_hosts
+    from glasshouse.distributed.hosts.host_pool import HostPool
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
@@ -53,7 +53,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
         actor.work.call_one(0.0).get(60)
         return actor
 
-    with open_hosts(load_config([], overrides).hosts) as hosts:
+    with HostPool(load_config([], overrides).hosts) as hosts:
         actors = {host: spawn(mesh) for host, mesh in hosts.meshes.items()}
         pending = actors[lost].work.call_one(600.0)
         time.sleep(1.0)
@@ -71,7 +71,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
             except Exception as error:
                 send(time=time.time(), error=type(error).__name__, completed=completed)
                 break
-        hosts.mark_lost(lost)
+        hosts.drop(lost)
         while receive()["reconnect"]:
             started = time.perf_counter()
             mesh = hosts.reconnect(lost)
@@ -79,7 +79,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
                 send(reconnected=False)
                 continue
             spawn(mesh)
-            ports = hosts.provider.used_ports[lost][-2:]  # type: ignore[attr-defined]
+            ports = hosts.used_ports[lost][-2:]
             send(reconnected=True, seconds=time.perf_counter() - started, ports=ports)
         for other in others:
             other.work.call_one(0.0).get(30)
@@ -92,12 +92,11 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     from monarch.actor import attach_to_workers, enable_transport
 
     from glasshouse.distributed.hosts.address import Address
-    from glasshouse.distributed.hosts.worker_provider import monarch_address
 
     enable_transport(own_address)
     mesh = attach_to_workers(
         ca="trust_all_connections",
-        workers=[monarch_address(Address.parse(address))],
+        workers=[Address.parse(address).for_monarch()],
         name="intruder",
     )
     try:

@@ -131,7 +131,7 @@ def test_an_override_may_look_like_an_alias():
         "generate.max_tokens", "generate.chunk_size", "generate.top_k", "learn.epochs_per_batch",
         "learn.max_resamples", "learn.gradient_blocks", "learn.lora_rank", "evaluate.problems", "evaluate.samples",
         "evaluate.seed", "evaluate.oversize", "monitor.problems", "monitor.samples", "monitor.threshold_problems",
-        "monarch.generators", "monarch.learners", "hosts.count",
+        "monarch.generators", "monarch.learners",
     ],
 )  # fmt: skip
 def test_a_count_that_no_run_needs_is_refused_with_its_key(key):

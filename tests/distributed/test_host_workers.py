@@ -67,7 +67,7 @@ def test_a_worker_accepts_only_certificates_of_its_own_ca(cluster: LoopbackClust
     own, other = cluster.certificates(CONTROLLER), cluster.certificates(OUTSIDER)
     address = Address.parse(cluster.address(2))
     worker_port = request_worker_port(address, own)
-    assert worker_port in address.ports[1:]
+    assert worker_port in address.worker_ports
     for port in (address.first, worker_port):
         assert not is_refused(ip, port, ca, own, timeout=1)
         assert is_refused(ip, port, ca, other, timeout=60)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_config_files
+from glasshouse.errors import ConfigError
 
 
 def add_commands(commands: Any) -> None:
@@ -15,8 +16,9 @@ def add_commands(commands: Any) -> None:
         commands,
         "hosts",
         None,
-        "train on several machines",
-        "docs/hosts.md explains the set-up.",
+        "train on several machines (not run on hardware)",
+        "docs/hosts.md explains the set-up. It ran on machines in network namespaces, not yet on several "
+        "real ones.",
         ["glasshouse hosts check --config hosts.yaml", "glasshouse hosts worker --help"],
     )
     actions = add_actions(parser)
@@ -84,7 +86,7 @@ def _add_check(actions: Any) -> None:
 
 
 def _certificates(args: argparse.Namespace) -> None:
-    from glasshouse.distributed.hosts_api import authority_key, create_certificates
+    from glasshouse.distributed.hosts.certificates import CA_KEY, create_certificates
 
     out = Path(args.out)
     folders = create_certificates(out, args.host, args.days)
@@ -95,14 +97,15 @@ def _certificates(args: argparse.Namespace) -> None:
         "on each host: glasshouse hosts worker --address tls://HOST:26600-26609 --certificates DIR"
     )
     print("on this host: hosts.certificates=DIR, the folder of this machine")
-    print(f"{authority_key(out)} signs further hosts; do not copy it to any of them.")
+    print(f"{out / CA_KEY} signs further hosts; do not copy it to any of them.")
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from glasshouse.distributed.hosts_api import run_worker
+    from glasshouse.distributed.hosts.address import Address
+    from glasshouse.distributed.hosts.worker import run_worker
 
     return run_worker(
-        args.address,
+        Address.parse(args.address),
         Path(args.certificates),
         lambda text: print(text, flush=True),
         listen_any=args.listen_any,
@@ -112,9 +115,14 @@ def _worker(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
     from glasshouse.console import make_console
-    from glasshouse.distributed.hosts_api import check_hosts
+    from glasshouse.distributed.hosts.host_pool import HostPool
 
-    table, differences = check_hosts(load_config(args.config, args.overrides), args.megabytes)
+    if args.megabytes < 1:
+        raise ConfigError(f"--megabytes is {args.megabytes}; it must be at least 1.")
+    with HostPool(load_config(args.config, args.overrides).hosts) as hosts:
+        from glasshouse.distributed.hosts.host_check import check_hosts  # imports Monarch
+
+        table, differences = check_hosts(hosts, args.megabytes)
     make_console().print(table)
     for sentence in differences:
         print(sentence, file=sys.stderr)

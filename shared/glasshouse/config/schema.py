@@ -287,20 +287,18 @@ class DiagnosticsConfig(Section):
 
 
 class HostsConfig(Section):
-    kind: Literal["local", "processes", "addresses"] = "local"
-    """Where generators run: on this machine; in local processes that act as hosts; on workers that listen at
-    `addresses`. See docs/hosts.md."""
-    count: int = Field(2, ge=1, le=MAX_PROCESSES)
-    """Number of hosts, with `kind: processes`."""
+    """Not run on hardware: machines in network namespaces were used, several real ones never."""
+
     addresses: tuple[str, ...] = ()
-    """Addresses of the workers, as in [tls://10.0.0.2:26600-26609]. A restarted worker uses the next port of
-    its range and reconnects."""
+    """Workers on other machines that run the generators, as in [tls://10.0.0.2:26600-26609]; empty: the generators
+    run on this machine. A restarted worker uses the next port of its range and reconnects. See docs/hosts.md. *Not
+    run on hardware.*"""
     certificates: str = ""
     """Folder with this host's ca.pem, host.pem and host.key, made by `glasshouse hosts certificates`."""
     controller_address: str = ""
-    """Address at which the workers reach this process; empty: detected, with any free port."""
+    """Address at which the workers reach this process; empty: that of its certificate, with any free port."""
     attach_timeout: int = Field(30, ge=1)
-    """Seconds to wait for a worker's reply when connecting."""
+    """Seconds to wait for a worker when connecting."""
     reconnect_timeout: float = Field(600, ge=0)
     """Seconds to wait if all hosts are lost. If only some are lost, the run continues on the others and waits
     for the lost ones without limit."""

@@ -17,7 +17,7 @@ def make_backend(policy: Policy, config: Config, event: EventSink) -> Backend:
         from glasshouse.learn.sharded import check_sharded_learner  # imports FSDP
 
         check_sharded_learner(config)
-    if config.hosts.kind == "local":
+    if not config.hosts.addresses:
         from glasshouse.distributed.monarch.backend import MonarchBackend
 
         return MonarchBackend(policy, config, event)

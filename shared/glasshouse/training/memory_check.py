@@ -19,7 +19,7 @@ def check_training_memory(config: Config) -> None:
         return
     learner, *others = plan_memory(config)
     required = learner.peak
-    if device.type == "cpu" and config.hosts.kind == "local":  # they share the memory
+    if device.type == "cpu" and not config.hosts.addresses:  # they share the memory
         required = sum(process.count * process.peak for process in (learner, *others))
     if required <= available:
         return

@@ -1,21 +1,15 @@
 """Addresses of workers: `tls://10.0.0.2:26600`, or a range of ports, `tls://10.0.0.2:26600-26609`.
 
 With a range, the first port is for discovery (see `discovery`) and the worker listens at one of the
-others. A worker's identity is a hash of host and port, so both sides can compute it.
+others. A worker's identity is a hash of its address, so both sides can compute it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import ipaddress
 import re
-import selectors
 import socket
-import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import cast
 
 from glasshouse.errors import ConfigError
 
@@ -60,63 +54,25 @@ class Address:
         return self.host.strip("[]")
 
     @property
-    def ports(self) -> range:
-        return range(self.first, self.last + 1)
+    def worker_ports(self) -> range:
+        """The ports without the one for discovery."""
+        return range(self.first + (self.last > self.first), self.last + 1)
 
     def with_port(self, port: int) -> Address:
         return Address(self.host, port, port)
-
-    def ports_after(self, port: int | None) -> Iterator[int]:
-        """Yield all ports in order, from the one after `port` around to `port` itself."""
-        start = 0 if port not in self.ports else self.ports.index(port) + 1  # type: ignore[arg-type]
-        yield from (self.ports[(start + i) % len(self.ports)] for i in range(len(self.ports)))
 
     def identity(self) -> int:
         """Return 64 bits derived from host and port."""
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:8], "big")
 
+    def for_monarch(self) -> str:
+        """Return the address with the identity that worker and controller agree on."""
+        from monarch.actor import ProcId, Uid
 
-def is_any_address(host: str) -> bool:
-    """Whether the host stands for all addresses of a machine: 0.0.0.0, ::, or another spelling."""
-    try:
-        candidates = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None)]
-    except (OSError, UnicodeError):
-        candidates = [host]
-    for candidate in candidates:
-        with contextlib.suppress(ValueError):
-            if ipaddress.ip_address(candidate).is_unspecified:
-                return True
-    return False
+        return f"{ProcId(Uid.instance_from_value(self.identity(), 'service'))}@{self}"
 
 
-def is_same_host(a: str, b: str) -> bool:
-    """Whether two hosts are the same IP address or, without resolving them, the same name."""
-    try:
-        return ipaddress.ip_address(a) == ipaddress.ip_address(b)
-    except ValueError:
-        return a.rstrip(".").lower() == b.rstrip(".").lower()
-
-
-def listening_ports(host: str, ports: Iterable[int], timeout: float = 1.0) -> set[int]:
-    """Return the ports that accept a connection; all are tried at the same time."""
-    accepting: set[int] = set()
-    with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
-        for port in ports:
-            try:
-                family, kind, protocol, _, target = socket.getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM
-                )[0]
-            except OSError:
-                return accepting
-            probe = sockets.enter_context(socket.socket(family, kind, protocol))
-            probe.setblocking(False)
-            probe.connect_ex(target)
-            selector.register(probe, selectors.EVENT_WRITE, port)
-        deadline = time.monotonic() + timeout
-        while selector.get_map() and (remaining := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(remaining):
-                probe = cast(socket.socket, key.fileobj)
-                selector.unregister(probe)
-                if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    accepting.add(key.data)
-    return accepting
+def listen_at(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at a host name or IP; port 0: any free port."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=512)

@@ -3,7 +3,6 @@
     DIR/ca.pem, ca.key          the CA; its key signs further hosts and stays on this machine
     DIR/<host>/ca.pem           the CA that the host trusts
     DIR/<host>/host.pem, .key   the host's own certificate and key
-    DIR/<host>/name             the host that the certificate names
 
 A certificate names its host; a worker that shows it at another address is refused.
 """
@@ -14,11 +13,12 @@ import datetime
 import ipaddress
 import os
 import re
+import ssl
+import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from glasshouse.distributed.hosts.security import CA, CERTIFICATE, KEY, NAME
 from glasshouse.errors import ConfigError, HostError
 from glasshouse.extras import install_command
 
@@ -29,10 +29,10 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
     raise HostError(
-        f"Creating certificates needs the package cryptography: {install_command('monarch')}"
+        f"Certificates need the package cryptography: {install_command('monarch')}"
     ) from None
 
-CA_KEY = "ca.key"
+CA, CA_KEY, CERTIFICATE, KEY = "ca.pem", "ca.key", "host.pem", "host.key"
 CA_DAYS = 3650
 CLOCK_SKEW = datetime.timedelta(minutes=5)
 """Certificates are valid from this long before now, for hosts whose clocks are slow."""
@@ -48,15 +48,23 @@ def create_certificates(out: Path, hosts: Sequence[str], days: int = 365) -> lis
         raise ConfigError("--host is missing: name every host, this one too, as in --host 10.0.0.1")
     if days < 1:
         raise ConfigError("--days must be above 0.")
-    for host in hosts:
-        _validate_host(host)
+    subjects = {host: _parse_host(host) for host in hosts}
     folders = {host: out / host.replace(":", "_") for host in hosts}
     for folder in folders.values():
         if folder.exists():
             raise HostError(f"{folder} exists already; nothing was overwritten. Remove it first.")
     ca, ca_key = _load_or_create_ca(out, max(days, CA_DAYS))
     for host, folder in folders.items():
-        _create_host(out, folder, host, days, ca, ca_key)
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _sign(key, host, days, ca_key, subject=subjects[host], ca=ca)
+        # under a temporary name first, so that a folder is never incomplete
+        with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as temporary:
+            partial = Path(temporary) / "host"
+            partial.mkdir(mode=0o700)
+            _write_key(partial / KEY, key)
+            _write_certificate(partial / CERTIFICATE, certificate)
+            _write_certificate(partial / CA, ca)
+            os.rename(partial, folder)
     return list(folders.values())
 
 
@@ -73,14 +81,53 @@ def read_certificate_hosts(folder: Path) -> list[str]:
     return addresses + names.get_values_for_type(x509.DNSName)
 
 
-def _validate_host(host: str) -> None:
+def tls_environment(folder: Path) -> dict[str, str]:
+    """Return Monarch's variables for a host's certificate folder; raise if it is unusable."""
+    paths = {name: (folder / name).resolve() for name in (CA, CERTIFICATE, KEY)}
+    missing = [name for name, path in paths.items() if not path.is_file()]
+    if missing:
+        raise HostError(
+            f"The certificate folder {folder} has no {' and no '.join(missing)}. Create one per host "
+            "with `glasshouse hosts certificates` and copy each to its host."
+        )
+    mode = stat.S_IMODE(paths[KEY].stat().st_mode)
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise HostError(
+            f"All users of this machine can access {paths[KEY]} (mode {mode:o}); run chmod 600 on it."
+        )
+    tls_context(ssl.PROTOCOL_TLS_SERVER, folder)  # Monarch would fail with a stack trace
+    return {
+        "HYPERACTOR_TLS_CA": str(paths[CA]),
+        "HYPERACTOR_TLS_CERT": str(paths[CERTIFICATE]),
+        "HYPERACTOR_TLS_KEY": str(paths[KEY]),
+    }
+
+
+def tls_context(side: int, folder: Path) -> ssl.SSLContext:
+    """Return a context in which both sides must show a certificate of the folder's CA."""
     try:
-        ipaddress.ip_address(host.strip("[]"))
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_verify_locations(folder / CA)
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (ssl.SSLError, OSError) as error:
+        raise HostError(f"The certificates in {folder} cannot be used: {error}.") from None
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _parse_host(host: str) -> x509.GeneralName:
+    try:
+        ip = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         if not DNS_NAME.fullmatch(host) or ".." in host:
             raise ConfigError(
                 f'--host "{host}" is neither an IP address nor a host name.'
             ) from None
+        return x509.DNSName(host)
+    if ip.is_unspecified:
+        raise ConfigError(f"--host {host} stands for all addresses; name one of them.")
+    return x509.IPAddress(ip)
 
 
 def _load_or_create_ca(out: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -99,94 +146,58 @@ def _load_or_create_ca(out: Path, days: int) -> tuple[x509.Certificate, ec.Ellip
         return certificate, key
     out.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _common_name("glasshouse hosts")
-    certificate = (
-        _builder(name, name, key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(sign_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    certificate = _sign(key, "glasshouse hosts", days, key)
     _write_key(key_file, key)
     _write_certificate(certificate_file, certificate)
     return certificate, key
 
 
-def _create_host(
-    out: Path,
-    folder: Path,
-    host: str,
+def _sign(
+    key: ec.EllipticCurvePrivateKey,
+    name: str,
     days: int,
-    ca: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
-) -> None:
-    """Create the folder under a temporary name and rename it, so that it is never incomplete."""
-    name = host.strip("[]")
-    try:
-        subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        subject = x509.DNSName(name)
-    key = ec.generate_private_key(ec.SECP256R1())
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-    certificate = (
-        _builder(_common_name(host[:64]), ca.subject, key, days)
-        .add_extension(x509.SubjectAlternativeName([subject]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(issuer_key, critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as temporary:
-        partial = Path(temporary) / "host"
-        partial.mkdir(mode=0o700)
-        _write_key(partial / KEY, key)
-        _write_certificate(partial / CERTIFICATE, certificate)
-        _write_certificate(partial / CA, ca)
-        (partial / NAME).write_text(f"{name}\n")
-        (partial / NAME).chmod(0o644)
-        os.rename(partial, folder)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
+    *,
+    subject: x509.GeneralName | None = None,
+    ca: x509.Certificate | None = None,
+) -> x509.Certificate:
+    """Return the certificate of a host (`subject`, signed by `ca`) or, without these, of a CA."""
     now = datetime.datetime.now(datetime.UTC)
-    return (
+    own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    is_ca = ca is None
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(own_name)
+        .issuer_name(ca.subject if ca else own_name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-
-
-def _common_name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    """Return the usage of a CA's key (sign certificates) or of a host's key (sign handshakes)."""
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates, key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+    if subject:
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+        builder = (
+            builder.add_extension(x509.SubjectAlternativeName([subject]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(issuer, critical=False)
+        )
+    return builder.sign(ca_key, hashes.SHA256())
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a private key that no other user can read at any time."""
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(pem)
+        file.write(key.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
 def _write_certificate(path: Path, certificate: x509.Certificate) -> None:

@@ -1,17 +1,17 @@
-"""Open the hosts that the section `hosts` of a config names.
-
-Each `hosts.kind` has a `HostProvider`, which attaches a host by name and releases it. `HostPool` uses
-it to track which hosts are connected and to reconnect a lost one.
-"""
+"""The hosts of a run: workers at `hosts.addresses`, attached over mutual TLS."""
 
 from __future__ import annotations
 
 import sys
+import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glasshouse.config.schema import HostsConfig
-from glasshouse.distributed.hosts.security import require_certificate_dir, tls_environment
+from glasshouse.distributed.hosts.address import Address, listen_at
+from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
+from glasshouse.distributed.hosts.discovery import request_worker_port
 from glasshouse.distributed.monarch_settings import configure_monarch
 from glasshouse.errors import ConfigError, HostError
 from glasshouse.extras import install_command
@@ -23,68 +23,59 @@ STOP_TIMEOUT = 15.0
 """Seconds that a host has to end the processes of a run."""
 
 
-class HostProvider(Protocol):
-    """Where hosts come from."""
-
-    names: tuple[str, ...]
-
-    def attach(self, name: str) -> HostMesh:
-        """Return the host as a mesh; raise `HostError` if it cannot be reached."""
-
-    def release(self, name: str, mesh: HostMesh) -> None:
-        """End the run's processes on a host, and the host itself if this run started it."""
-
-    def forget(self, name: str) -> None:
-        """Free what this side holds for a lost host."""
-
-    def close(self) -> None:
-        """End everything that was started for all hosts."""
-
-
 class HostPool:
     """The hosts of a run by name, each a mesh of one host.
 
+    Monarch reads its settings and chooses its transport once: open hosts before spawning actors.
+
     Example:
-        with open_hosts(config.hosts) as hosts:
+        with HostPool(config.hosts) as hosts:
             for name, mesh in hosts.meshes.items():
                 mesh.spawn_procs(per_host={"procs": 1}).spawn("generator", GeneratorActor)
     """
 
-    def __init__(self, provider: HostProvider) -> None:
-        self.provider = provider
-        self.names = provider.names
+    def __init__(self, config: HostsConfig) -> None:
+        self.addresses = {address.host: address for address in parse_addresses(config)}
+        self.names = tuple(self.addresses)
+        self.folder, self.timeout = Path(config.certificates), config.attach_timeout
+        settings = {"HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT": f"{self.timeout}s"}
+        configure_monarch(several_hosts=True, extra=settings | tls_environment(self.folder))
+        import monarch.actor
+
+        monarch.actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
+        monarch.actor.enable_transport(config.controller_address or self._own_address())
+        self.used_ports: dict[str, list[int]] = {name: [] for name in self.names}
+        """The ports at which each worker was attached, the latest last."""
         self.meshes: dict[str, HostMesh] = {}
         """The hosts that are connected."""
         try:
             for name in self.names:
-                self.meshes[name] = provider.attach(name)
+                self.meshes[name] = self._attach(name)
         except BaseException:
             self.close()
             raise
 
-    def mark_lost(self, name: str) -> None:
-        """Remove a host; nothing more is sent to it."""
-        if self.meshes.pop(name, None) is not None:
-            self.provider.forget(name)
+    def drop(self, name: str) -> None:
+        """Remove a lost host; nothing more is sent to it. The worker returns at another port."""
+        self.meshes.pop(name, None)
 
     def reconnect(self, name: str) -> HostMesh | None:
         """Return the host, attached again if it was lost; None if it cannot be reached yet."""
         if name not in self.meshes:
             try:
-                self.meshes[name] = self.provider.attach(name)
+                self.meshes[name] = self._attach(name)
             except HostError:
                 return None
         return self.meshes[name]
 
     def close(self) -> None:
-        """Release every host; one that fails does not prevent the release of the others."""
+        """End the run's processes on every host; the workers keep running."""
         while self.meshes:
             name, mesh = self.meshes.popitem()
             try:
-                self.provider.release(name, mesh)
+                mesh.stop().get(STOP_TIMEOUT)
             except Exception as error:
-                print(f"The host {name} was not released: {error}", file=sys.stderr)
-        self.provider.close()
+                print(f"The processes on host {name} were not ended: {error}", file=sys.stderr)
 
     def __enter__(self) -> HostPool:
         return self
@@ -92,44 +83,80 @@ class HostPool:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def _attach(self, name: str) -> HostMesh:
+        """Attach a worker. The first attachment waits for it; later ones try once."""
+        from monarch.actor import attach_to_workers
 
-def open_hosts(config: HostsConfig) -> HostPool:
-    """Attach all hosts that the section `hosts` of a config names.
+        worker = self.addresses[name].with_port(self._find_port(name))
+        mesh = attach_to_workers(
+            ca="trust_all_connections",  # ignored: the tls:// address decides
+            workers=[worker.for_monarch()],
+            name=f"host_{worker.identity():x}",
+        )
+        self.used_ports[name].append(worker.first)
+        try:
+            mesh.initialized.get(self.timeout)
+        except Exception as error:
+            raise HostError(f"The worker at {worker} did not answer: {error}") from None
+        return mesh
 
-    Monarch reads its settings and chooses its transport once: open hosts before spawning actors.
-    """
-    validate_hosts_config(config)
-    if config.kind != "local":
-        settings = {"HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT": f"{config.attach_timeout}s"}
-        if config.kind == "addresses":
-            settings |= tls_environment(require_certificate_dir(config.certificates))
-        configure_monarch(several_hosts=True, extra=settings)
-    import monarch.actor
+    def _find_port(self, name: str) -> int:
+        """Return the worker's current port, one at which it was not attached recently."""
+        address, used = self.addresses[name], self.used_ports[name]
+        if address.first == address.last:
+            return address.first
+        remembered = len(address.worker_ports) - 1
+        avoid = used[-remembered:] if remembered else []
+        deadline = time.monotonic() + (0 if used else self.timeout)
+        while True:
+            try:
+                return request_worker_port(address, self.folder, avoid)
+            except HostError:
+                raise
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise HostError(
+                        f"No worker answers at {address}: {error}. Start one on that machine: "
+                        f"`glasshouse hosts worker --address {address}`. If one is running, check the "
+                        "firewall."
+                    ) from None
+            time.sleep(0.2)
 
-    monarch.actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
-    return HostPool(_make_provider(config))
+    def _own_address(self) -> str:
+        """Return the address of this host's certificate, which workers verify, at a free port."""
+        names = read_certificate_hosts(self.folder)
+        try:
+            if not names:
+                raise OSError("the certificate names no host")
+            with listen_at(names[0], 0) as probe:
+                port = probe.getsockname()[1]
+        except OSError as error:
+            raise HostError(
+                f"Workers cannot reach this machine at {names[:1]}, the name in the certificate of "
+                f"{self.folder}: {error}. Use this machine's folder, or set hosts.controller_address."
+            ) from None
+        host = f"[{names[0]}]" if ":" in names[0] else names[0]
+        return f"tls://{host}:{port}"
 
 
-def validate_hosts_config(config: HostsConfig) -> None:
-    """Report errors in the config before anything is started."""
+def parse_addresses(config: HostsConfig) -> list[Address]:
+    """Return the workers' addresses; report errors in the config before anything is started."""
     if find_spec("monarch") is None:  # not imported here: it would read its settings too early
         raise ConfigError(f"Hosts need torchmonarch: {install_command('monarch')}")
-    if config.kind == "addresses":
-        from glasshouse.distributed.hosts.worker_provider import validate_addresses
-
-        validate_addresses(config)
-        require_certificate_dir(config.certificates)
-
-
-def _make_provider(config: HostsConfig) -> HostProvider:
-    if config.kind == "addresses":
-        from glasshouse.distributed.hosts.worker_provider import WorkerProvider
-
-        return WorkerProvider(config)
-    if config.kind == "local":
-        from glasshouse.distributed.hosts.local_providers import LocalHostProvider
-
-        return LocalHostProvider()
-    from glasshouse.distributed.hosts.local_providers import ProcessHostProvider
-
-    return ProcessHostProvider(config.count)
+    addresses = [Address.parse(text) for text in config.addresses]
+    if not addresses:
+        raise ConfigError(
+            "hosts.addresses is empty; write for example hosts.addresses=[tls://10.0.0.2:26600-26609]."
+        )
+    names = [address.host for address in addresses]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigError(f"hosts.addresses names {', '.join(repeated)} more than once.")
+    if config.controller_address:
+        Address.parse(config.controller_address)
+    if not config.certificates:
+        raise ConfigError(
+            "hosts.certificates is empty, but connections between hosts use TLS. Set it to this host's "
+            "folder (`glasshouse hosts certificates` creates them)."
+        )
+    return addresses

@@ -12,7 +12,7 @@ from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.distributed.base import EventSink
-from glasshouse.distributed.hosts.host_pool import HostPool, open_hosts
+from glasshouse.distributed.hosts.host_pool import HostPool
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.distributed.monarch.runtime import Host, ProcessDied
 from glasshouse.errors import RunError
@@ -25,7 +25,7 @@ RECONNECT_INTERVAL = 1.0
 class HostAssignment:
     """Assigns generator n to its host; blocks while that host is lost.
 
-    Example: `HostAssignment(open_hosts(config.hosts), 600, event)(3)`
+    Example: `HostAssignment(HostPool(config.hosts), 600, event)(3)`
     """
 
     def __init__(
@@ -51,12 +51,8 @@ class HostAssignment:
                 mesh = self.hosts.reconnect(name)
                 if mesh is not None:
                     if lost:
-                        self.event(
-                            "host",
-                            host=name,
-                            status="reconnected",
-                            text=f"Host {name} is connected again.",
-                        )
+                        text = f"Host {name} is connected again."
+                        self.event("host", host=name, status="reconnected", text=text)
                     self.all_lost_since = None
                     self.meshes[number] = mesh
                     return Host(mesh, name, is_local=False)
@@ -76,14 +72,9 @@ class HostAssignment:
         host then find it attached.
         """
         if number in self.meshes and self.hosts.meshes.get(name) is self.meshes[number]:
-            self.hosts.mark_lost(name)
-            self.event(
-                "host",
-                host=name,
-                status="lost",
-                generator=number,
-                text=f"Host {name}, or generator {number} on it, is lost; the others continue.",
-            )
+            self.hosts.drop(name)
+            text = f"Host {name}, or generator {number} on it, is lost; the others continue."
+            self.event("host", host=name, status="lost", generator=number, text=text)
 
     def _check_reconnect_timeout(self, name: str) -> None:
         if self.hosts.meshes:
@@ -105,7 +96,7 @@ class MultiHostBackend(MonarchBackend):
         def queue_event(kind: str, **details: Any) -> None:
             self._queue_event(kind, **details)
 
-        self.hosts = open_hosts(config.hosts)  # before any other use of Monarch
+        self.hosts = HostPool(config.hosts)  # before any other use of Monarch
         self.assignment = HostAssignment(self.hosts, config.hosts.reconnect_timeout, queue_event)
         try:
             super().__init__(policy, config, event, self.assignment)

@@ -7,29 +7,22 @@ a controller lost it, and ends it with everything it started.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import FrameType
 
-from glasshouse.distributed.hosts.address import (
-    Address,
-    is_any_address,
-    is_same_host,
-    listening_ports,
-)
-from glasshouse.distributed.hosts.discovery import (
-    DiscoveryServer,
-    listen_at,
-    validate_certificate_dir,
-)
-from glasshouse.distributed.hosts.security import tls_environment
+from glasshouse.distributed.hosts.address import Address, listen_at
+from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
+from glasshouse.distributed.hosts.discovery import DiscoveryServer
 from glasshouse.distributed.monarch_settings import configure_monarch
 from glasshouse.distributed.monarch_sockets import clear_socket_directory, socket_environment
 from glasshouse.errors import ConfigError, HostError
@@ -46,10 +39,6 @@ run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 READY_TIMEOUT, TERMINATE_TIMEOUT, POLL_SECONDS = 120.0, 3.0, 0.5
 
 
-class StopRequested(BaseException):
-    """SIGTERM or SIGINT was received."""
-
-
 def run_worker(
     address: Address,
     certificates: Path,
@@ -57,51 +46,47 @@ def run_worker(
     *,
     listen_any: bool = False,
 ) -> int:
-    """Serve until stopped, then return 0; says a line each time the worker is ready.
+    """Serve until SIGTERM or SIGINT, then return 0; says a line each time the worker is ready.
 
     An address with a single port has no discovery: the worker cannot be reattached once lost.
     `listen_any` allows an address that the certificate does not name, 0.0.0.0 for example.
     """
     environment = tls_environment(certificates)
-    validate_certificate_dir(certificates)
     if not listen_any:
         validate_listen_address(address, certificates)
     configure_monarch(several_hosts=True, extra=environment)
-    discovery = None
-    if len(address.ports) > 1:
-        discovery = DiscoveryServer(address.ip, address.first, certificates)
-    worker = Worker(address, say)
-    with _stop_signals(), contextlib.suppress(StopRequested):
-        try:
-            worker.start()
-            while True:
-                if discovery:
-                    discovery.serve_one(POLL_SECONDS, worker.current_port)
-                else:
-                    time.sleep(POLL_SECONDS)
-                if worker.process.poll() is not None:
-                    status = _exit_status(worker.process.returncode)
-                    say(f"The worker ended with {status}; restarting.")
-                    worker.start()
-        finally:
-            worker.stop()
-            if discovery:
-                discovery.close()
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_supervise(Worker(address, say), certificates))
     say("The worker has ended.")
     return 0
 
 
-def validate_listen_address(address: Address, certificates: Path) -> None:
-    """Refuse an address that stands for all addresses, or that the certificate does not name."""
-    if is_any_address(address.ip):
-        raise ConfigError(
-            f"--address {address} would listen on every network of this machine. Write the address by "
-            "which the other machines reach it, or add --listen-any to allow this."
-        )
-    from glasshouse.distributed.hosts.certificates import read_certificate_hosts
+async def _supervise(worker: Worker, certificates: Path) -> None:
+    """Keep the worker running and answer discovery requests until a signal cancels this task."""
+    task = asyncio.current_task()
+    assert task
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    address = worker.address
+    discovery: asyncio.Task[None] | None = None
+    try:
+        if address.first != address.last:
+            listener = _listen(address, [address.first])
+            server = DiscoveryServer(listener, certificates, worker.choose_port)
+            discovery = asyncio.create_task(server.serve())
+        while True:
+            await worker.keep_running()
+            await asyncio.sleep(POLL_SECONDS)
+            if discovery and discovery.done():
+                discovery.result()  # raises
+    finally:  # nothing is awaited here: a second signal has no effect
+        worker.stop()
 
+
+def validate_listen_address(address: Address, certificates: Path) -> None:
+    """Refuse an address that the certificate does not name; no certificate names all addresses."""
     hosts = read_certificate_hosts(certificates)
-    if not any(is_same_host(host, address.ip) for host in hosts):
+    if _normalize(address.ip) not in map(_normalize, hosts):
         raise ConfigError(
             f"--address {address} is not the address of the certificate in {certificates}, which names "
             f"{', '.join(hosts) or 'no host'}; runs would refuse this worker. Use that address, create "
@@ -109,116 +94,111 @@ def validate_listen_address(address: Address, certificates: Path) -> None:
         )
 
 
+def _normalize(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.rstrip(".").lower()
+
+
 class Worker:
     """The child process that runs Monarch's worker loop; each start uses another port."""
 
-    process: subprocess.Popen[bytes]
-
     def __init__(self, address: Address, say: Callable[[str], None]) -> None:
         self.address, self.say = address, say
-        self.port: int | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.starting = asyncio.Lock()
 
-    def current_port(self, avoid: Collection[int]) -> int:
+    async def keep_running(self) -> None:
+        """Start the process if it does not run."""
+        async with self.starting:
+            if self.process is None:
+                await self._start()
+            elif (code := self.process.poll()) is not None:
+                status = f"signal {-code}" if code < 0 else f"code {code}"
+                self.say(f"The worker ended with {status}; restarting.")
+                await self._start()
+
+    async def choose_port(self, avoid: Collection[int]) -> int:
         """Return the worker's port; restart the worker first if its port is in `avoid`."""
-        if self.port is None or self.port in avoid:
-            self.say("A controller has lost the worker; restarting.")
-            return self.start(avoid)
-        return self.port
+        async with self.starting:
+            if self.port in avoid:
+                self.say("A controller has lost the worker; restarting.")
+                await self._start(avoid)
+            return self.port
 
-    def start(self, avoid: Collection[int] = ()) -> int:
-        """Stop the current process, start another at a free port, and return the port."""
-        from glasshouse.distributed.hosts.worker_provider import monarch_address
-
+    async def _start(self, avoid: Collection[int] = ()) -> None:
+        """Stop the current process and start another at a free port."""
         self.stop()
-        self.port = port = self._free_port(avoid)
-        address = self.address.with_port(port)
+        ports = [*self.address.worker_ports]
+        start = ports.index(self.port) + 1 if self.port in ports else 0
+        next_ports = ports[start:] + ports[:start]
+        with _listen(self.address, sorted(next_ports, key=lambda p: p in avoid)) as probe:
+            self.port = probe.getsockname()[1]
+        address = self.address.with_port(self.port)
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER_SCRIPT, monarch_address(address), str(os.getpid())],
+                [sys.executable, "-c", WORKER_SCRIPT, address.for_monarch(), str(os.getpid())],
                 start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **socket_environment()},
             )  # fmt: skip
             deadline = time.monotonic() + READY_TIMEOUT
-            while not listening_ports(self.address.ip, [port]):
+            while not await _is_listening(address):
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     output = " ".join(log.read().split())[-400:]
                     raise HostError(f"The worker did not start at {address}: {output}")
-                time.sleep(0.05)
+                await asyncio.sleep(0.05)
         self.say(f"Ready: worker at {address}, process {self.process.pid}.")
-        return port
 
     def stop(self) -> None:
-        if hasattr(self, "process"):
-            terminate_session(self.process)
-            clear_socket_directory()
-
-    def _free_port(self, avoid: Collection[int]) -> int:
-        """Return the next free port, one of `avoid` only if there is no other."""
-        discovery = {self.address.first} if len(self.address.ports) > 1 else set()
-        ports = [p for p in self.address.ports_after(self.port) if p not in discovery]
-        reason: OSError | None = None
-        for port in sorted(ports, key=lambda p: p in avoid):
-            try:
-                with listen_at(self.address.ip, port):
-                    return port
-            except OSError as error:
-                reason = error
-        raise HostError(
-            f"A worker cannot listen at {self.address}: {reason}. The host must be an address of this "
-            "machine, and a port of the range must be free."
-        )
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Raise `StopRequested` at the first SIGTERM or SIGINT; ignore further ones during cleanup."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise StopRequested
-
-    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def terminate_session(leader: subprocess.Popen[bytes]) -> None:
-    """End a process and everything it started: SIGTERM, then SIGKILL for what remains."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + TERMINATE_TIMEOUT
-        for process in session_processes(leader.pid):
-            with contextlib.suppress(OSError):
-                os.kill(process, number)
-        while time.monotonic() < deadline:
-            leader.poll()  # reaps the child, which is a zombie until then
-            if not session_processes(leader.pid):
-                return
-            time.sleep(0.02)
+        """End the process and everything it started: SIGTERM, then SIGKILL for what remains."""
+        if self.process is None:
+            return
+        leader = self.process.pid
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + TERMINATE_TIMEOUT
+            for pid in session_processes(leader):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
+            while session_processes(leader) and time.monotonic() < deadline:
+                time.sleep(0.02)
+                self.process.poll()  # reaps the child, which is a zombie until then
+        self.process = None
+        clear_socket_directory()
 
 
 def session_processes(leader: int) -> list[int]:
-    """Return the running processes of a session; without /proc, only its leader."""
-    try:
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:
-        pids = [leader]
-    return [pid for pid in pids if _runs_in_session(pid, leader)]
+    """Return the running processes of a session."""
 
-
-def _runs_in_session(pid: int, leader: int) -> bool:
-    try:
-        if os.getsid(pid) != leader:
+    def is_running(pid: int) -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return os.getsid(pid) == leader and state not in "ZX"
+        except OSError:
             return False
-        stat = Path(f"/proc/{pid}/stat")
-        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_running(pid)]
+
+
+def _listen(address: Address, ports: list[int]) -> socket.socket:
+    """Listen at the first port that is free."""
+    for port in ports:
+        try:
+            return listen_at(address.ip, port)
+        except OSError as error:
+            reason = error
+    raise HostError(
+        f"A worker cannot listen at {address}: {reason}. The host must be an address of this "
+        "machine, and a port of the range must be free."
+    )
+
+
+async def _is_listening(address: Address) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(address.ip, address.first)
     except OSError:
         return False
-
-
-def _exit_status(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"code {code}"
+    writer.close()
+    return True
