@@ -101,7 +101,6 @@ def _info(library: Library, _: QueryParams) -> Any:
     return {
         "version": __version__,
         "suspicions": SUSPICIONS,
-        "is_complete": library.catalog.is_complete,
     }
 
 

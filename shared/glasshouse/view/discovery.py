@@ -38,8 +38,6 @@ class Catalog:
 
     runs: Mapping[str, RunLocation] = field(default_factory=dict)
     studies: Mapping[str, Path] = field(default_factory=dict)
-    is_complete: bool = True
-    """False if the search stopped at `MAX_FOLDERS`."""
 
 
 def check_roots(paths: Sequence[Path]) -> None:
@@ -70,7 +68,7 @@ def find_runs(roots: Sequence[Path]) -> Catalog:
     located = {
         id: RunLocation(id, run.path, _study_of(run.path, studies)) for id, run in runs.items()
     }
-    return Catalog(located, studies, budget[0] > 0)
+    return Catalog(located, studies)
 
 
 def _walk(folder: Path, root: Path, depth: int, budget: list[int]) -> Iterator[tuple[Path, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -205,14 +205,25 @@ class RunReader:
             "measures": collect_measures(evaluations, self.monitor),
             "changes": describe_changes(self.monitor),
             "ends": compare_ends(self.summary),
-            "marks": list(self._marks()),
-            "checkpoints": self._describe_checkpoints(),
+            "marks": [
+                {
+                    "step": event.get("step", 0),
+                    "kind": event["event"],
+                    "time": event.get("time", ""),
+                    "text": describe_event(event),
+                }
+                for event in self.events.rows
+                if event["event"] not in UNMARKED_EVENTS
+            ],
+            "checkpoints": self.checkpoints,
             "verdict": summarize_run(self.summary, self.monitor),
-            "summary": self.summary,
             "sessions": describe_sessions(self.events.rows, self.summary),
             "versions": self.versions,
             "notes": self.notes,
-            "commands": self._commands(),
+            "commands": {
+                name: shell_command(["glasshouse", name, self.path])
+                for name in ("monitor", "report", "resume", "check")
+            },
             "damage": self.damage(),
         }
 
@@ -225,30 +236,6 @@ class RunReader:
             if problem
         ]
         return [*own, *({**d, "remedy": f"{d['remedy']} {check}".strip()} for d in self.verified)]
-
-    def _marks(self) -> Iterator[dict[str, Any]]:
-        for event in self.events.rows:
-            if event["event"] not in UNMARKED_EVENTS:
-                yield {
-                    "step": event.get("step", 0),
-                    "kind": event["event"],
-                    "time": event.get("time", ""),
-                    "text": describe_event(event),
-                }
-
-    def _describe_checkpoints(self) -> list[dict[str, Any]]:
-        saves = {e.get("step"): e for e in self.events.rows if e["event"] == "save"}
-        return [
-            {"step": step, "reason": "", "reward": None, "bytes": None}
-            | {k: v for k, v in saves.get(step, {}).items() if k in ("reason", "reward", "bytes")}
-            for step in self.checkpoints
-        ]
-
-    def _commands(self) -> dict[str, str]:
-        return {
-            name: shell_command(["glasshouse", name, self.path])
-            for name in ("monitor", "report", "resume", "check")
-        }
 
 
 def read_overview(location: RunLocation) -> dict[str, Any]:
@@ -277,7 +264,6 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "step": int(rows[-1]["step"]) if rows else 0,
         "steps": steps,
         "logged_steps": count,
-        "reward": finite(rows[-1].get("reward")) if rows else None,
         "seconds_left": seconds_left(rows, steps) if status == "running" else None,
         "updated": max(
             [str(event.get("time", "")) for event in events]

@@ -43,7 +43,7 @@ export function answerFrom(data: Snapshot, name: string, params: Params): unknow
     case "problems": return { problems: sample.problems, indexed_frames: 1, frames: 1 };
     case "problem": return {
       rows: sample.rows.filter((r) => isHeldOut(r) && r.key === params["key"]).sort((a, b) => a.step - b.step || compareText(a.split, b.split) || a.sample - b.sample),
-      checkpoints: run.checkpoints.map((c) => c.step),
+      checkpoints: run.checkpoints,
     };
     default: throw new Error("A report does not hold this. Open the run with `glasshouse view`.");
   }

@@ -24,7 +24,6 @@ export interface MeasureSpec {
   family: string;
   unit: string;
   bounds: [number, number] | null;
-  direction: "higher" | "lower" | "none";
   /** Explains other measures; shown in a table of its own. */
   detail: boolean;
 }
@@ -57,7 +56,6 @@ interface RunFacts {
 }
 
 export interface Overview extends RunFacts {
-  reward: Value;
   updated: string;
   accuracy: NamedMeasure | null;
   train_accuracy: [number, Value][];
@@ -97,9 +95,9 @@ export interface Run extends RunFacts {
   /** Evaluations before and after training, and the headline accuracy by difficulty level. */
   ends: { problems: Value; rows: EndRow[]; level_label: string; levels: EndRow[] };
   marks: Mark[];
-  checkpoints: { step: number; reason: string; reward: Value; bytes: Value }[];
+  /** Steps whose checkpoints are kept. */
+  checkpoints: number[];
   verdict: string;
-  summary: Record<string, unknown> | null;
   sessions: Record<string, string>;
   versions: Record<string, string>;
   /** Monitors that cannot be applied. */
