@@ -54,20 +54,22 @@ def find_runs(roots: Sequence[Path]) -> Catalog:
 
     Example: `find_runs([Path("runs")]).runs["sum_digits-grpo-1"].path`
     """
-    runs: dict[str, RunLocation] = {}
+    runs: dict[str, Path] = {}
     studies: dict[str, Path] = {}
+    taken: dict[str, Path] = {}
     budget = [MAX_FOLDERS]
-    for root in roots:
-        resolved = root.resolve()
-        for folder, kind in _walk(resolved, resolved, MAX_DEPTH, budget):
-            id = _unique_id(_relative_id(folder, resolved), folder, runs, studies)
-            if kind == "study":
-                studies[id] = folder
-            else:
-                runs.setdefault(id, RunLocation(id, folder))
-    located = {
-        id: RunLocation(id, run.path, _study_of(run.path, studies)) for id, run in runs.items()
-    }
+    for root in (path.resolve() for path in roots):
+        for folder, kind in _walk(root, root, MAX_DEPTH, budget):
+            name = folder.name if folder == root else folder.relative_to(root).as_posix()
+            id, number = name, 1
+            while taken.setdefault(id, folder) != folder:  # another folder has the id already
+                number += 1
+                id = f"{name} ({number})"
+            (studies if kind == "study" else runs)[id] = folder
+    located = {}
+    for id, path in runs.items():
+        study = next((s for s, folder in studies.items() if path.is_relative_to(folder)), "")
+        located[id] = RunLocation(id, path, study)
     return Catalog(located, studies)
 
 
@@ -99,23 +101,3 @@ def _walk(folder: Path, root: Path, depth: int, budget: list[int]) -> Iterator[t
 def _has_run_files(folder: Path) -> bool:
     """Tells a run from an experiment, which has a config.yaml too."""
     return (folder / "results").is_dir() or (folder / LOCK).exists()
-
-
-def _relative_id(folder: Path, root: Path) -> str:
-    return folder.name if folder == root else folder.relative_to(root).as_posix()
-
-
-def _unique_id(
-    id: str, folder: Path, runs: Mapping[str, RunLocation], studies: Mapping[str, Path]
-) -> str:
-    """The id, with a number if another folder has it already."""
-    candidate, number = id, 2
-    while (candidate in runs and runs[candidate].path != folder) or (
-        candidate in studies and studies[candidate] != folder
-    ):
-        candidate, number = f"{id} ({number})", number + 1
-    return candidate
-
-
-def _study_of(run: Path, studies: Mapping[str, Path]) -> str:
-    return next((id for id, path in studies.items() if run.is_relative_to(path)), "")

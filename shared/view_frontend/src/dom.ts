@@ -50,6 +50,12 @@ export function replace(element: Element, ...children: (Child | Child[])[]): voi
   append(element, children);
 }
 
+/** A table in a region that scrolls; `head` are the cells of its first row. */
+export function tableRegion(label: string, head: Child[], rows: Child[], className = ""): HTMLDivElement {
+  return h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": label },
+    h("table", { class: className }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
+}
+
 /** A select with labelled options. */
 export function select(
   label: string,
@@ -80,6 +86,15 @@ export function segmented(
       h("button", { type: "button", "aria-pressed": String(key === value), onclick: () => onchange(key) }, text),
     ),
   );
+}
+
+/** Draw an answer when it arrives, or why there is none. */
+export async function show<T>(root: Element, answer: Promise<T>, draw: (answer: T) => void, problem: string): Promise<void> {
+  try {
+    draw(await answer);
+  } catch (error) {
+    replace(root, notice("error", problem, (error as Error).message));
+  }
 }
 
 /** A box that says what is going on when there is nothing to show. */

@@ -3,7 +3,7 @@
 import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
 import { smooth } from "../series";
-import { h, notice, replace, select } from "../dom";
+import { h, notice, replace, select, show, tableRegion } from "../dom";
 import { tableButtons, type Table } from "../export";
 import { plural } from "../format";
 import { current, link, setParams } from "../router";
@@ -30,12 +30,7 @@ export function compareView(root: HTMLElement): View {
       replace(root, h("h1", {}, "Compare"), notice("empty", "No runs are picked.", h("a", { href: link("runs") }, "Pick runs in the list."), " A study has its own page."));
       return;
     }
-    try {
-      data = await get<Comparison>("compare", { run: runs });
-      draw();
-    } catch (error) {
-      replace(root, notice("error", "The runs cannot be compared.", (error as Error).message));
-    }
+    await show(root, get<Comparison>("compare", { run: runs }), (answer) => { data = answer; draw(); }, "The runs cannot be compared.");
   };
 
   const draw = (): void => {
@@ -80,10 +75,8 @@ function differences(data: Comparison): HTMLElement {
   const table: Table = { columns: ["key", ...data.runs.map((r) => r.id)], rows: data.differences.map((d) => [d.key, ...data.runs.map((r) => text(d.values[r.id]))]) };
   if (!data.differences.length) return notice("empty", "The configurations are equal.");
   return h("div", {},
-    h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Configuration differences" }, h("table", { class: "diff" },
-      h("thead", {}, h("tr", {}, table.columns.map((c) => h("th", { scope: "col" }, c)))),
-      h("tbody", {}, table.rows.map((row) => h("tr", {}, row.map((cell, i) => (i ? h("td", {}, String(cell)) : h("th", { scope: "row" }, h("code", {}, String(cell))))))))),
-    ),
+    tableRegion("Configuration differences", table.columns.map((c) => h("th", { scope: "col" }, c)),
+      table.rows.map((row) => h("tr", {}, row.map((cell, i) => (i ? h("td", {}, String(cell)) : h("th", { scope: "row" }, h("code", {}, String(cell))))))), "diff"),
     h("div", { class: "toolbar slim" }, tableButtons("differences", () => table)));
 }
 

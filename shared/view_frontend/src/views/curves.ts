@@ -1,7 +1,7 @@
 // A run's curves: aligned panels over one step axis.
 
 import { Cursor, LineChart } from "../chart";
-import { h, notice, replace, select } from "../dom";
+import { h, notice, replace, select, tableRegion } from "../dom";
 import { tableButtons, type Table } from "../export";
 import { plural } from "../format";
 import { runPanels } from "../panels";
@@ -123,14 +123,11 @@ function marksLegend(run: Run): HTMLElement {
 }
 
 function eventsTable(run: Run): HTMLElement {
-  return h(
-    "details",
-    { class: "fold" },
+  const columns = ["step", "time", "event", "text"];
+  return h("details", { class: "fold" },
     h("summary", {}, `Events (${plural(run.marks.length, "event")}, ${plural(run.checkpoints.length, "checkpoint")} kept)`),
-    h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Events" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["step", "time", "event", "text"].map((t, i) => h("th", { scope: "col", class: i ? "" : "numeric" }, t)))),
-      h("tbody", {}, run.marks.slice(-500).reverse().map((m) => h("tr", {}, h("td", { class: "numeric" }, m.step), h("td", {}, m.time.replace("T", " ").slice(0, 19)), h("td", {}, m.kind), h("td", {}, m.text)))),
-    )),
-    h("div", { class: "toolbar slim" }, tableButtons(`${run.id} events`, () => ({ columns: ["step", "time", "event", "text"], rows: run.marks.map((m) => [m.step, m.time, m.kind, m.text]) }))),
+    tableRegion("Events", columns.map((t, i) => h("th", { scope: "col", class: i ? "" : "numeric" }, t)),
+      run.marks.slice(-500).reverse().map((m) => h("tr", {}, h("td", { class: "numeric" }, m.step), h("td", {}, m.time.replace("T", " ").slice(0, 19)), h("td", {}, m.kind), h("td", {}, m.text)))),
+    h("div", { class: "toolbar slim" }, tableButtons(`${run.id} events`, () => ({ columns, rows: run.marks.map((m) => [m.step, m.time, m.kind, m.text]) }))),
   );
 }

@@ -2,7 +2,7 @@
 
 import { get } from "../api";
 import { Cursor, LineChart } from "../chart";
-import { h, notice, replace, type Child } from "../dom";
+import { h, notice, replace, show, tableRegion, type Child } from "../dom";
 import { copyButton, tableButtons, type Table } from "../export";
 import { number, plural, visible } from "../format";
 import { leadPanels } from "../panels";
@@ -40,16 +40,11 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
     }
   };
 
-  const loadRollouts = async (run: Run): Promise<void> => {
-    try {
-      const answer = await get<{ rows: Highlight[] }>("highlights", { run: run.id });
-      replace(rollouts, answer.rows.length
-        ? h("div", { class: "highlights" }, answer.rows.map((item) => highlightCard(run.id, item)))
-        : notice("empty", "This run has no rollouts.", "Its log was deleted, or no step is done yet."));
-    } catch (error) {
-      replace(rollouts, notice("error", "The rollouts cannot be read.", (error as Error).message));
-    }
-  };
+  const loadRollouts = (run: Run): Promise<void> => show(rollouts, get<{ rows: Highlight[] }>("highlights", { run: run.id }), ({ rows }) => {
+    replace(rollouts, rows.length
+      ? h("div", { class: "highlights" }, rows.map((item) => highlightCard(run.id, item)))
+      : notice("empty", "This run has no rollouts.", "Its log was deleted, or no step is done yet."));
+  }, "The rollouts cannot be read.");
 
   const unsubscribe = store.subscribe(render);
   render();
@@ -107,9 +102,8 @@ function foldedTable(title: string, table: Table, open = false, note = ""): HTML
   const [first, ...others] = table.columns.slice(0, -1);
   return h("details", { class: `fold${open ? " opened" : ""}`, open },
     h("summary", {}, title),
-    h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, first), others.map((c) => h("th", { scope: "col", class: "numeric" }, c)))),
-      h("tbody", {}, table.rows.map((cells) => h("tr", {}, h("th", { scope: "row" }, cells[0] as Child, h("small", { class: "block" }, cells.at(-1) as Child)), cells.slice(1, -1).map((cell) => h("td", { class: "numeric" }, cell as Child))))))),
+    tableRegion(title, [h("th", { scope: "col" }, first), ...others.map((c) => h("th", { scope: "col", class: "numeric" }, c))],
+      table.rows.map((cells) => h("tr", {}, h("th", { scope: "row" }, cells[0] as Child, h("small", { class: "block" }, cells.at(-1) as Child)), cells.slice(1, -1).map((cell) => h("td", { class: "numeric" }, cell as Child))))),
     note ? h("p", { class: "muted" }, note) : null,
     h("div", { class: "toolbar slim" }, tableButtons(title, () => table)));
 }

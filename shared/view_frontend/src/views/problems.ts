@@ -2,7 +2,7 @@
 
 import { diffWordsWithSpace } from "diff";
 import { get } from "../api";
-import { h, notice, replace, select } from "../dom";
+import { h, notice, replace, select, show } from "../dom";
 import { tableButtons } from "../export";
 import { number, plural, visible } from "../format";
 import { verdictMark } from "../rollout_card";
@@ -47,14 +47,8 @@ export function problemsView(root: HTMLElement, store: RunStore): View {
     const key = chosenKey();
     if (!key || key === shownKey) return draw();
     shownKey = key;
-    try {
-      const answer = await get<{ rows: Rollout[]; checkpoints: number[] }>("problem", { run: store.id, key });
-      rows = answer.rows;
-      checkpoints = answer.checkpoints;
-      draw();
-    } catch (error) {
-      replace(body, notice("error", "This problem cannot be read.", (error as Error).message));
-    }
+    const answer = get<{ rows: Rollout[]; checkpoints: number[] }>("problem", { run: store.id, key });
+    await show(body, answer, (found) => { ({ rows, checkpoints } = found); draw(); }, "This problem cannot be read.");
   };
 
   const drawList = (): void => {

@@ -3,7 +3,7 @@
 import { get, listen } from "../api";
 import type { XY } from "../series";
 import { sparkline } from "../sparkline";
-import { h, notice, replace, select } from "../dom";
+import { h, notice, replace, select, tableRegion } from "../dom";
 import { tableButtons, type Table } from "../export";
 import { ago, duration, interval, number, plural } from "../format";
 import { current, link, setParams } from "../router";
@@ -70,6 +70,14 @@ function monitorCell(run: Overview): HTMLElement | string {
     h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, measure.label)),
     measure.points.length > 1 ? sparkline(measure.points.map((p) => [p.step, p.value]), `${measure.label} by step`, measure.bounds, 1) : null,
   );
+}
+
+/** The heading of a column, which sorts by it. */
+function heading(column: Column, sort: string): HTMLElement {
+  const direction = sort.replace("-", "") === column.key ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
+  const next = sort === column.key ? `-${column.key}` : column.key;
+  return h("th", { scope: "col", "aria-sort": direction, class: column.numeric ? "numeric" : "" },
+    h("button", { type: "button", onclick: () => setParams({ sort: next }) }, column.title, h("i", { "aria-hidden": "true" }, { none: "", ascending: " ↑", descending: " ↓" }[direction])));
 }
 
 export function runsView(root: HTMLElement, onlive: (connected: boolean) => void): View {
@@ -152,34 +160,17 @@ export function runsView(root: HTMLElement, onlive: (connected: boolean) => void
       list.studies.length
         ? h("p", { class: "studies" }, "Studies: ", list.studies.map((id) => h("a", { href: link("study", id) }, id)))
         : null,
-      h(
-        "div",
-        { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Runs" },
-        h(
-          "table",
-          { class: "runs" },
-          h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "offscreen" }, "Compare")), COLUMNS.map((c) => {
-            const direction = sort.replace("-", "") === c.key ? (sort.startsWith("-") ? "descending" : "ascending") : "none";
-            const next = sort === c.key ? `-${c.key}` : c.key;
-            return h("th", { scope: "col", "aria-sort": direction, class: c.numeric ? "numeric" : "" },
-              h("button", { type: "button", onclick: () => setParams({ sort: next }) }, c.title, h("i", { "aria-hidden": "true" }, direction === "none" ? "" : direction === "ascending" ? " ↑" : " ↓")));
-          }))),
-          h("tbody", {}, runs.map((run) => h(
-            "tr",
-            {},
-            h("td", {}, h("input", {
-              type: "checkbox", checked: picked.has(run.id), "aria-label": `Compare ${run.id}`,
-              onchange: () => {
-                if (picked.has(run.id)) picked.delete(run.id);
-                else picked.add(run.id);
-                setParams({ pick: [...picked].join("|") });
-              },
-            })),
-            COLUMNS.map((c) => h("td", { "data-label": c.title, class: c.numeric ? "numeric" : "" }, c.cell(run),
-              c.key === "id" && run.damage.length ? h("small", { class: "warn", title: run.damage.join("\n") }, " damaged") : null)),
-          ))),
-        ),
-      ),
+      tableRegion("Runs", [h("th", { scope: "col" }, h("span", { class: "offscreen" }, "Compare")), ...COLUMNS.map((c) => heading(c, sort))], runs.map((run) => h("tr", {},
+        h("td", {}, h("input", {
+          type: "checkbox", checked: picked.has(run.id), "aria-label": `Compare ${run.id}`,
+          onchange: () => {
+            if (picked.has(run.id)) picked.delete(run.id);
+            else picked.add(run.id);
+            setParams({ pick: [...picked].join("|") });
+          },
+        })),
+        COLUMNS.map((c) => h("td", { "data-label": c.title, class: c.numeric ? "numeric" : "" }, c.cell(run),
+          c.key === "id" && run.damage.length ? h("small", { class: "warn", title: run.damage.join("\n") }, " damaged") : null)))), "runs"),
       runs.length ? null : notice("empty", "No run matches the filter.", "Change or clear it."),
     );
     if (hadFocus) {

@@ -2,7 +2,7 @@
 
 import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
-import { h, notice, replace } from "../dom";
+import { h, notice, replace, show, tableRegion } from "../dom";
 import { tableButtons, type Table } from "../export";
 import { number } from "../format";
 import { current, link, setParams } from "../router";
@@ -50,12 +50,11 @@ export function studyView(root: HTMLElement, id: string): View {
       h("div", { class: "title-row" }, h("h1", {}, study.title), h("p", { class: "muted" }, id)),
       h("p", { class: "lead" }, study.headline), h("p", { class: "muted" }, study.about),
       h("section", {}, h("h2", {}, "Questions"),
-        h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Questions" }, h("table", {},
-          h("thead", {}, h("tr", {}, table.columns.map((c) => h("th", { scope: "col" }, c)))),
-          h("tbody", {}, rows.map((r) => h("tr", { class: r.measure === chosen ? "selected" : "" },
+        tableRegion("Questions", table.columns.map((c) => h("th", { scope: "col" }, c)),
+          rows.map((r) => h("tr", { class: r.measure === chosen ? "selected" : "" },
             h("td", {}, h("button", { type: "button", class: "link", onclick: () => { setParams({ measure: r.measure }); document.getElementById(`curve-${r.measure}`)?.scrollIntoView({ block: "center" }); } }, r.ask), r.text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, r.text)) : null),
             h("td", { class: "numeric" }, r.effect), h("td", { class: "numeric" }, r.p === null ? "–" : number(r.p)), h("td", { class: "numeric" }, r.nullArm),
-            h("td", {}, h("span", { class: `chip ${/^shown/i.test(r.verdict) ? "good" : /not as/i.test(r.verdict) ? "warn" : ""}` }, r.verdict))))))),
+            h("td", {}, h("span", { class: `chip ${/^shown/i.test(r.verdict) ? "good" : /not as/i.test(r.verdict) ? "warn" : ""}` }, r.verdict))))),
         h("div", { class: "toolbar slim" }, compare, tableButtons("questions", () => table))),
       h("section", {}, h("h2", {}, "Curves by arm"), h("p", { class: "hint" }, "Mean over seeds with Student's 95 % interval."),
         h("div", { class: "panels" }, charts.map((chart, i) => {
@@ -65,14 +64,7 @@ export function studyView(root: HTMLElement, id: string): View {
         }))));
   };
 
-  void (async () => {
-    try {
-      study = await get<StudyResults>("study", { study: id });
-      draw();
-    } catch (error) {
-      replace(root, notice("error", "The study cannot be read.", (error as Error).message));
-    }
-  })();
+  void show(root, get<StudyResults>("study", { study: id }), (answer) => { study = answer; draw(); }, "The study cannot be read.");
   return { update: draw, destroy: () => charts.forEach((chart) => chart.destroy()) };
 }
 

@@ -1,7 +1,7 @@
 // Rollouts that deserve a closer look, by reason.
 
 import { get } from "../api";
-import { h, notice, replace } from "../dom";
+import { h, notice, replace, show } from "../dom";
 import { tableButtons, type Table } from "../export";
 import { count, visible } from "../format";
 import { link } from "../router";
@@ -13,15 +13,10 @@ import type { View } from "../view";
 export function suspiciousView(root: HTMLElement, store: RunStore): View {
   let timer = 0;
   replace(root, notice("loading", "Looking for suspicious rollouts…"));
-  const load = async (): Promise<void> => {
-    try {
-      const answer = await get<SuspiciousAnswer>("suspicious", { run: store.id });
-      render(answer);
-      if (answer.indexed_frames < answer.frames) timer = window.setTimeout(() => void load(), 1000);
-    } catch (error) {
-      replace(root, notice("error", "The rollouts cannot be read.", (error as Error).message));
-    }
-  };
+  const load = (): Promise<void> => show(root, get<SuspiciousAnswer>("suspicious", { run: store.id }), (answer) => {
+    render(answer);
+    if (answer.indexed_frames < answer.frames) timer = window.setTimeout(() => void load(), 1000);
+  }, "The rollouts cannot be read.");
   const render = (answer: SuspiciousAnswer): void => {
     const found = answer.groups.filter((g) => g.count);
     replace(root,
