@@ -117,7 +117,7 @@ PROOFS = {
     ),
     "control": Proof(
         15, "learning from rewards, not from shuffled rewards: 5 seeds each",
-        ("-m glasshouse control --config training/example.rl/config.yaml",),
+        ("-m glasshouse study control --config training/example.rl/config.yaml",),
     ),
     "learning": Proof(
         30, "REINFORCE with 5 seeds, GRPO on every task and style",

@@ -106,7 +106,7 @@ def make_runs(scratch: Path) -> dict[str, Path]:
     finished, unfinished = scratch / "finished", scratch / "unfinished"
     train(finished, None, OVERRIDES)
     assert run_child(train, unfinished, KillAtStep(3), OVERRIDES) == -signal.SIGKILL
-    assert call("monitor", str(finished), "--ends", "--problems", "4")[0] == 0
+    assert call("monitor", str(finished), "--first-and-last", "--problems", "4")[0] == 0
     return {"finished": finished, "unfinished": unfinished}
 
 

@@ -221,6 +221,6 @@ COMMANDS: dict[str, Callable[[Path], Outcome]] = {
     "view": _view,
     "track": _track,
     "measure": _read_only("measure", "RUN", "--json"),
-    "monitor": _read_only("monitor", "RUN", "--ends", "--problems", "4", "--json"),
+    "monitor": _read_only("monitor", "RUN", "--first-and-last", "--problems", "4", "--json"),
     "resume": _resume,
 }

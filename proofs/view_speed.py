@@ -35,7 +35,7 @@ from tests.view.example_runs import log_step, make_step, open_run, step_metrics,
 
 from glasshouse.config.loading import load_config
 from glasshouse.runs.run_directory import RunDirectory
-from glasshouse.view.run_page import write_run_report
+from glasshouse.view.run_page import write_report
 from proofs.view_day import measure_day, resident_mb
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -340,7 +340,7 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
         shutil.copy(ROOT / "studies" / "leaked_hint" / "study.yaml", path / "study" / "study.yaml")
         published = ROOT / "studies" / "leaked_hint" / "study.json"
         shutil.copy(published, path / "study" / "results")
-    file = write_run_report([path / "a"], folder / "axe.html").as_uri()
+    file = write_report(path / "a", out=folder / "axe.html").as_uri()
     states = {
         "runs": "", "overview": "#/run/a/overview", "curves": "#/run/a?smooth=5", "rollouts": "#/run/a/rollouts",
         "group": "#/run/a/rollouts?view=group&ref=train.2.1",

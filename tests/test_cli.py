@@ -43,9 +43,7 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
         (["eval", "no/such/folder"], "no/such/folder"),
         (["config", "lern"], '"learn"'),
         (["tasks", "aritmetic"], '"arithmetic"'),
-        (["figure", ".", "--out", "x.png"], "results/metrics.jsonl"),
-        (["pocket", "build", "--recipe", "poket", "--out", "x"], "pocket"),
-        (["pocket", "build", "--out", "docs"], "docs"),
+        (["report", "figure", ".", "--out", "x.png"], "results/metrics.jsonl"),
         (["rollouts", "no/such/run"], "no/such/run"),
         (["hosts", "worker", "--address", "tcp://h:1", "--certificates", "x"], "tls://"),
     ],
@@ -67,11 +65,11 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
     ("arguments", "text"),
     [
         (["trian"], '"train"'),
-        (["data", "genrate"], '"generate"'),
+        (["hosts", "wroker"], '"worker"'),
         (["eval", "pocket", "--style", "direkt"], '"direct"'),
         (["train", "--no-such-option"], "--no-such-option"),
         (["train", "steps"], "key=value"),
-        (["figure", "runs/a"], "--out"),
+        (["report", "figure", "runs/a"], "--out"),
         ([], "COMMAND"),
     ],
 )
@@ -181,7 +179,7 @@ def test_grade_reads_standard_input_and_names_the_rule(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("so the answer is 28."))
-    assert main(["grade", "--task", "sum_digits", "--answer", "28"]) == 0
+    assert main(["tasks", "grade", "--task", "sum_digits", "--answer", "28"]) == 0
     output = capsys.readouterr().out
     assert "phrase" in output
     assert "28" in output

@@ -52,11 +52,11 @@ def test_every_printed_command_runs(
 ) -> None:
     run, printed = trained
     monkeypatch.chdir(run.parent.parent)  # the name contains a slash
-    for command in (["checkpoints", NAME], ["rollouts", NAME], ["resume", NAME]):
+    for command in (["check", "checkpoints", NAME], ["rollouts", NAME], ["resume", NAME]):
         capsys.readouterr()
         assert main(command) == 0
         printed += capsys.readouterr().out
-    assert main(["monitor", NAME, "--ends", "--problems", "4"]) == 0
+    assert main(["monitor", NAME, "--first-and-last", "--problems", "4"]) == 0
     printed += capsys.readouterr().out
     printed += "\n".join(commands_of_the_page())
     commands = [list(c) for c in dict.fromkeys(map(tuple, find_commands(printed)))]
@@ -114,7 +114,7 @@ def test_a_damaged_run_is_named_with_commands_that_can_be_pasted(
     model = run / "checkpoints" / "step-000002" / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
     assert main(["eval", str(model.parent)]) == 2
-    assert shlex.join(["glasshouse", "checkpoints", str(run)]) in capsys.readouterr().err
+    assert shlex.join(["glasshouse", "check", "checkpoints", str(run)]) in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_evaluated_like_its_run(

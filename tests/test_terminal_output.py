@@ -129,7 +129,7 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 0.01)
-    assert main(["monitor", str(run), "--ends", "--problems", "2", "--json"]) == 0
+    assert main(["monitor", str(run), "--first-and-last", "--problems", "2", "--json"]) == 0
     captured = capsys.readouterr()
     assert "monitor: " in captured.err
     assert json.loads(captured.out)
@@ -169,7 +169,7 @@ def test_dry_run_accepts_shipped_models_and_hub_names(capsys: pytest.CaptureFixt
         assert main(["train", "--dry-run", *overrides]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["report"], ["figure"], ["rollouts", "--export"]])
+@pytest.mark.parametrize("command", [["report"], ["report", "figure"], ["rollouts", "--export"]])
 def test_one_rule_for_output_files(
     run: Path, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +262,7 @@ def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(code: int, tmp_pa
         ["eval", "a\0b"],
         ["eval", "x[/b]"],
         ["report", "x" * 256],
-        ["checkpoints", "x[/b]"],
+        ["check", "checkpoints", "x[/b]"],
         ["rollouts", "x" * 256],
         ["resume", "x" * 256],
         ["monitor", "x\x1b[2J"],
@@ -308,9 +308,9 @@ def test_a_read_only_run_can_be_reported_and_monitored(
     assert main(["monitor", run]) == 2
     assert "--out" in capsys.readouterr().err
     assert main(["report", run, "--out", str(out / "report.html")]) == 0
-    assert main(["monitor", run, "--ends", "--out", str(out / "monitor")]) == 0
+    assert main(["monitor", run, "--first-and-last", "--out", str(out / "monitor")]) == 0
     assert (out / "monitor" / "monitor.json").is_file()
-    for command in (["checkpoints"], ["rollouts"], ["data", "audit"]):
+    for command in (["check", "checkpoints"], ["rollouts"], ["check", "audit"]):
         assert main([*command, run]) == 0
     assert main(["resume", run, "steps=2"]) == 2
     assert "Read-only" in capsys.readouterr().err

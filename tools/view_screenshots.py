@@ -22,7 +22,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 from glasshouse.runs.run_directory import acquire_lock
-from glasshouse.view.run_page import write_run_report
+from glasshouse.view.run_page import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -80,7 +80,7 @@ def main() -> int:
                 if args.only != "live":
                     for name, (state, *screen) in PICTURES.items():
                         photograph(browser, address + state.format(run=run.name), name, *screen)
-                    report = write_run_report([served / run.name], Path(folder) / "report.html")
+                    report = write_report(served / run.name, out=Path(folder) / "report.html")
                     photograph(browser, report.as_uri(), "report", 1280, 1000, "light")
                 browser.close()
         finally:

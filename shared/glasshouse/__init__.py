@@ -17,29 +17,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glasshouse.cli.figures import plot_learning_curves, plot_study, write_report
     from glasshouse.cli.measure_report import write_measure_report
-    from glasshouse.cli.parts import make_monitor, make_penalty, make_reward
     from glasshouse.cli.train import run_experiment
     from glasshouse.config.loading import load_config, override_config
     from glasshouse.config.schema import Config
     from glasshouse.errors import GlasshouseError
-    from glasshouse.measurement.api import measure
+    from glasshouse.generate.engines import engine
+    from glasshouse.learn.losses import algorithm
+    from glasshouse.measurement.api import MeasureReport, measure
     from glasshouse.measurement.evaluate_checkpoint import EvaluationResult, evaluate
-    from glasshouse.measurement.file import MeasureReport
-    from glasshouse.measurement.monitoring import make_judge, monitor_run
+    from glasshouse.measurement.monitoring import monitor_run
     from glasshouse.monitors.base import monitor
+    from glasshouse.monitors.factory import make_judge, make_monitor, parse_monitor
     from glasshouse.rollout.explain import explain_grade, grade
-    from glasshouse.rollout.penalties import penalty
+    from glasshouse.rollout.penalties import make_penalty, penalty
     from glasshouse.rollout.self_check import check_task
     from glasshouse.rollout.terms import reward
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.api import StudyResult, load_study, run_study
+    from glasshouse.study.figures import plot_study
+    from glasshouse.tasks.base import task
     from glasshouse.tasks.catalogue import make_task
+    from glasshouse.track.base import tracker
     from glasshouse.training.layout import plan_run
     from glasshouse.training.sft_api import SftResult, sft
     from glasshouse.training.train import TrainResult, resume, train
     from glasshouse.types import Grade, Problem
+    from glasshouse.view.learning_curves import plot_learning_curves
+    from glasshouse.view.run_page import write_report
 
     __version__: str
 
@@ -66,13 +71,13 @@ __all__ = [
     "make_judge",
     "make_monitor",
     "make_penalty",
-    "make_reward",
     "make_task",
     "measure",
     "monitor",
     "monitor_run",
     "open_run",
     "override_config",
+    "parse_monitor",
     "penalty",
     "plan_run",
     "plot_learning_curves",
@@ -91,19 +96,17 @@ __all__ = [
 
 _MODULES = {
     "glasshouse.measurement.evaluate_checkpoint": ("EvaluationResult", "evaluate"),
-    "glasshouse.cli.figures": ("plot_learning_curves", "plot_study", "write_report"),
+    "glasshouse.view.learning_curves": ("plot_learning_curves",),
+    "glasshouse.study.figures": ("plot_study",),
+    "glasshouse.view.run_page": ("write_report",),
     "glasshouse.cli.measure_report": ("write_measure_report",),
     "glasshouse.rollout.explain": ("explain_grade", "grade"),
     "glasshouse.measurement.api": ("MeasureReport", "measure"),
-    "glasshouse.measurement.monitoring": ("make_judge", "monitor_run"),
+    "glasshouse.measurement.monitoring": ("monitor_run",),
     "glasshouse.cli.train": ("run_experiment",),
-    "glasshouse.cli.parts": (
-        "check_task",
-        "make_monitor",
-        "make_penalty",
-        "make_reward",
-        "make_task",
-    ),
+    "glasshouse.rollout.self_check": ("check_task",),
+    "glasshouse.monitors.factory": ("make_judge", "make_monitor", "parse_monitor"),
+    "glasshouse.tasks.catalogue": ("make_task",),
     "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
     "glasshouse.study.api": ("StudyResult", "load_study", "run_study"),
@@ -116,7 +119,7 @@ _MODULES = {
     "glasshouse.generate.engines": ("engine",),
     "glasshouse.learn.losses": ("algorithm",),
     "glasshouse.track.base": ("tracker",),
-    "glasshouse.rollout.penalties": ("penalty",),
+    "glasshouse.rollout.penalties": ("make_penalty", "penalty"),
     "glasshouse.rollout.terms": ("reward",),
     "glasshouse.tasks.base": ("task",),
     "glasshouse.types": ("Grade", "Problem"),

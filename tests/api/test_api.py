@@ -150,11 +150,11 @@ def test_parts_by_name():
     assert penalty.options.budget == 3
     monitor = glasshouse.make_monitor("hint", {"keywords": ["hint"]})
     assert monitor.describe()["keywords"] == ["hint"]
-    assert callable(glasshouse.make_reward("closeness"))
+    assert callable(glasshouse.reward.get("closeness"))
     with pytest.raises(TaskError, match="sum_digits"):
         glasshouse.make_task("sum_digit")
     with pytest.raises(ConfigError, match="closeness"):
-        glasshouse.make_reward("closenes")
+        glasshouse.reward.get("closenes")
 
 
 def test_common_mistakes_get_a_sentence(result, tmp_path):
@@ -181,5 +181,5 @@ def test_wrong_paths_raise_typed_errors(tmp_path):
     with pytest.raises(RunError, match="does not exist"):
         glasshouse.open_run(tmp_path / "missing")
     with pytest.raises(MonitorError, match="missing"):
-        glasshouse.make_monitor("saved", tmp_path / "missing")
+        glasshouse.parse_monitor(f"saved:{tmp_path / 'missing'}")
     assert issubclass(RunError, glasshouse.GlasshouseError)

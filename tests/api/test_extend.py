@@ -131,7 +131,7 @@ class engines:
     for use, named in (
         (lambda: glasshouse.make_task("half_tasks"), "tasks lacks.* guess.*problem_at"),
         (lambda: glasshouse.make_task("half_organisms"), "organisms lacks.* shows_behaviour"),
-        (lambda: glasshouse.make_reward("half_rewards"), "function of RewardInputs"),
+        (lambda: glasshouse.reward.get("half_rewards"), "function of RewardInputs"),
         (lambda: glasshouse.make_penalty("half_penalties", "sum_digits"), "lacks compute"),
         (lambda: glasshouse.make_monitor("m", {"kind": "half_monitors"}), "lacks score"),
         (lambda: validate_trackers(["half_trackers"]), "lacks start and finish"),

@@ -18,8 +18,9 @@ from tests.docs.test_code_blocks import find_blocks, find_commands, list_pages, 
 
 import glasshouse
 from glasshouse.cli.app import main
-from glasshouse.cli.data_api import create_problem_file
-from glasshouse.tasks import catalogue
+from glasshouse.tasks.base import task
+from glasshouse.tasks.create_problem_file import create_problem_file
+from glasshouse.tasks.splits import Split
 
 pytestmark = pytest.mark.xdist_group("commands")  # one worker trains the run that they read
 SMALLER = (
@@ -30,15 +31,15 @@ NOT_RUN = {
     ".venv-vllm/": "the environment of vLLM; make proofs ONLY=vllm trains with it",
     "device=cuda": "needs a GPU and a model hub; make proofs ONLY=gpu",
     "smollm2": "needs 98 MB of weights; tests/training trains the mock model instead",
-    "--judge": "needs a model server; tests/measurement/test_measure_monitors.py starts one",
-    "--saved": "needs a fitted monitor; tests/monitors saves and loads one",
+    "judge:": "needs a model server; tests/measurement/test_measure_monitors.py starts one",
+    "saved:": "needs a fitted monitor; tests/monitors saves and loads one",
     "trackers=trackio": "needs trackio; make proofs ONLY=trackers",
     "--to wandb": "needs an account; make proofs ONLY=trackers",
     "hosts worker": "runs until it is stopped; make proofs ONLY=hosts",
     "hosts check": "needs another machine; make proofs ONLY=hosts",
     "glasshouse view": "serves until it is stopped; tests/view starts it",
     "glasshouse plan": "traces the model for seconds; tests/training",
-    "data scaling": "trains 21 runs; tests/study runs two sizes",
+    "study scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
     "studies/leaked_hint/study.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
@@ -101,7 +102,8 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
     rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}
     (folder / "rollouts.jsonl").write_text(json.dumps(rollout) + "\n")
     if "audit" in words:
-        create_problem_file("sum_digits", folder / "someone_elses_benchmark.jsonl", count=3)
+        file = folder / "someone_elses_benchmark.jsonl"
+        create_problem_file("sum_digits", {}, Split.VALIDATION, 3, 1.0, 0, file)
 
 
 @pytest.mark.parametrize("command", RUN)
@@ -117,7 +119,7 @@ def test_command_runs(
             words.append(f"model={ROOT / 'models' / 'mock'}")
         words = [word for word in words if not word.startswith("steps=")] + list(SMALLER)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "TASKS", dict(catalogue.TASKS))  # a command may register one
+    monkeypatch.setattr(task, "parts", dict(task.parts))  # a command may register one
     assert main(words) == 0
 
 

@@ -53,7 +53,14 @@ def judge() -> Iterator[tuple[str, list[str]]]:
 def test_judge_scores_the_rollouts_and_its_replies_are_kept(tmp_path, judge, capsys):
     address, bodies = judge
     rows = [{**row, "completion": f"{row['completion']}{row['id']}"} for row in make_rows(80)]
-    command = ["measure", str(write(tmp_path, rows)), "--monitor", RULE, "--judge", address]
+    command = [
+        "measure",
+        str(write(tmp_path, rows)),
+        "--monitor",
+        RULE,
+        "--monitor",
+        f"judge:{address}",
+    ]
     command += ["--judge-model", "stand-in", "--behaviour", BEHAVIOUR, "--out", str(tmp_path / "a")]
     assert main(command) == 0
     assert len(bodies) == 80  # every text is different
@@ -69,11 +76,11 @@ def test_judge_scores_the_rollouts_and_its_replies_are_kept(tmp_path, judge, cap
 
 def test_judge_that_cannot_be_asked_is_an_error_before_anything_is_written(tmp_path, judge, capsys):
     command = ["measure", str(write(tmp_path, make_rows(4))), "--out", str(tmp_path / "out")]
-    command += ["--judge-model", "stand-in", "--judge"]
+    command += ["--judge-model", "stand-in", "--monitor"]
     assert main([*command, "no address", "--behaviour", BEHAVIOUR]) == 2
-    assert main([*command, judge[0]]) == 2
+    assert main([*command, f"judge:{judge[0]}"]) == 2
     assert "behaviour" in capsys.readouterr().err
-    assert main([*command, f"{judge[0]}/refuse", "--behaviour", BEHAVIOUR]) == 2
+    assert main([*command, f"judge:{judge[0]}/refuse", "--behaviour", BEHAVIOUR]) == 2
     assert "401" in capsys.readouterr().err
     assert len(judge[1]) == 1  # the other rollouts are not sent
     assert not (tmp_path / "out").exists()

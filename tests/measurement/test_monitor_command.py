@@ -165,7 +165,7 @@ def test_only_changed_or_damaged_results_are_measured_again(run: Path, whole: Pa
     assert progress.measured == ["step-000004"]  # its rows were damaged
     assert read_results(run) == read_results(whole)
     progress = RecordedProgress()
-    monitor_run(run, problems=8, only_ends=True, progress=progress)
+    monitor_run(run, problems=8, first_and_last=True, progress=progress)
     assert progress.measured == ["base", "step-000004"]  # other problems, other numbers
 
 
@@ -193,9 +193,9 @@ def test_the_command_prints_a_table_or_json(
     [
         (["nowhere"], "nowhere"),
         (["RUN", "--problems", "1"], "monitor.problems"),
-        (["RUN", "--rule", "guess"], "NAME=PATTERN"),
-        (["RUN", "--saved", "nowhere"], "nowhere"),
-        (["RUN", "--judge", "nowhere"], "nowhere"),
+        (["RUN", "--monitor", "rule:guess"], "NAME=PATTERN"),
+        (["RUN", "--monitor", "saved:nowhere"], "nowhere"),
+        (["RUN", "--monitor", "judge:nowhere"], "nowhere"),
     ],
 )
 def test_an_invalid_argument_exits_with_2_and_is_named(
@@ -208,7 +208,9 @@ def test_an_invalid_argument_exits_with_2_and_is_named(
 
 def monitor_ends(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     """Run the command on the base and the last checkpoint with four problems."""
-    assert main(["monitor", str(run), "--problems", "4", "--ends", "--json", *options]) == 0
+    assert (
+        main(["monitor", str(run), "--problems", "4", "--first-and-last", "--json", *options]) == 0
+    )
     return json.loads(capsys.readouterr().out)
 
 
@@ -218,7 +220,7 @@ def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
     """It flags every text; the second time its outputs come from the cache."""
     server.script = [good]
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    options = ["--monitor", f"judge:{url}", "--judge-model", "tiny", "--behaviour", "It guesses."]
     results = monitor_ends(run, capsys, *options)
     assert (
         results["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["measure"]["value"] == 1
@@ -239,7 +241,7 @@ def test_an_endpoint_that_refuses_exits_with_2_and_names_the_model(
 ) -> None:
     server.script = [status(400)]
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    options = ["--judge", url, "--judge-model", "tiny", "--behaviour", "It guesses."]
+    options = ["--monitor", f"judge:{url}", "--judge-model", "tiny", "--behaviour", "It guesses."]
     assert main(["monitor", str(run), "--problems", "4", *options]) == 2
     assert "tiny" in capsys.readouterr().err
 
@@ -256,7 +258,7 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
         "words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20
     )
     fitted.save(tmp_path / "words")
-    results = monitor_ends(run, capsys, "--saved", str(tmp_path / "words"))
+    results = monitor_ends(run, capsys, "--monitor", f"saved:{tmp_path / 'words'}")
     assert results["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["measure"]["n"] == 4
     rows = monitor_results.MonitorResultsFile(run / "results", results["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
@@ -264,6 +266,6 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(
         tmp_path / "seen"
     )
-    options = ["--problems", "4", "--saved", str(tmp_path / "seen")]
+    options = ["--problems", "4", "--monitor", f"saved:{tmp_path / 'seen'}"]
     assert main(["monitor", str(run), *options]) == 2
     assert "1 of these 4 problems" in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
         "reward.penalties={monitor: {weight: 0}}", "steps=3", f"out={tmp_path}/run",
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
-    results = monitor_run(tmp_path / "run", problems=40, only_ends=True)
+    results = monitor_run(tmp_path / "run", problems=40, first_and_last=True)
     for entry in results["subjects"]:
         organism = entry["measures"]["organism"]
         assert abs(organism["reliance"]["measure"]["value"]) < 0.05
@@ -164,7 +164,7 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
         f"out={tmp_path}/run",
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
-    results = monitor_run(tmp_path / "run", problems=16, only_ends=True)
+    results = monitor_run(tmp_path / "run", problems=16, first_and_last=True)
     measures = results["subjects"][0]["measures"]
     organism = measures["organism"]
     assert "control arm" in organism["reliance"]["measure"]["reason"]

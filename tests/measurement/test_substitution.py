@@ -328,7 +328,7 @@ def test_a_run_of_the_base_model_is_measured(tmp_path: Path) -> None:
     results = monitor_run(
         tmp_path / "run",
         problems=30,
-        only_ends=True,
+        first_and_last=True,
         evaluations=[InterventionEvaluation(), SubstitutionEvaluation()],
     )
     base = results["subjects"][0]["measures"]

@@ -1,4 +1,4 @@
-"""`glasshouse data scaling`: fixed sets against fresh problems on mock assets."""
+"""`glasshouse study scaling`: fixed sets against fresh problems on mock assets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
 
 def run_command(out: Path, *overrides: str) -> int:
     return main([
-        "data", "scaling", "--base", "4", "--factors", "0.5,1", "--seeds", "1", "--steps", "2", "--jobs", "1",
+        "study", "scaling", "--base", "4", "--factors", "0.5,1", "--seeds", "1", "--steps", "2", "--jobs", "1",
         "--out", str(out), f"model={MOCK_MODEL}", "task.name=multiplication", "data.groups_per_step=4",
         "generate.group_size=2", "generate.max_tokens=16", "evaluate.problems=6", "evaluate.samples=2",
         *overrides,
@@ -75,6 +75,6 @@ def test_an_arm_is_summarized_by_its_mean_and_t_interval() -> None:
 def test_a_wrong_argument_is_an_error_and_starts_nothing(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["data", "scaling", "--out", str(tmp_path / "s"), *arguments]) == 2
+    assert main(["study", "scaling", "--out", str(tmp_path / "s"), *arguments]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert not (tmp_path / "s").exists()

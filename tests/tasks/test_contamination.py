@@ -177,7 +177,7 @@ def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file)
         (0, 9, 0, 9),
         (2, 9, 2, 7),
     ]
-    assert main(["data", "audit", str(tmp_path / "a")]) == 0
+    assert main(["check", "audit", str(tmp_path / "a")]) == 0
 
 
 def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, leaky_file):
@@ -212,12 +212,12 @@ def test_audit_command_finds_leaks_of_a_run_without_the_check(
     monkeypatch.setattr(ContaminationCheck, "scan", lambda check, rows: 0)
     train(tmp_path / "a", *overrides)
     monkeypatch.undo()
-    assert main(["data", "audit", str(tmp_path / "a")]) == 1
+    assert main(["check", "audit", str(tmp_path / "a")]) == 1
     output = capsys.readouterr().out
     for problem in planted:
         assert repr(problem.question) in output
     assert "2 of the 6" in output
-    assert main(["data", "audit", str(tmp_path / "a"), "--json"]) == 1
+    assert main(["check", "audit", str(tmp_path / "a"), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert {leak["problem"]["key"] for leak in report["leaks"]} == {p.key for p in planted}
 
@@ -233,12 +233,12 @@ def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):
         "source": "the web",
     }
     (tmp_path / "foreign.jsonl").write_text(json.dumps(foreign) + "\n")
-    audit = ["data", "audit", str(tmp_path / "a"), "--file"]
+    audit = ["check", "audit", str(tmp_path / "a"), "--file"]
     assert main([*audit, str(tmp_path / "clean.jsonl")]) == 0
     assert "3 problems" in capsys.readouterr().out
     assert main([*audit, str(tmp_path / "foreign.jsonl")]) == 1
     assert "(question)" in capsys.readouterr().out
-    assert main(["data", "audit", str(tmp_path)]) == 2
+    assert main(["check", "audit", str(tmp_path)]) == 2
     assert "not a run directory" in capsys.readouterr().err
     assert main([*audit, str(tmp_path / "none.jsonl")]) == 2
 
@@ -257,7 +257,7 @@ def test_resampled_groups_count_as_trained(tmp_path):
         r for r in rollout_reader.read_rows(record, "discarded") if r["key"] == only_discarded
     )
     files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
-    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
+    assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
     held_out = HeldOutFilter([problem_from_row(resampled_row)], 0)
     assert held_out.select_clean(record)[1]["removed"] == 1
 
@@ -278,7 +278,7 @@ def test_problem_trained_on_after_its_last_evaluation_is_not_a_leak(tmp_path, le
         r["key"] for r in rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train")
     }
     assert {p.key for p in planted} <= keys
-    assert main(["data", "audit", str(tmp_path / "a")]) == 0
+    assert main(["check", "audit", str(tmp_path / "a")]) == 0
     whole = replace(planted[0], meta={})
     files.write_problem_file(tmp_path / "one.jsonl", [whole])
-    assert main(["data", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
+    assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1

@@ -56,7 +56,7 @@ def test_oversize_is_rounded_exactly(tmp_path):
 
 def test_command_prints_the_share_of_the_split_and_does_not_overwrite(tmp_path, capsys):
     out = tmp_path / "v.jsonl"
-    arguments = ["data", "generate", "--task", "multiplication", "--count", "36", "--oversize", "1.5",
+    arguments = ["tasks", "generate", "--task", "multiplication", "--count", "36", "--oversize", "1.5",
                  "--options", "left_digits=2", "right_digits=1", "--out", str(out)]  # fmt: skip
     assert main(arguments) == 0
     output = capsys.readouterr().out
@@ -73,7 +73,7 @@ def test_command_prints_the_share_of_the_split_and_does_not_overwrite(tmp_path, 
 def test_count_beyond_the_split_names_the_available_number(tmp_path, capsys):
     out = tmp_path / "v.jsonl"
     arguments = [
-        "data",
+        "tasks",
         "generate",
         "--task",
         "multiplication",

@@ -85,7 +85,7 @@ def test_failing_tracker_is_reported_once_and_changes_no_result(
     assert [e["text"] for e in events if e["event"] == "tracker_failed"] == [message]
     assert not list_differences(tmp_path / "run", expected)
     monkeypatch.setattr(memory_tracker, "fail_step", NEVER)
-    assert main(["track", str(tmp_path / "run"), "--to", "memory"]) == 0
+    assert main(["report", "track", str(tmp_path / "run"), "--to", "memory"]) == 0
     assert len(memory_tracker.last.logged) == 7
 
 
@@ -134,7 +134,7 @@ def test_fork_is_a_new_run_to_trackers(
     tmp_path: Path, memory_tracker: type[MemoryTracker], finished_run: Path
 ) -> None:
     run = shutil.copytree(finished_run, tmp_path / "run")
-    assert main(["track", str(run), "--to", "memory"]) == 0
+    assert main(["report", "track", str(run), "--to", "memory"]) == 0
     resume.fork_run(run, tmp_path / "fork", load_run_config(run))
     assert (run / "track" / "id").exists()
     assert not (tmp_path / "fork" / "track").exists()

@@ -61,7 +61,7 @@ def test_finished_run_is_uploaded_once(
 ) -> None:
     run = shutil.copytree(finished_run, tmp_path / "copy")
     for _ in range(2):
-        assert main(["track", str(run), "--to", tracker]) == 0
+        assert main(["report", "track", str(run), "--to", tracker]) == 0
         assert_tracked(tracker, run)
     assert tracker in capsys.readouterr().out
 

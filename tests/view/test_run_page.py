@@ -22,7 +22,7 @@ from glasshouse.runs.monitor_results import read_monitor_results
 from glasshouse.training.run import TrainingRun
 from glasshouse.training.train import TrainResult
 from glasshouse.view.monitor_table import monitor_table
-from glasshouse.view.run_page import name_runs, write_run_report
+from glasshouse.view.run_page import name_runs, write_report
 
 pytestmark = pytest.mark.xdist_group("run page")  # one worker makes the expensive fixture once
 MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
@@ -38,12 +38,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was monitored before and after training."""
     run = tmp_path_factory.mktemp("runs") / "a"
     TrainingRun(load_config([], [*SMALL, f"out={run}"])).train()
-    monitor_run(run, only_ends=True)
+    monitor_run(run, first_and_last=True)
     return run
 
 
 def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None:
-    file = write_run_report([trained])
+    file = write_report(trained)
     assert file == trained / "results" / "report.html"
     page = file.read_text()
     assert len(page) < 1_000_000
@@ -72,7 +72,7 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
         "validation",
         "monitored",
     }
-    assert page == write_run_report([trained]).read_text()
+    assert page == write_report(trained).read_text()
 
 
 def test_the_table_in_the_terminal_does_not_call_sampled_rollouts_greedy(trained: Path) -> None:

@@ -15,7 +15,7 @@ from glasshouse.cli.app import main
 from glasshouse.view import snapshot
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
-from glasshouse.view.run_page import write_run_report
+from glasshouse.view.run_page import write_report
 from glasshouse.view.snapshot import read_asset
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the brows
 
 @pytest.fixture(scope="module")
 def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run_report([runs / "plain"], tmp_path_factory.mktemp("report") / "plain.html")
+    return write_report(runs / "plain", out=tmp_path_factory.mktemp("report") / "plain.html")
 
 
 @pytest.fixture
@@ -129,18 +129,18 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
     runs: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs / "pair" / "seed-1"
-    whole = read_data(write_run_report([run], tmp_path / "a.html").read_text())
+    whole = read_data(write_report(run, out=tmp_path / "a.html").read_text())
     assert len(whole["rollouts"]["seed-1"]["rows"]) == whole["rollouts"]["seed-1"]["total"] == 104
     monkeypatch.setattr(snapshot, "ROLLOUT_BYTES", 40_000)
     monkeypatch.setattr(snapshot, "CURVE_STEPS", 3)
     monkeypatch.setattr(snapshot, "MIN_CURVE_STEPS", 3)
-    file = write_run_report([run], tmp_path / "b.html")
-    assert file.read_bytes() == write_run_report([run], tmp_path / "c.html").read_bytes()
+    file = write_report(run, out=tmp_path / "b.html")
+    assert file.read_bytes() == write_report(run, out=tmp_path / "c.html").read_bytes()
     data = read_data(file.read_text())
     sample = data["rollouts"]["seed-1"]
     assert 10 < len(sample["rows"]) < 60
     marked_up = write_run(tmp_path / "markup", steps=1, groups=1, samples=8, texts=["<" * 3000] * 8)
-    size = write_run_report([marked_up], tmp_path / "d.html").stat().st_size
+    size = write_report(marked_up, out=tmp_path / "d.html").stat().st_size
     assert size < len(read_asset("app.js")) + len(read_asset("app.css")) + 40_000 + 40_000
     assert len(sample["highlights"]) == 3
     assert data["run"]["seed-1"]["metrics"]["steps"] == [1, 3, 6]

@@ -10,21 +10,7 @@ from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 
 from glasshouse import __version__
-from glasshouse.cli import (
-    build,
-    data,
-    demo,
-    hosts,
-    inspect,
-    measure,
-    plan,
-    rollouts,
-    sft,
-    study,
-    track,
-    train,
-    view,
-)
+from glasshouse.cli import demo, hosts, measure, plan, rollouts, runs, sft, study, tasks, train
 from glasshouse.cli.parser import CommandParser
 from glasshouse.errors import GlasshouseError
 from glasshouse.terminal import terminal_safe
@@ -32,10 +18,9 @@ from glasshouse.terminal import terminal_safe
 GROUPS = {
     "start": (demo.add_commands,),
     "train": (train.add_commands, sft.add_commands),
-    "inspect": (view.add_commands, rollouts.add_commands, inspect.add_commands),
     "measure": (measure.add_commands, study.add_commands),
-    "scale out": (plan.add_commands, hosts.add_commands, track.add_commands),
-    "build": (build.add_commands, data.add_commands),
+    "look": (rollouts.add_commands, runs.add_commands, tasks.add_commands),
+    "scale out": (plan.add_commands, hosts.add_commands),
 }
 """The sections of `glasshouse --help`, and the modules with their commands."""
 INTRODUCTION = """\

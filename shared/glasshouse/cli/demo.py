@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from glasshouse.cli.applications import run_demo
+    from glasshouse.study.demo import run_demo
     from glasshouse.terminal import shell_command
 
     console = Console(highlight=False, emoji=False)

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from glasshouse.errors import did_you_mean
@@ -20,6 +20,9 @@ class CommandParser(argparse.ArgumentParser):
     arguments, and the error for an unknown command or choice suggests the nearest known one."""
 
     takes_overrides = False
+    default_action = ""
+    """The action that is meant if the first argument names none, as in `glasshouse check RUN`."""
+    actions: Collection[str] = ()
 
     def __init__(
         self, summary: str = "", details: str = "", examples: Iterable[str] = (), **kwargs: Any
@@ -38,6 +41,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # typeshed has overloads for the namespace
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        if self.default_action and (not args or args[0] not in (*self.actions, "-h", "--help")):
+            args = [self.default_action, *(args or [])]
         if not self.takes_overrides:
             return super().parse_known_args(args, namespace)
         overrides, others, previous = list[str](), list[str](), ""
@@ -81,9 +86,11 @@ def add_command(
     return parser
 
 
-def add_actions(parser: CommandParser) -> Any:
-    """The second level of a command, as in `glasshouse data audit`."""
-    return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_actions(parser: CommandParser, default: str = "") -> Any:
+    """The second level of a command, as in `glasshouse check audit RUN`; `default` may be left out."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser.default_action, parser.actions = default, actions.choices
+    return actions
 
 
 def add_run_directory(parser: argparse.ArgumentParser) -> None:

@@ -33,9 +33,9 @@ def report_after_training(
             _print_failure(console, "Monitoring failed", error)
     if result.steps >= MIN_REPORT_STEPS:
         try:
-            from glasshouse.view.run_page import write_run_report
+            from glasshouse.view.run_page import write_report
 
-            _print_line(console, f"report  {write_run_report([run])}")
+            _print_line(console, f"report  {write_report(run)}")
         except Exception as error:
             _print_failure(console, "The report could not be written", error)
 
@@ -46,7 +46,7 @@ def _print_monitorability(run: Path, console: Console) -> None:
     from glasshouse.view.monitor_table import before_after_bars
 
     with MonitorProgressBar(console, lines=False) as bar:
-        results = monitor_run(run, only_ends=True, progress=bar)
+        results = monitor_run(run, first_and_last=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
     console.print(before_after_bars(results))
     _print_line(console, results["verdict"])

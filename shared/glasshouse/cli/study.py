@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_command
+from glasshouse.cli.parser import add_actions, add_command, add_config_files
 from glasshouse.terminal import count_noun, shell_command, terminal_safe
 
 if TYPE_CHECKING:
@@ -19,26 +19,45 @@ def add_commands(commands: Any) -> None:
     parser = add_command(
         commands,
         "study",
-        _study,
+        None,
         "compare arms over paired seeds and answer a study's questions",
-        "Trains every arm of a study file with every seed, several runs in parallel, and answers its "
-        "questions. If it is interrupted, the same command resumes. Finished runs are not repeated, so "
-        "seeds and arms can be added later. Of a finished run only about 0.1 MB is kept: configuration, "
-        "summary, metrics, events and table rows. docs/studies.md explains the study file.",
+        "docs/studies.md explains the study file.",
+        [
+            "glasshouse study my-study.yaml --dry-run",
+            "glasshouse study freeze my-study.yaml",
+            "glasshouse study control --config training/example.rl/config.yaml",
+        ],
+    )
+    actions = add_actions(parser, default="run")
+    _add_run(actions)
+    freeze = add_command(
+        actions,
+        "freeze",
+        _freeze,
+        "register a study before its runs",
+        "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
+        "file. Later changes are reported as amendments.",
+        ["glasshouse study freeze my-study.yaml"],
+    )
+    freeze.add_argument("study", metavar="STUDY.yaml", help="the study file")
+    _add_control(actions)
+    _add_scaling(actions)
+
+
+def _add_run(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "run",
+        _study,
+        "train every arm with every seed and answer the questions",
+        "Trains several runs in parallel. If it is interrupted, the same command resumes. Finished runs "
+        "are not repeated, so seeds and arms can be added later. Of a finished run only about 0.1 MB is "
+        "kept: configuration, summary, metrics, events and table rows.",
         [
             "glasshouse study training/digits.reinforce/study.yaml --dry-run",
             "glasshouse study training/digits.reinforce/study.yaml --seeds 3 --jobs 4",
-            "glasshouse study freeze my-study.yaml",
             "glasshouse study my-study.yaml --publish results",
         ],
-    )
-    parser.add_argument(
-        "action",
-        nargs="?",
-        metavar="freeze",
-        choices=("freeze",),
-        help="register the study before its runs: write the date, a hash and a copy of its bases, seeds, "
-        "config, arms and questions into the file. Later changes are reported as amendments",
     )
     parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
     parser.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
@@ -74,6 +93,56 @@ def add_commands(commands: Any) -> None:
     )
 
 
+def _add_control(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "control",
+        _control,
+        "check that a configuration learns, and only from its rewards",
+        "Positive control: the configuration itself. Negative control: the same configuration with the "
+        "rewards shuffled among rollouts, which must not improve. Runs several seeds of each and "
+        "prints a verdict.",
+        ["glasshouse study control --config training/example.rl/config.yaml --seeds 5"],
+    )
+    parser.add_overrides("as for glasshouse train")
+    add_config_files(parser)
+    parser.add_argument("--seeds", type=int, default=5, help="seeds per arm (default 5)")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
+    parser.add_argument("--only", choices=["positive", "negative"], help="run one control only")
+    parser.add_argument(
+        "--out", default="runs/control", help="folder of the runs (default runs/control)"
+    )
+
+
+def _add_scaling(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "scaling",
+        _scaling,
+        "measure how large a fixed training set must be",
+        "Trains on fixed sets of factor × base problems and on fresh problems, with equal steps and "
+        "several seeds. Reports held-out and training accuracy, the gap between them, and the cost. "
+        "Finished runs are not repeated.",
+        ["glasshouse study scaling --config training/example.rl/config.yaml --factors 0.5,1,2"],
+    )
+    parser.add_overrides("as for glasshouse train")
+    add_config_files(parser)
+    parser.add_argument("--base", type=int, default=250, help="problems at factor 1 (default 250)")
+    parser.add_argument(
+        "--factors", default="0.25,0.5,1,2,4,10", help="comma-separated (default %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per arm (default 3)")
+    parser.add_argument("--steps", type=int, help="steps per run (default: as configured)")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
+    parser.add_argument("--out", default="runs/scaling", help="default: runs/scaling")
+
+
+def _freeze(args: argparse.Namespace) -> None:
+    from glasshouse.study.api import freeze_study
+
+    print(terminal_safe(f"{args.study}: {freeze_study(Path(args.study))}"))
+
+
 def _study(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
@@ -81,9 +150,6 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study import api as studies
 
     file = Path(args.study)
-    if args.action == "freeze":
-        print(terminal_safe(f"{file}: {studies.freeze_study(file)}"))
-        return 0
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = studies.load_study(file, args.overrides, arms=arms, seeds=args.seeds)
     out = Path(args.out) if args.out else studies.default_folder(file)
@@ -154,3 +220,43 @@ def _list_runs(study: Study, out: Path, console: Console) -> None:
     print(terminal_safe(f"{_describe_size(study)}; {remaining} to do → {out}"))
     if power := describe_power(study):
         print(terminal_safe(power))
+
+
+def _control(args: argparse.Namespace) -> int:
+    from glasshouse.study.control import run_control
+
+    passed = run_control(
+        args.config,
+        args.overrides,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        out=Path(args.out),
+        only=args.only,
+    )
+    return 0 if passed else 1
+
+
+def _scaling(args: argparse.Namespace) -> None:
+    from glasshouse.errors import ConfigError
+    from glasshouse.study.data_scaling import run_scaling
+    from glasshouse.study.scaling_figure import draw_scaling_figure
+
+    try:
+        factors = [float(part) for part in args.factors.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f'--factors is "{args.factors}"; write numbers separated by commas, as in 0.5,1,2.'
+        ) from None
+    overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
+    out = Path(args.out)
+    report = run_scaling(
+        args.config,
+        overrides,
+        base=args.base,
+        factors=factors,
+        seeds=args.seeds,
+        jobs=args.jobs,
+        out=out,
+    )
+    draw_scaling_figure(report, out / "results" / "scaling.png")
+    print(terminal_safe(f"files   {out / 'results'}  (scaling.json, scaling.png)"))

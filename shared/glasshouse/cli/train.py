@@ -172,10 +172,10 @@ def _eval(args: argparse.Namespace) -> None:
     import json
     import time
 
-    from glasshouse.cli.terminal_text import evaluation_table
     from glasshouse.console import Heartbeat, make_console
     from glasshouse.measurement.evaluate_checkpoint import evaluate
     from glasshouse.terminal import format_duration, terminal_safe
+    from glasshouse.training.display import results_table
 
     errors, started = make_console(stderr=True), time.monotonic()
 
@@ -192,4 +192,4 @@ def _eval(args: argparse.Namespace) -> None:
         return
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     print(terminal_safe(f"{result.task} ({result.style}), {options or 'default options'}"))
-    make_console().print(evaluation_table(result.values))
+    make_console().print(results_table(result.values))

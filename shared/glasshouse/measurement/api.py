@@ -7,32 +7,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.errors import MonitorError, did_you_mean
-from glasshouse.files import check_output_folder
-from glasshouse.measurement.file import MeasuredCell, MeasureReport, measure_rollouts
+from glasshouse.errors import MonitorError
+from glasshouse.measurement.file import MeasureReport, measure_rollouts
 from glasshouse.measurement.file_scoring import FittedKind
-from glasshouse.monitors.base import Monitor, check_monitor, monitor
-from glasshouse.monitors.factory import load_monitor, make_monitor
+from glasshouse.monitors.base import Monitor, check_monitor
+from glasshouse.monitors.factory import parse_monitor
 from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope
-from glasshouse.runs.foreign_fields import FIELDS, FieldMapping
-from glasshouse.runs.foreign_formats import FORMATS
+from glasshouse.runs.foreign_fields import FieldMapping
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-__all__ = [
-    "FIELDS",
-    "FORMATS",
-    "MeasureReport",
-    "MeasuredCell",
-    "check_output_folder",
-    "measure",
-    "parse_monitor",
-]
-
-BUILT_IN_KINDS = ("rule", "steps", "ngrams", "probe", "saved")
 
 
 def measure(
@@ -82,40 +67,6 @@ def _check_monitor(given: Monitor) -> Monitor:
         )
     check_monitor(str(given), given)
     return given
-
-
-def parse_monitor(text: str) -> Monitor | FittedKind:
-    """A monitor from a text.
-
-    rule:NAME=PATTERN   flags a chain of thought that matches a regular expression
-    steps:TASK          recomputes every written step of a known task
-    ngrams[:SCOPE]      fitted on the file's own labels; scope cot, answer, cot+answer or prompt
-    probe               fitted on the column that is mapped to activations
-    saved:FOLDER        a saved n-gram monitor or probe
-    KIND                a kind that your module or an installed package registers (docs/extend.md)
-    """
-    kind, _, rest = text.partition(":")
-    if kind == "rule":
-        name, equals, pattern = rest.partition("=")
-        if not (name and equals and pattern):
-            raise MonitorError(f'"{text}": write rule:NAME=PATTERN, as in rule:hint="(?i)hint".')
-        return RuleMonitor(name, Scope.COT, patterns=[pattern])
-    if kind == "steps":
-        return StepVerifier("step_verifier", Scope.COT_ANSWER, task=rest)
-    if kind == "ngrams":
-        scopes = [scope.value for scope in Scope if scope is not Scope.ACTIVATIONS]
-        if rest and rest not in scopes:
-            raise MonitorError(f'"{text}": there is no scope "{rest}".{did_you_mean(rest, scopes)}')
-        name = f"ngrams.{rest.replace('+', '_')}" if rest else "ngrams"
-        return FittedKind(name=name, scope=Scope(rest or "cot"))
-    if kind == "probe":
-        return FittedKind(name="probe", scope=Scope.ACTIVATIONS)
-    if kind == "saved":
-        return load_monitor(Path(rest))
-    if kind in monitor:
-        return make_monitor(rest or kind, {"kind": kind})
-    known = [*BUILT_IN_KINDS, *monitor]
-    raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, known)}')
 
 
 class _show_progress:

@@ -17,7 +17,6 @@ from glasshouse.measurement.estimates import Estimate
 from glasshouse.measurement.file_collecting import UNKNOWN, Cell, ScoredRollout
 from glasshouse.measurement.file_measures import measure_cell
 from glasshouse.measurement.file_scoring import (
-    FittedKind,
     FittingRows,
     ScoredMonitor,
     check_judges,
@@ -25,6 +24,7 @@ from glasshouse.measurement.file_scoring import (
 )
 from glasshouse.measurement.paired_seeds import PairedComparison, compare_paired, holm_correct
 from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.fitted import FittedKind
 from glasshouse.monitors.views import Scope
 from glasshouse.runs.foreign_fields import FIELDS, MISSING, ExternalRollout, FieldMapping
 from glasshouse.runs.foreign_formats import RolloutFormat, detect_format

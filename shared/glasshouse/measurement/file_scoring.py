@@ -17,7 +17,7 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.monitors.activation_probe import fit_probe
 from glasshouse.monitors.base import Monitor, MonitorOutput, score_all
-from glasshouse.monitors.fitted import LabelledViews
+from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, View, view_of_parts
@@ -32,17 +32,6 @@ MIN_BENIGN, MIN_ROLLOUTS, MIN_PROBLEMS = 200, 10, 5
 on, and problems that these come from."""
 
 Part = Literal["fit", "threshold", "evaluate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedKind:
-    """A monitor to fit on the file itself.
-
-    Example: `FittedKind(name="ngrams", scope=Scope.COT)`
-    """
-
-    name: str
-    scope: Scope
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Compares evaluation problems with those that a run was trained on, according to its rollout log.
 
 `HeldOutFilter` runs before each evaluation; `audit_run` checks a run directory afterwards
-(`glasshouse data audit`).
+(`glasshouse check audit`).
 """
 
 from __future__ import annotations

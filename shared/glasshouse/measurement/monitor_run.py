@@ -85,11 +85,11 @@ def monitor_run(
     greedy: bool = False,
     monitors: Sequence[Monitor] = (),
     evaluations: Sequence[Evaluation] | None = None,
-    only_ends: bool = False,
+    first_and_last: bool = False,
     progress: MonitorProgress | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the base and every valid checkpoint (`only_ends`: the base and the last checkpoint),
+    """Evaluate the base and every valid checkpoint (`first_and_last`: the base and the last checkpoint),
     with these monitors besides the default ones, or with other evaluations altogether. Return the
     content of `results/monitor.json`. With `out`, the results are written to that folder, and the run
     may be read-only."""
@@ -121,7 +121,7 @@ def monitor_run(
             describe_measurement(config, held_out, reserve, greedy, chosen, audit["removed"]),
         )
         models = list(_list_models(run, config, base, progress))
-        if only_ends:
+        if first_and_last:
             models = models[:1] + models[1:][-1:]
         progress.start([m.name for m in models], len(chosen) + 1)
         for model in models:

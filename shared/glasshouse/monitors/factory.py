@@ -1,4 +1,15 @@
-"""Builds monitors: those without fitting from a config, fitted ones from their folder."""
+"""Builds monitors. Every command and file names them in the same way:
+
+rule:NAME=PATTERN   flags a chain of thought that matches a regular expression
+steps:TASK          recomputes every written step of a task
+ngrams[:SCOPE]      fitted on labelled rollouts; scope cot, answer, cot+answer or prompt
+probe               fitted on activations
+saved:FOLDER        a saved n-gram monitor or probe
+judge:URL           an LLM behind an OpenAI-compatible endpoint, up to /v1
+KIND[:NAME]         a kind that your module or an installed package registers (docs/extend.md)
+
+A config can instead give a kind with its settings: `{kind: rule, scope: cot, keywords: [key]}`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +23,78 @@ from pydantic import ValidationError
 from glasshouse.errors import ConfigError, MonitorError, did_you_mean, plain_reason
 from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor, check_monitor, monitor
-from glasshouse.monitors.fitted import HEADER_FILE
+from glasshouse.monitors.fitted import HEADER_FILE, FittedKind
 from glasshouse.monitors.ngrams import NgramMonitor
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import StepVerifier
+from glasshouse.monitors.views import Scope
+
+KINDS = ("rule", "steps", "ngrams", "probe", "saved", "judge")
 
 
-def make_monitor(name: str, settings: Mapping[str, Any]) -> Monitor:
-    """Build a monitor from its settings in a config.
+def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
+    """Build a monitor from a text; `judge` are further arguments of `make_judge`.
+
+    Example: `parse_monitor("rule:hint=(?i)hint")`
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "rule":
+        name, equals, pattern = rest.partition("=")
+        if not (name and equals and pattern):
+            raise MonitorError(f'"{text}": write rule:NAME=PATTERN, as in rule:hint="(?i)hint".')
+        return RuleMonitor(name, Scope.COT, patterns=[pattern])
+    if kind == "steps":
+        return StepVerifier("step_verifier", Scope.COT_ANSWER, task=rest)
+    if kind == "ngrams":
+        scopes = [scope.value for scope in Scope if scope is not Scope.ACTIVATIONS]
+        if rest and rest not in scopes:
+            raise MonitorError(f'"{text}": there is no scope "{rest}".{did_you_mean(rest, scopes)}')
+        name = f"ngrams.{rest.replace('+', '_')}" if rest else "ngrams"
+        return FittedKind(name=name, scope=Scope(rest or "cot"))
+    if kind == "probe":
+        return FittedKind(name="probe", scope=Scope.ACTIVATIONS)
+    if kind == "saved":
+        return load_monitor(Path(rest))
+    if kind == "judge":
+        return make_judge(rest, **judge)
+    if kind in monitor:
+        return make_monitor(rest or kind, {"kind": kind})
+    raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, [*KINDS, *monitor])}')
+
+
+def make_judge(
+    url: str,
+    *,
+    model: str = "",
+    key_variable: str = "",
+    behaviour: str = "",
+    cache: str | Path = ".glasshouse/judge",
+) -> Monitor:
+    """An LLM behind an OpenAI-compatible endpoint as a monitor. It is asked whether a rollout shows the
+    behaviour, a sentence; replies are cached in a folder. `key_variable` is the environment variable with
+    the key.
+
+    Example: `make_judge("http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
+    """
+    from glasshouse.monitors.llm_judge import JudgeMonitor
+    from glasshouse.monitors.openai_client import Endpoint
+
+    endpoint = Endpoint(url=url, model=model, key_variable=key_variable)
+    return JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=behaviour, cache=Path(cache))
+
+
+def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
+    """Build a monitor of a config: from its settings, or from a text as in `parse_monitor`.
 
     Example: `make_monitor("hint", {"kind": "rule", "scope": "cot", "keywords": ["key", "hint"]})`
     """
+    if isinstance(settings, str):
+        parsed = parse_monitor(settings)
+        if isinstance(parsed, FittedKind):
+            raise ConfigError(
+                f'The monitor "{name}" ({settings}) is fitted; save it and name saved:FOLDER.'
+            )
+        return parsed
     made = monitor.get(str(settings.get("kind", "rule")))
     given = {key: value for key, value in settings.items() if key != "kind"}
     if options := getattr(made, "Options", None):

@@ -31,6 +31,17 @@ FORMAT = 1
 HEADER_FILE, ARRAYS_FILE = "monitor.json", "monitor.safetensors"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedKind:
+    """A monitor that is fitted on a part of the rollouts that it measures.
+
+    Example: `FittedKind(name="ngrams", scope=Scope.COT)`
+    """
+
+    name: str
+    scope: Scope
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledViews:
     """Views with their labels and the keys of their problems."""

@@ -64,7 +64,7 @@ def grade(
 def explain_grade(problem: Problem, text: str) -> str:
     """Describes what both parsers extract, by which rule and why, and the value of every reward term.
 
-    Example: `glasshouse grade --task sum_digits ...` prints this.
+    Example: `glasshouse tasks grade --task sum_digits ...` prints this.
     """
     precision = f" to {problem.decimals} decimals" if problem.decimals else ""
     lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]

@@ -38,7 +38,7 @@ from glasshouse.rollout.monitor_overlap import check_not_covered
 from glasshouse.rollout.terms import reward
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import find_step_check
+from glasshouse.tasks.catalogue import find_step_check, make_task
 from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
 from glasshouse.types import Rollout
 
@@ -321,3 +321,12 @@ def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalt
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ConfigError(f"reward.penalties.{name}.{key}: {plain_reason(first['msg'])}.") from None
+
+
+def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:
+    """A penalty, as `reward.penalties` would build it.
+
+    Example: `make_penalty("length", "sum_digits", budget=20)`
+    """
+    built = make_task(task) if isinstance(task, str) else task
+    return Penalties.from_config({name: options}, built).penalties[0]

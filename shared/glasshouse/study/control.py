@@ -1,4 +1,4 @@
-"""`glasshouse control`: a study of a positive and a negative control, with a pass/fail verdict.
+"""`glasshouse study control`: a study of a positive and a negative control, with a pass/fail verdict.
 
 Positive: the configuration unchanged must learn. Negative: the same with rewards shuffled among
 rollouts must not; a pipeline that learns from shuffled rewards leaks answers somewhere.

@@ -1,4 +1,4 @@
-"""`glasshouse data scaling`: fixed training sets of several sizes against fresh problems.
+"""`glasshouse study scaling`: fixed training sets of several sizes against fresh problems.
 
 A study with one arm per size and one with fresh problems. All arms train for the same number of
 steps from the same model, so a larger set costs more problems but no more training. The cost of

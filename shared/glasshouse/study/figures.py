@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -23,6 +23,9 @@ from glasshouse.study.sentences import name_measure
 from glasshouse.study.verdict import Verdict
 from glasshouse.view import figures
 from glasshouse.view.html import STYLESHEET
+
+if TYPE_CHECKING:
+    from glasshouse.study.api import StudyResult
 
 LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
@@ -246,3 +249,9 @@ def _has_bounds(measure: str) -> bool:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def plot_study(result: StudyResult) -> dict[str, Any]:
+    """The figures of a study by name, as matplotlib figures: effects, and a curve per measure."""
+    planned = plan_figures(result.analysis)
+    return {name: draw(LIGHT_COLOURS) for name, (_, draw) in planned.items()}

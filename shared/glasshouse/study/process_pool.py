@@ -43,7 +43,7 @@ class RunRequest:
     config: Config
     action: Literal["train", "check"] = "train"
     monitor: bool = False
-    """After training, monitor the first and last checkpoint like `glasshouse monitor --ends`."""
+    """After training, monitor the first and last checkpoint like `glasshouse monitor --first-and-last`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The figure of `glasshouse data scaling`: accuracy and gap by size of the training set."""
+"""The figure of `glasshouse study scaling`: accuracy and gap by size of the training set."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _train_or_check(request: Message, send: Callable[[Message], None]) -> Messag
     if request["monitor"]:
         from glasshouse.measurement.monitor_run import monitor_run
 
-        monitor_run(Path(summary["run"]), only_ends=True)
+        monitor_run(Path(summary["run"]), first_and_last=True)
     return {"finished": summary}
 
 

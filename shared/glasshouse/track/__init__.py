@@ -7,5 +7,5 @@
 The run directory is the reference. A tracker that cannot start stops the run with an error. One
 that fails later is reported and dropped. No result of the run depends on a tracker.
 
-Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse track RUN --to trackio`.
+Example: `glasshouse train trackers=[trackio]`, or afterwards `glasshouse report track RUN --to trackio`.
 """

@@ -1,9 +1,9 @@
-"""`glasshouse figure`: accuracy and completion length of one or more runs over steps."""
+"""`glasshouse report figure`: accuracy and completion length of one or more runs over steps."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,26 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def plot_learning_curves(
-    runs: Sequence[Path],
+    *runs: str | Path,
     title: str = "",
-    out: Path | None = None,
+    out: str | Path | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Any:
-    """A thin line per run and a thick one for their mean; held-out accuracy as dots. Returns the
-    matplotlib figure; with `out`, it is also written to that file. `warn` receives what is damaged."""
+    """Accuracy and completion length over steps: a thin line per run, a thick one for their mean,
+    held-out accuracy as dots. Returns a matplotlib figure, which a notebook shows; with `out`, it is
+    also written to that file. `warn` receives what is damaged.
+
+    Example: `plot_learning_curves("runs/seed-0", "runs/seed-1", out="curves.png")`
+    """
     from glasshouse.view.figures import escape_mathtext, new_figure
 
+    if not runs:
+        raise RunError("plot_learning_curves needs the path of a run.")
     if out is not None:
-        check_output_file("--out", out, IMAGE_SUFFIXES)
-    metrics = [read_metrics(run) for run in runs]
-    for run in runs:
+        check_output_file("--out", Path(out), IMAGE_SUFFIXES)
+    paths = [Path(run) for run in runs]
+    metrics = [read_metrics(path) for path in paths]
+    for run in paths:
         name_curve_damage(run, warn)
     shared_steps = min(len(rows) for rows in metrics)
     figure, axes = new_figure((9, 3.2), columns=2)
@@ -54,7 +61,7 @@ def plot_learning_curves(
         axis.set_ylabel(label)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
-    summaries = [load_summary(run) or {"steps_done": 0} for run in runs]
+    summaries = [load_summary(run) or {"steps_done": 0} for run in paths]
     scores = [s[when] for s in summaries for when in ("before", "after") if s.get(when)]
     shared = set.intersection(*(set(s) for s in scores)) if scores else set()
     measure = headline_accuracy(dict.fromkeys(shared))

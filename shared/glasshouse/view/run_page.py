@@ -28,19 +28,26 @@ MAX_RUNS = 40
 
 
 def ignore_warning(message: str) -> None:
-    """The default of `write_run_report`: the page itself names the damage."""
+    """The default of `write_report`: the page itself names the damage."""
 
 
-def write_run_report(
-    runs: Sequence[Path], out: Path | None = None, warn: Callable[[str], None] = ignore_warning
+def write_report(
+    *runs: str | Path,
+    out: str | Path | None = None,
+    warn: Callable[[str], None] = ignore_warning,
 ) -> Path:
-    """Write the report of these runs atomically; returns its path. `warn` receives what is damaged."""
+    """Write an HTML page about one or more runs, atomically; returns its path. `warn` receives what is
+    damaged.
+
+    Example: `write_report("runs/try")` writes runs/try/results/report.html.
+    """
+    paths = [Path(run) for run in runs]
     if out:
-        check_output_file("--out", out)
+        check_output_file("--out", Path(out))
     if len(runs) > MAX_RUNS:
         raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(runs)} were named.")
     readers, damage = [], {}
-    for location in name_runs(runs):
+    for location in name_runs(paths):
         found = verify_run(location.path).damage
         read_metrics(location.path)  # raises if the run has none
         for item in found:
@@ -49,7 +56,7 @@ def write_run_report(
         reader = RunReader(location)
         reader.refresh()
         readers.append(reader)
-    path = out or runs[0] / "results" / REPORT_FILE
+    path = Path(out) if out else paths[0] / "results" / REPORT_FILE
     page = render_run_report(readers, damage)
     try:
         write_text(path, page)

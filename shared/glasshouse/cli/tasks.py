@@ -1,0 +1,260 @@
+"""`glasshouse tasks` and `config`: what a run can be built from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glasshouse.cli.parser import add_actions, add_command, add_imports
+from glasshouse.extras import install_command
+from glasshouse.terminal import terminal_safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from glasshouse.tasks.base import Task
+    from glasshouse.types import Problem
+
+
+def add_commands(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "config",
+        _config,
+        "explain every configuration key, with type and default",
+        examples=["glasshouse config", "glasshouse config learn"],
+    )
+    parser.add_argument(
+        "section", nargs="?", default="", help="only keys with this prefix, e.g. learn"
+    )
+
+    parser = add_command(
+        commands,
+        "tasks",
+        None,
+        "list the tasks, show one in full, grade a text, write a problem file",
+        examples=[
+            "glasshouse tasks",
+            "glasshouse tasks arithmetic",
+            "glasshouse tasks grade --help",
+        ],
+    )
+    actions = add_actions(parser, default="show")
+    _add_show(actions)
+    _add_grade(actions)
+    _add_generate(actions)
+
+
+def _add_show(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "show",
+        _show,
+        "list the tasks with an example each, or show one in full",
+        "Without a name: every task with its size and options. With a name: also the messages of both "
+        "styles, the exact prompt that a model receives, and a demonstration of each mode.",
+        [
+            "glasshouse tasks",
+            "glasshouse tasks arithmetic",
+            "glasshouse tasks arithmetic --model models/my-model",
+            "glasshouse tasks --validate 100",
+        ],
+    )
+    parser.add_argument("name", nargs="?", metavar="TASK", help="show this task in full")
+    add_imports(parser)
+    parser.add_argument(
+        "--model",
+        default="pocket",
+        metavar="NAME",
+        help="show the prompts that this model gets (default: pocket)",
+    )
+    parser.add_argument(
+        "--validate",
+        type=int,
+        metavar="N",
+        default=0,
+        help="check the grading of each task on N problems",
+    )
+
+
+def _add_grade(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "grade",
+        _grade,
+        "grade a text and explain which parsing rule applied",
+        examples=[
+            'glasshouse tasks grade --answer 28 "so the answer is 28."',
+            "glasshouse tasks grade --task multiplication --answer 12558 < completion.txt",
+        ],
+    )
+    parser.add_argument("--task", default="sum_digits", help="see glasshouse tasks")
+    parser.add_argument("--answer", required=True, help="the correct answer")
+    parser.add_argument(
+        "--decimals", type=int, default=0, help="decimals that the question asks for (default 0)"
+    )
+    parser.add_argument("text", nargs="?", help="the completion (default: standard input)")
+
+
+def _add_generate(actions: Any) -> None:
+    parser = add_command(
+        actions,
+        "generate",
+        _generate,
+        "write a problem file with its provenance",
+        "Draws count × oversize distinct problems of one split and writes them with a provenance file "
+        "and a checksum. Never overwrites a file.",
+        [
+            "glasshouse tasks generate --task multiplication --count 1000 --oversize 1.5 --out val.jsonl"
+        ],
+    )
+    parser.add_argument("--task", required=True, help="see glasshouse tasks")
+    parser.add_argument(
+        "--split",
+        choices=["train", "validation", "test"],
+        default="validation",
+        help="default: validation",
+    )
+    parser.add_argument("--count", type=int, default=1000, help="problems (default 1000)")
+    parser.add_argument(
+        "--oversize",
+        type=float,
+        default=1.0,
+        help="multiplies --count, so that enough problems remain after decontamination (default 1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
+    parser.add_argument(
+        "--options",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="task options, e.g. left_digits=3 count=[2,2]",
+    )
+    add_imports(parser)
+    parser.add_argument("--out", required=True, help="the file to write, .jsonl or .parquet")
+
+
+def _config(args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from glasshouse.config.rendering import describe_keys
+    from glasshouse.errors import ConfigError, did_you_mean
+
+    described = describe_keys()
+    rows = [row for row in described if row[0].startswith(args.section)]
+    if not rows:
+        sections = {row[0].split(".")[0] for row in described}
+        raise ConfigError(
+            f'No configuration key begins with "{args.section}".{did_you_mean(args.section, sections)}'
+        )
+    console = Console(highlight=False, emoji=False)
+    for key, kind, default, about in rows:
+        console.print(f"[bold]{key}[/] [dim]{escape(kind)}, default[/] {escape(default)}")
+        console.print(Padding(Text(about), (0, 0, 0, 4)))
+
+
+def _show(args: argparse.Namespace) -> int:
+    from rich.markup import escape
+
+    from glasshouse.config.imports import import_modules
+    from glasshouse.console import make_console
+    from glasshouse.rollout.self_check import check_task
+    from glasshouse.tasks.catalogue import list_tasks, make_example_task
+
+    import_modules(args.imports)
+    console, passed = make_console(), True
+    for name in [args.name] if args.name else list_tasks():
+        task = make_example_task(name)
+        _print_task(console, task)
+        if args.name:
+            for heading, text in _render_prompts(task, args.model):
+                console.rule(escape(terminal_safe(heading)), align="left")
+                console.print(terminal_safe(text), soft_wrap=True, markup=False)
+        if args.validate:
+            report = check_task(task, args.validate)
+            passed &= report.passed
+            console.print(f"    {report}", markup=False)
+    if not args.name:
+        console.print(
+            f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
+            soft_wrap=True,
+            markup=False,
+        )
+    return 0 if passed else 1
+
+
+def _print_task(console: Console, task: Task[Any]) -> None:
+    """Print what the task is, its number of problems, an example and its options."""
+    problem, size = _draw_example(task), task.size()
+    counted = f"{size:,}" if size else "uncounted"
+    lines = [f"{task.name}: {task.description}; {counted} problems"]
+    lines.append(f"    {problem.question}  →  {problem.gold_answer}")
+    for option, field in task.Options.model_fields.items():
+        default = (
+            "required"
+            if field.is_required()
+            else f"= {field.get_default(call_default_factory=True)}"
+        )
+        lines.append(f"    {option} {default}: {' '.join((field.description or '').split())}")
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _draw_example(task: Task[Any]) -> Problem:
+    """The problem with which a task is shown."""
+    from glasshouse import randomness
+
+    return task.draw(randomness.stream("example", task.name))
+
+
+def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
+    """Headings and texts: the messages of each style, the model's prompt for them, and a demonstration
+    of each mode."""
+    from glasshouse import randomness
+    from glasshouse.models.chat_template import drops_system_messages, render_prompt
+    from glasshouse.models.policy import load_tokenizer
+    from glasshouse.tasks.base import MODE_STREAM_KEYS
+    from glasshouse.types import Style
+
+    problem, tokenizer = _draw_example(task), load_tokenizer(model)
+    for style in Style:
+        messages = task.messages(problem, style)
+        chat = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        yield f"task.style={style.value}: messages of the task", chat
+        note = "(its chat template drops the system message)\n" * drops_system_messages(tokenizer)
+        prompt = note + render_prompt(tokenizer, messages, model)
+        yield f"task.style={style.value}: prompt of the model {model}", prompt
+    for name, mode in task.modes.items():
+        stream_key = MODE_STREAM_KEYS.get(name, name)
+        rng = randomness.stream("shown", task.name, stream_key)
+        yield f"{name}: {mode.description}", task.demonstrate(problem, name, rng)
+
+
+def _grade(args: argparse.Namespace) -> None:
+    from glasshouse.rollout.explain import explain_grade
+    from glasshouse.terminal import terminal_safe
+
+    text = args.text if args.text is not None else sys.stdin.read()
+    explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals)
+    print(terminal_safe(explanation))
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from glasshouse.config.imports import import_modules
+    from glasshouse.config.loading import load_config
+    from glasshouse.tasks.create_problem_file import create_problem_file, summarize_provenance
+    from glasshouse.tasks.splits import Split
+
+    import_modules(args.imports)
+    options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
+    split, out = Split(args.split), Path(args.out)
+    provenance = create_problem_file(
+        args.task, options, split, args.count, args.oversize, args.seed, out
+    )
+    print(terminal_safe(summarize_provenance(provenance, out)))
