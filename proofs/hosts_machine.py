@@ -94,9 +94,11 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     from glasshouse.distributed.hosts.address import Address
 
     enable_transport(own_address)
+    scheme, host = address.split("://")
+    worker = Address.parse(f"tls://{host}").for_monarch().replace("tls://", f"{scheme}://")
     mesh = attach_to_workers(
         ca="trust_all_connections",
-        workers=[Address.parse(address).for_monarch()],
+        workers=[worker],
         name="intruder",
     )
     try:

@@ -15,11 +15,11 @@ from proofs.processes import wait_for_exit
 
 CONTROLLER = """
 import time
-from glasshouse.backends.monarch.runtime import local_host
-from glasshouse.backends.monarch.shared_weights import SharedWeights
-from glasshouse.backends.monarch.weight_sync import MessageSync
+from glasshouse.distributed.monarch.runtime import local_host
+from glasshouse.distributed.monarch.shared_weights import SharedWeights
+from glasshouse.distributed.monarch.weight_copies import WeightCopy
 
-sync = MessageSync(local_host(), SharedWeights.create(1000), 240)
+sync = WeightCopy(local_host(), SharedWeights.create(1000), 240)
 print(*sync.processes.pids, flush=True)
 time.sleep(600)
 """

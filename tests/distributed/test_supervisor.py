@@ -11,8 +11,8 @@ pytest.importorskip("monarch")
 
 from glasshouse.config.schema import MonarchConfig
 from glasshouse.distributed.monarch.chunk_queue import ChunkQueue, PendingChunks
+from glasshouse.distributed.monarch.messages import ChunkReply
 from glasshouse.distributed.monarch.runtime import ProcessDied
-from glasshouse.distributed.monarch.serialization import pack_completions
 from glasshouse.distributed.monarch.supervisor import GeneratorSupervisor, SupervisorContext
 from glasshouse.errors import RunError
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
@@ -21,7 +21,7 @@ CHUNK = [Request(prompt=(1, 2), noise_keys=(1,))]
 COMPLETION = Completion(
     tokens=(5,), logprobs=(-1.0,), length=1, finish_reason=FinishReason.END, policy_version=0
 )
-GOOD = pack_completions([[COMPLETION]], 0)
+GOOD = ChunkReply(completions=[[COMPLETION]])
 
 
 class SimulatedProcesses:

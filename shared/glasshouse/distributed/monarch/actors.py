@@ -10,16 +10,17 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from monarch.actor import Actor, current_rank, endpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
 from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
-from glasshouse.distributed.monarch import serialization
-from glasshouse.distributed.monarch.process_group import join_process_group
+from glasshouse.distributed.monarch.messages import ChunkReply, RemoteUserError
 from glasshouse.distributed.monarch.shared_weights import (
     SharedWeights,
     checksum_tensors,
@@ -31,10 +32,14 @@ from glasshouse.generate.engines import Generator, engine, make_generator
 from glasshouse.learn import parallel_learner, sharded
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
+from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.configured import choose_device, load_configured_policy, read_size
 from glasshouse.models.policy import Policy
 from glasshouse.models.torch_setup import configure_torch
 from glasshouse.types import Request, SamplingParams
+
+GROUP_TIMEOUT = timedelta(hours=1)
+"""How long a rank waits for the others; the controller notices a dead one much earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,15 @@ class ActorSetup:
         return policy, SharedWeights.open(self.weights_path, count_trainable(policy))
 
 
+def join_process_group(file: str, rank: int, world_size: int, backend: str = "gloo") -> None:
+    """Meet the other learners through a file, which is not needed after this returns."""
+    store = dist.FileStore(file, world_size)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=GROUP_TIMEOUT
+    )
+    dist.barrier()
+
+
 class GeneratorActor(Actor):
     """Generates one chunk per call, with exactly the version of the weights that the call names."""
 
@@ -71,14 +85,14 @@ class GeneratorActor(Actor):
         return os.getpid()
 
     @endpoint
-    def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
+    def open(self, setup: ActorSetup) -> RemoteUserError | None:
         try:
             if setup.config.generate.engine not in engine:
                 import_modules(setup.config.imports)  # one of them may register the engine
             self.policy, self.weights = setup.load_policy("generator")
             self.generator = make_generator(self.policy, setup.config.generate)
         except GlasshouseError as error:
-            return serialization.RemoteUserError.from_error(error)
+            return RemoteUserError.from_error(error)
         return None
 
     @endpoint
@@ -90,7 +104,7 @@ class GeneratorActor(Actor):
         end_tokens: list[int],
         with_checksum: bool,
         reload: bool,
-    ) -> serialization.ChunkReply | serialization.RemoteUserError:
+    ) -> ChunkReply | RemoteUserError:
         """Generate the chunk's completions.
 
         `with_checksum` adds the checksum of the weights that were used; `reload` reads the weights
@@ -108,13 +122,9 @@ class GeneratorActor(Actor):
         try:
             completions = self.generator.generate(chunk, sampling)
         except GlasshouseError as error:
-            return serialization.RemoteUserError.from_error(error)
+            return RemoteUserError.from_error(error)
         checksum = checksum_tensors(trainable_tensors(policy)) if with_checksum else b""
-        return replace(
-            serialization.pack_completions(completions, version),
-            checksum=checksum,
-            load_seconds=seconds,
-        )
+        return ChunkReply(completions=completions, checksum=checksum, load_seconds=seconds)
 
 
 class LearnerActor(Actor):
@@ -129,7 +139,7 @@ class LearnerActor(Actor):
         return os.getpid()
 
     @endpoint
-    def open(self, setup: ActorSetup) -> serialization.RemoteUserError | None:
+    def open(self, setup: ActorSetup) -> RemoteUserError | None:
         self.rank, world_size = current_rank().rank, setup.config.monarch.learners
         setup = replace(setup, index=self.rank)
         try:
@@ -144,7 +154,7 @@ class LearnerActor(Actor):
             else:
                 self.learner = Learner.from_config(policy, setup.config)
         except GlasshouseError as error:
-            return serialization.RemoteUserError.from_error(error)
+            return RemoteUserError.from_error(error)
         self.learner.version = setup.version
         return None
 
@@ -178,13 +188,13 @@ class LearnerActor(Actor):
 
     @endpoint
     def update(
-        self, packed: serialization.PackedSamples
-    ) -> tuple[dict[str, float], float] | serialization.RemoteUserError:
+        self, samples: list[TrainingSample]
+    ) -> tuple[dict[str, float], float] | RemoteUserError:
         """Take one update; return its metrics and the seconds needed to publish the new weights."""
         try:
-            metrics = self.learner.update(serialization.unpack_samples(packed))
+            metrics = self.learner.update(samples)
         except GlasshouseError as error:
-            return serialization.RemoteUserError.from_error(error)
+            return RemoteUserError.from_error(error)
         started = time.perf_counter()
         self._write_weights()
         return metrics, time.perf_counter() - started
@@ -213,7 +223,7 @@ class LearnerActor(Actor):
         self._write_weights()
 
     @endpoint
-    def save_shards(self, folder: str) -> serialization.RemoteUserError | None:
+    def save_shards(self, folder: str) -> RemoteUserError | None:
         """Write this rank's part of a sharded learner's state to the folder of a checkpoint."""
         assert isinstance(self.learner, sharded.ShardedLearner)
         try:
@@ -221,16 +231,16 @@ class LearnerActor(Actor):
         except (GlasshouseError, OSError, CheckpointException) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             text = f"Rank {self.rank} of the learner could not write to {folder}: {reason}."
-            return serialization.RemoteUserError.from_error(RunError(text))
+            return RemoteUserError.from_error(RunError(text))
         return None
 
     @endpoint
-    def load_shards(self, version: int, folder: str) -> serialization.RemoteUserError | None:
+    def load_shards(self, version: int, folder: str) -> RemoteUserError | None:
         """Continue from a checkpoint, of which this rank reads its parts."""
         assert isinstance(self.learner, sharded.ShardedLearner)
         try:
             self.learner.load(version, Path(folder))
         except GlasshouseError as error:
-            return serialization.RemoteUserError.from_error(error)
+            return RemoteUserError.from_error(error)
         self._write_weights()
         return None

@@ -18,7 +18,7 @@ from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.distributed.base import EventSink
-from glasshouse.distributed.monarch import runtime, serialization
+from glasshouse.distributed.monarch import messages, runtime
 from glasshouse.distributed.monarch.actors import ActorSetup, GeneratorActor
 from glasshouse.distributed.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.distributed.monarch.learners import LearnerProcesses
@@ -29,12 +29,7 @@ from glasshouse.distributed.monarch.shared_weights import (
     trainable_tensors,
 )
 from glasshouse.distributed.monarch.supervisor import GeneratorSupervisor, SupervisorContext
-from glasshouse.distributed.monarch.weight_sync import (
-    MessageSync,
-    SharedMemorySync,
-    WeightSync,
-    publish,
-)
+from glasshouse.distributed.monarch.weight_copies import WeightCopy, send_weights
 from glasshouse.errors import RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
@@ -65,9 +60,9 @@ class MonarchBackend:
         slots = max(2, config.max_offpolicy_steps + 1)
         self.weights = SharedWeights.create(count_trainable(policy), slots)
         self.weights.write(0, trainable_tensors(policy))
-        self.syncs: dict[str, WeightSync] = {}
-        """How weights reach each host, by the host's name."""
-        self.sync_lock = threading.Lock()
+        self.copies: dict[str, WeightCopy] = {}
+        """Copies of the weights on other hosts, by the host's name."""
+        self.copies_lock = threading.Lock()
         self.queue = ChunkQueue()
         self.timings: dict[str, float] = {}
         self.learners = LearnerProcesses(
@@ -95,7 +90,7 @@ class MonarchBackend:
         overwritten = self.version + 1 - self.weights.slots
         if any(pending.version <= overwritten for pending in self.queue.pending):
             raise RuntimeError("An update would overwrite weights that generators still need.")
-        metrics, seconds = self.learners.call("update", serialization.pack_samples(samples))[0]
+        metrics, seconds = self.learners.call("update", list(samples))[0]
         self._publish(self.version + 1, seconds)
         if self.version % self.config.monarch.verify_every == 0:
             self._verify_learners()
@@ -131,8 +126,8 @@ class MonarchBackend:
         for supervisor in self.supervisors:
             supervisor.join(30)
         self.learners.kill()
-        for sync in self.syncs.values():
-            sync.close()
+        for copy in self.copies.values():
+            copy.close()
         self._emit_events()
         self.weights.close()
 
@@ -146,16 +141,16 @@ class MonarchBackend:
         """Copy the new weights to the controller's policy and to every other host."""
         started = time.perf_counter()
         self.weights.read(version, trainable_tensors(self.policy))
-        sent = self.weights.num_bytes
-        with self.sync_lock:
-            remote = [sync for sync in self.syncs.values() if isinstance(sync, MessageSync)]
-            failures = publish(self.weights, version, remote) if remote else {}
-            sent += self.weights.num_bytes * len(remote)
+        with self.copies_lock:
+            sent = self.weights.num_bytes * (1 + len(self.copies))
+            failures = (
+                send_weights(self.weights, version, self.copies.values()) if self.copies else {}
+            )
             for name, reason in failures.items():  # its generators fail too and are respawned
                 self._queue_event(
                     "fault", host=name, cause="process_died", text=f"Host {name}: {reason}."
                 )
-                self.syncs.pop(name).close()
+                self.copies.pop(name).close()
             self.version = version
         self.timings = {
             "sync_bytes": float(sent),
@@ -184,28 +179,27 @@ class MonarchBackend:
     def _open(self, number: int, processes: ActorProcesses) -> None:
         setup = ActorSetup(
             config=self.config,
-            weights_path=self._sync_with(processes.host).path,
+            weights_path=self._weights_path(processes.host),
             version=self.version,
             index=number,
         )
         timeout = self.config.monarch.spawn_timeout
         (answer,) = processes.wait(processes.actor.open.call(setup), timeout, SPAWN_TIMEOUT)
-        if isinstance(answer, serialization.RemoteUserError):
+        if isinstance(answer, messages.RemoteUserError):
             self.queue.fail(answer.to_error())
 
-    def _sync_with(self, host: Host) -> WeightSync:
-        """Return how weights reach a host; set it up on first use."""
-        with self.sync_lock:
-            if host.name not in self.syncs:
-                if host.is_local:
-                    self.syncs[host.name] = SharedMemorySync(self.weights)
-                else:
-                    sync = MessageSync(host, self.weights, self.config.monarch.spawn_timeout)
-                    for version in self.weights.versions():  # a chunk may still need an older one
-                        if failures := publish(self.weights, version, [sync]):
-                            raise ProcessDied(failures[host.name])
-                    self.syncs[host.name] = sync
-            return self.syncs[host.name]
+    def _weights_path(self, host: Host) -> str:
+        """Return the file of weights that generators of a host map; copies the weights there first."""
+        if host.is_local:
+            return self.weights.path
+        with self.copies_lock:
+            if host.name not in self.copies:
+                copy = WeightCopy(host, self.weights, self.config.monarch.spawn_timeout)
+                for version in self.weights.versions():  # a chunk may still need an older one
+                    if failures := send_weights(self.weights, version, [copy]):
+                        raise ProcessDied(failures[host.name])
+                self.copies[host.name] = copy
+            return self.copies[host.name].path
 
     def _queue_event(self, kind: str, **details: Any) -> None:
         """Queue an event from any thread; the controller's thread emits it later."""

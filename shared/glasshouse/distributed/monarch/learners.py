@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from glasshouse.config.schema import Config
-from glasshouse.distributed.monarch import serialization
+from glasshouse.distributed.monarch import messages
 from glasshouse.distributed.monarch.actors import ActorSetup, LearnerActor
 from glasshouse.distributed.monarch.runtime import (
     SPAWN_TIMEOUT,
@@ -105,5 +105,5 @@ class LearnerProcesses:
     @staticmethod
     def _raise_user_error(answers: list[Any]) -> None:
         for answer in answers:
-            if isinstance(answer, serialization.RemoteUserError):
+            if isinstance(answer, messages.RemoteUserError):
                 raise answer.to_error()

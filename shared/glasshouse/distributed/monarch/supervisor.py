@@ -17,7 +17,7 @@ from typing import Any
 
 from glasshouse.config.schema import MonarchConfig
 from glasshouse.distributed.base import EventSink
-from glasshouse.distributed.monarch import serialization
+from glasshouse.distributed.monarch import messages
 from glasshouse.distributed.monarch.chunk_queue import ChunkQueue, ChunkTask
 from glasshouse.distributed.monarch.runtime import CHUNK_TIMEOUT, ActorProcesses, ProcessDied
 from glasshouse.errors import RunError
@@ -83,7 +83,7 @@ class GeneratorSupervisor(threading.Thread):
             task = self.context.queue.take()
             if task:
                 self._generate(task, self.processes)
-        except (ProcessDied, serialization.InvalidReply) as error:
+        except (ProcessDied, messages.InvalidReply) as error:
             if task:
                 self.context.queue.requeue(task)
             self._handle_failure(error, task)
@@ -116,16 +116,14 @@ class GeneratorSupervisor(threading.Thread):
             version, task.chunk, task.sampling, end_tokens, verify, self.reload
         )
         (reply,) = processes.wait(call, context.config.chunk_timeout, CHUNK_TIMEOUT)
-        if isinstance(reply, serialization.RemoteUserError):
+        if isinstance(reply, messages.RemoteUserError):
             context.queue.fail(reply.to_error())
             return
         vocab_size = context.policy.model.get_input_embeddings().num_embeddings
-        completions = serialization.unpack_completions(
-            reply, task.chunk, task.sampling, version, vocab_size
-        )
+        completions = messages.check_reply(reply, task.chunk, task.sampling, version, vocab_size)
         if verify:
             if reply.checksum != context.checksum(version):
-                raise serialization.UnexpectedWeights(
+                raise messages.UnexpectedWeights(
                     f"its weights differ from the learner's version {version}"
                 )
             self.verified_version = version
@@ -141,11 +139,11 @@ class GeneratorSupervisor(threading.Thread):
             return
         self.failures += 1
         output = self.processes.stderr_tail() if self.processes else ""
-        if isinstance(error, serialization.UnexpectedWeights) and not self.reload:
+        if isinstance(error, messages.UnexpectedWeights) and not self.reload:
             self.reload = True  # keep the process if reading the weights again helps
         else:
             self._kill()
-        invalid = isinstance(error, serialization.InvalidReply)
+        invalid = isinstance(error, messages.InvalidReply)
         details: dict[str, Any] = {
             "generator": self.number,
             "cause": "invalid_reply" if invalid else "process_died",

@@ -1,4 +1,4 @@
-"""How the learner's weights reach a host: through shared memory, or as one message per version.
+"""How the learner's weights reach another host: one message per version.
 
 Generators always map a file of their own host. On the learner's host that is the learner's own
 file. On any other host one process holds a copy, and each version is sent to it once, however
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Collection
 
 from monarch.actor import Actor, endpoint
 
@@ -18,28 +17,8 @@ from glasshouse.distributed.monarch.runtime import SPAWN_TIMEOUT, ActorProcesses
 from glasshouse.distributed.monarch.shared_weights import CHECKSUM_BYTES, SharedWeights
 
 
-class WeightSync(Protocol):
-    """Brings weights to one host."""
-
-    path: str
-    """The file that generators on that host map."""
-
-    def close(self) -> None:
-        """Stop; no version follows."""
-
-
-class SharedMemorySync:
-    """For the learner's host: generators read the file that the learner writes."""
-
-    def __init__(self, weights: SharedWeights) -> None:
-        self.path = weights.path
-
-    def close(self) -> None:
-        """The backend closes the file."""
-
-
-class MessageSync:
-    """For any other host: one message per version to a process that holds a copy."""
+class WeightCopy:
+    """A process on another host that holds a copy of the weights, in a file that generators there map."""
 
     def __init__(self, host: Host, weights: SharedWeights, timeout: float) -> None:
         self.name, self.timeout = host.name, timeout
@@ -52,22 +31,22 @@ class MessageSync:
         self.processes.kill()
 
 
-def publish(weights: SharedWeights, version: int, syncs: Sequence[MessageSync]) -> dict[str, str]:
+def send_weights(
+    weights: SharedWeights, version: int, copies: Collection[WeightCopy]
+) -> dict[str, str]:
     """Send a version to all hosts at once; return why, for each host that did not get it."""
     raw, checksum = weights.read_bytes(version), weights.checksum(version)
-    calls = [(sync, sync.processes.actor.write.call(version, checksum, raw)) for sync in syncs]
+    calls = [(copy, copy.processes.actor.write.call(version, checksum, raw)) for copy in copies]
     failures: dict[str, str] = {}
-    for sync, call in calls:
+    for copy, call in calls:
         try:
-            sync.processes.wait(call, sync.timeout, SPAWN_TIMEOUT)
+            copy.processes.wait(call, copy.timeout, SPAWN_TIMEOUT)
         except ProcessDied as error:
-            failures[sync.name] = str(error)
+            failures[copy.name] = str(error)
     return failures
 
 
 class WeightCopyActor(Actor):
-    """Holds a host's copy of the weights."""
-
     weights: SharedWeights
 
     @endpoint
