@@ -6,11 +6,13 @@ import math
 import os
 import random
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
+from tests.runs.example_rollouts import make_rollout
 
 import glasshouse
 from glasshouse.cli.app import main
@@ -18,17 +20,17 @@ from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import contingency
 from glasshouse.measurement import file_collecting as collecting
 from glasshouse.measurement import file_measures as measuring
-from glasshouse.measurement.file import OpenedSource
 from glasshouse.measurement.file_collecting import Cell, ScoredRollout
 from glasshouse.measurement.file_scoring import ScoredMonitor
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope
-from glasshouse.runs import foreign_reading as reading
+from glasshouse.runs import foreign_files as reading
+from glasshouse.runs.foreign import RolloutSource, read_rollouts
 from glasshouse.runs.foreign_fields import FieldMapping
-from glasshouse.runs.foreign_formats import detect_format
-from glasshouse.runs.foreign_reading import iter_rows
-from glasshouse.runs.foreign_reasoning import split_any, split_text
+from glasshouse.runs.foreign_files import iter_rows
+from glasshouse.runs.foreign_reasoning import parts_of, read_completion, split_text
+from glasshouse.runs.rows import to_row
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RULE = "rule:key=(?i)key"
@@ -85,7 +87,7 @@ def write(tmp_path: Path, rows: list, name: str = "rollouts.jsonl") -> Path:
     ],
 )  # fmt: skip
 def test_reasoning_is_split(completion, cot, answer):
-    assert tuple(split_any(completion)) == (cot, answer)
+    assert tuple(parts_of(*read_completion(completion))) == (cot, answer)
 
 
 def test_splitting_hostile_text_is_fast():
@@ -114,28 +116,28 @@ def test_inspect_log():
 
 
 def test_trl_completions():
-    opened = OpenedSource(FIXTURES / "trl", FieldMapping())
-    rollouts = list(opened.iter_rollouts(lambda share: None))
+    opened = RolloutSource(FIXTURES / "trl", FieldMapping())
+    rollouts = list(opened.rollouts())
     assert opened.format.name == "trl"
     assert opened.mapping.columns["reward"] == "correct"  # its only reward function
     assert [rollout.checkpoint for rollout in rollouts] == ["1"] * 8 + ["2"] * 8
-    assert len({rollout.group for rollout in rollouts}) == 4
-    assert any("+" in rollout.cot for rollout in rollouts)
+    assert len({rollout.problem.key for rollout in rollouts}) == 4
+    assert any("+" in parts_of(rollout.cot, rollout.text).cot for rollout in rollouts)
 
 
 def test_verifiers_traces():
     """20 rollouts of `vf-eval`; the model's server failed in the two of the first question."""
-    opened = OpenedSource(
+    opened = RolloutSource(
         FIXTURES / "verifiers_traces.jsonl",
         FieldMapping.parse(["arm=data.planted", "group=data.problem"]),
     )
-    rollouts = list(opened.iter_rollouts(lambda share: None))
+    rollouts = list(opened.rollouts())
     assert opened.format.name == "verifiers"
     assert len(rollouts) == 18
-    assert [rollout.planted for rollout in rollouts].count(1) == 10
-    assert all(rollout.cot and rollout.answer.isdigit() for rollout in rollouts)
-    correct = [opened.is_correct(rollout) for rollout in rollouts]
-    assert [int(rollout.reward) for rollout in rollouts] == correct
+    assert [rollout.arm for rollout in rollouts].count("planted") == 10
+    assert all(rollout.cot and rollout.text.isdigit() for rollout in rollouts)
+    correct = [rollout.grade.correct for rollout in rollouts]
+    assert [rollout.grade.reward for rollout in rollouts] == correct
     assert 0 < sum(correct) < 18
 
 
@@ -146,10 +148,10 @@ def test_prime_rl_rollouts():
     )
     assert (report.format, report.rollouts, report.unanswered) == ("verifiers", 18, 2)
     assert [(cell.checkpoint, cell.rollouts) for cell in report.cells] == [("1", 8), ("2", 10)]
-    trained_on = OpenedSource(
+    trained_on = RolloutSource(
         FIXTURES / "prime_rl" / "step_1" / "train" / "effective", FieldMapping()
     )
-    assert len(list(trained_on.iter_rollouts(lambda share: None))) == 5
+    assert len(list(trained_on.rollouts())) == 5
 
 
 def test_hugging_face_dataset():
@@ -188,9 +190,27 @@ def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):
         assert list(iter_rows(source)) == rows
 
 
-def test_run_directory_is_known(tmp_path):
-    rows = [{"key": "1", "split": "train", "text": "1", "gold_answer": "1", "checkpoint": "1"}]
-    assert detect_format(rows[0]).name == "glasshouse"
+def test_rows_of_a_run_are_its_rollouts(tmp_path):
+    rollouts = [replace(make_rollout(step), checkpoint=str(step)) for step in (1, 2)]
+    file = write(tmp_path, [to_row(rollout) for rollout in rollouts])
+    assert list(read_rollouts(file)) == rollouts
+    source = RolloutSource(file, FieldMapping.parse(["label=strict"]))
+    assert source.format.name == "glasshouse"
+    mapped = list(source.rollouts())
+    assert [r.text for r in mapped] == [r.text for r in rollouts]
+    assert [r.behaviour for r in mapped] == [r.grade.strict for r in rollouts]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("reward", 10**400), ("seed", "²"), ("group", [1, 2])]
+)
+def test_odd_values_are_read_or_refused(tmp_path, column, value):
+    file = write(tmp_path, [{"completion": "a", column: value}])
+    if column == "group":
+        assert next(read_rollouts(file)).problem.key == "[1, 2]"
+    else:
+        with pytest.raises(RolloutFileError, match=column):
+            list(read_rollouts(file))
 
 
 # --- measures ----------------------------------------------------------------------------------------

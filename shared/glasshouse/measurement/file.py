@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse import randomness
 from glasshouse.errors import RolloutFileError
 from glasshouse.measurement.estimates import Estimate
 from glasshouse.measurement.file_collecting import UNKNOWN, Cell, ScoredRollout
@@ -26,12 +24,10 @@ from glasshouse.measurement.paired_seeds import PairedComparison, compare_paired
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.fitted import FittedKind
 from glasshouse.monitors.views import Scope
-from glasshouse.runs.foreign_fields import FIELDS, MISSING, ExternalRollout, FieldMapping
-from glasshouse.runs.foreign_formats import RolloutFormat, detect_format
-from glasshouse.runs.foreign_reading import iter_rows
-from glasshouse.tasks.answers.equality import answers_match, parse_number
-from glasshouse.tasks.answers.extraction import extract_answer
-from glasshouse.types import AnswerKind
+from glasshouse.runs.foreign import RolloutSource
+from glasshouse.runs.foreign_fields import FieldMapping
+from glasshouse.runs.foreign_reasoning import parts_of
+from glasshouse.types import Rollout
 
 BATCH = 256
 MAX_CELLS = 200
@@ -142,14 +138,13 @@ def measure_rollouts(
         raise RolloutFileError(
             f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
         )
-    opened = OpenedSource(source, mapping)
+    opened = RolloutSource(source, mapping)
     names = [monitor.name for monitor in monitors]
     if len(set(names)) != len(names):
         raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
     scored = _fit_monitors(opened, monitors, report)
     cells: dict[tuple[str, int], Cell] = {}
-    ids = array("Q")
-    rollouts = opened.iter_rollouts(lambda share: report("measure", share))
+    rollouts = opened.rollouts(lambda share: report("measure", share))
     total = 0
     while batch := list(islice(rollouts, BATCH)):
         if not total:
@@ -157,8 +152,6 @@ def measure_rollouts(
         outputs = [monitor.score(batch) for monitor in scored]
         for position, rollout in enumerate(batch):
             total += 1
-            if rollout.id is not None:
-                ids.append(randomness.key("external id", rollout.id))
             place = (_bin_checkpoint(rollout, steps_per_checkpoint, opened), rollout.seed)
             if place not in cells:
                 if len(cells) == MAX_CELLS:
@@ -168,10 +161,9 @@ def measure_rollouts(
                     )
                 cells[place] = Cell(monitors=len(scored))
             own = [column[position] for column in outputs]
-            cells[place].add(opened.to_scored(rollout, own))
+            cells[place].add(to_scored(opened, rollout, own))
     if not total:
         raise RolloutFileError(f"{source} has no rollouts.")
-    _check_ids(ids, source, opened)
     order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
     places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
     measured = []
@@ -194,7 +186,7 @@ def measure_rollouts(
         source=str(source),
         format=opened.format.name,
         mapping=opened.mapping.columns,
-        behaviour=opened.behaviour,
+        behaviour=describe_behaviour(opened),
         monitors=[_describe(monitor) for monitor in scored],
         rollouts=total,
         unanswered=opened.unanswered,
@@ -203,94 +195,39 @@ def measure_rollouts(
     )
 
 
-class OpenedSource:
-    """A source with its format and mapping, both determined by its first row."""
-
-    def __init__(self, source: Path, mapping: FieldMapping) -> None:
-        self.source = source
-        self.unanswered = 0
-        first = next(iter_rows(source), None)
-        if first is None:
-            raise RolloutFileError(f"{source} has no rows.")
-        self.format: RolloutFormat = detect_format(first)
-        expanded = next(self._iter_expanded(lambda share: None), None)
-        if expanded is None:
-            raise RolloutFileError(f"{source} has no rollout in which the model answered.")
-        merged = mapping.over(self.format.mapping(expanded))
-        columns = {name: column for name, column in merged.columns.items() if column}
-        self.mapping = FieldMapping(
-            columns=columns,
-            planted=mapping.planted,
-            control=mapping.control,
-            ignored=tuple(
-                name
-                for name in FIELDS
-                if name not in merged.columns and expanded.get(name, MISSING) is None
-            ),
-        )
-        self.mapping.check(expanded, str(source))
-        self.behaviour = self._describe_behaviour()
-
-    def iter_rollouts(self, report: Callable[[float], None]) -> Iterator[ExternalRollout]:
-        for number, row in enumerate(self._iter_expanded(report), 1):
-            yield self.mapping.read(row, number, str(self.source))
-
-    def _iter_expanded(self, report: Callable[[float], None]) -> Iterator[Mapping[str, Any]]:
-        self.unanswered = 0
-        for number, row in enumerate(iter_rows(self.source, report), 1):
-            try:
-                rollouts = list(self.format.expand(row))
-                self.unanswered += not rollouts
-                yield from rollouts
-            except (KeyError, TypeError, AttributeError, IndexError) as error:
-                raise RolloutFileError(
-                    f"{self.source}, row {number}: this is not a row of {self.format.name}: "
-                    f"{type(error).__name__}: {error}."
-                ) from None
-
-    def _describe_behaviour(self) -> str:
-        columns = self.mapping.columns
-        if "label" in columns:
-            return f"the column {columns['label']}"
-        if "hint" in columns:
-            return f"the answer equals the column {columns['hint']}"
-        if "correct" in columns or "gold" in columns:
-            return "a wrong answer"
-        return ""
-
-    def label_of(self, rollout: ExternalRollout) -> int:
-        """1, 0 or UNKNOWN."""
-        if rollout.label is not None:
-            return rollout.label
-        if rollout.hint is not None:
-            return int(equals(rollout.answer, rollout.hint))
-        correct = self.is_correct(rollout)
-        return UNKNOWN if correct is None else 1 - correct
-
-    def is_correct(self, rollout: ExternalRollout) -> int | None:
-        if rollout.correct is not None:
-            return rollout.correct
-        return None if rollout.gold is None else int(equals(rollout.answer, rollout.gold))
-
-    def to_scored(self, rollout: ExternalRollout, outputs: Sequence[Any]) -> ScoredRollout:
-        correct = self.is_correct(rollout)
-        return ScoredRollout(
-            group=rollout.group,
-            planted=UNKNOWN if rollout.planted is None else rollout.planted,
-            label=self.label_of(rollout),
-            correct=np.nan if correct is None else float(correct),
-            reward=np.nan if rollout.reward is None else rollout.reward,
-            has_cot=float(bool(rollout.cot.strip())),
-            cot_characters=float(len(rollout.cot)),
-            outputs=outputs,
-        )
+def label_of(source: RolloutSource, rollout: Rollout) -> int:
+    """1, 0 or UNKNOWN. Without a label or a hint in the file, the behaviour is a wrong answer."""
+    if has_labels(source):
+        return UNKNOWN if rollout.behaviour is None else int(rollout.behaviour)
+    return UNKNOWN if rollout.grade.correct is None else int(not rollout.grade.correct)
 
 
-def equals(answer: str, expected: str) -> bool:
-    """Does an answer give this value? Numbers are compared as numbers, anything else as text."""
-    kind = AnswerKind.NUMBER if parse_number(expected) is not None else AnswerKind.TEXT
-    found = extract_answer(answer, kind).model_answer
-    return answers_match(found, expected, kind)
+def has_labels(source: RolloutSource) -> bool:
+    return "label" in source.mapping.columns or "hint" in source.mapping.columns
+
+
+def describe_behaviour(source: RolloutSource) -> str:
+    columns = source.mapping.columns
+    if "label" in columns:
+        return f"the column {columns['label']}"
+    if "hint" in columns:
+        return f"the answer equals the column {columns['hint']}"
+    return "a wrong answer" if "correct" in columns or "gold" in columns else ""
+
+
+def to_scored(source: RolloutSource, rollout: Rollout, outputs: Sequence[Any]) -> ScoredRollout:
+    has_arm = "arm" in source.mapping.columns
+    correct, cot = rollout.grade.correct, parts_of(rollout.cot, rollout.text).cot
+    return ScoredRollout(
+        group=rollout.problem.key,
+        planted=int(rollout.arm == "planted") if has_arm else UNKNOWN,
+        label=label_of(source, rollout),
+        correct=np.nan if correct is None else float(correct),
+        reward=rollout.grade.reward,
+        has_cot=float(bool(cot.strip())),
+        cot_characters=float(len(cot)),
+        outputs=outputs,
+    )
 
 
 def compare_first_and_last(
@@ -313,18 +250,18 @@ def compare_first_and_last(
 
 
 def _fit_monitors(
-    opened: OpenedSource, monitors: Sequence[Monitor | FittedKind], report: Report
+    opened: RolloutSource, monitors: Sequence[Monitor | FittedKind], report: Report
 ) -> list[ScoredMonitor]:
     has_states = "activations" in opened.mapping.columns
     if not has_states and any(monitor.scope is Scope.ACTIVATIONS for monitor in monitors):
         raise RolloutFileError(
-            f"{opened.source}: a probe reads hidden states. Map a column with a list of numbers, as in "
+            f"{opened.path}: a probe reads hidden states. Map a column with a list of numbers, as in "
             "--map activations=hidden_state."
         )
     rows = FittingRows()
     if any(isinstance(monitor, FittedKind) for monitor in monitors):
-        for rollout in opened.iter_rollouts(lambda share: report("fit", share)):
-            if (label := opened.label_of(rollout)) != UNKNOWN:
+        for rollout in opened.rollouts(lambda share: report("fit", share)):
+            if (label := label_of(opened, rollout)) != UNKNOWN:
                 rows.add(rollout, label)
     return [
         fit_on_rows(monitor, rows)
@@ -341,14 +278,14 @@ def _describe(monitor: ScoredMonitor) -> dict[str, Any]:
     return {name: value for name, value in described.items() if name != "weights"}
 
 
-def _bin_checkpoint(rollout: ExternalRollout, size: int, opened: OpenedSource) -> str:
+def _bin_checkpoint(rollout: Rollout, size: int, opened: RolloutSource) -> str:
     if not size:
         return rollout.checkpoint
     try:
         return str(int(float(rollout.checkpoint)) // size * size)
     except ValueError:
         raise RolloutFileError(
-            f"{opened.source}, row {rollout.row}: --steps-per-checkpoint needs numbers, but the checkpoint "
+            f"{opened.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the checkpoint "
             f'is "{rollout.checkpoint}".'
         ) from None
 
@@ -360,18 +297,3 @@ def _order_checkpoints(names: Sequence[str]) -> list[str]:
         return sorted(distinct, key=float)
     except ValueError:
         return distinct
-
-
-def _check_ids(ids: array[int], source: Path, opened: OpenedSource) -> None:
-    """Raise if an id repeats: 8 bytes per rollout, the only thing that grows with the file."""
-    if len(ids) < 2:
-        return
-    hashed = np.frombuffer(ids, dtype=np.uint64)
-    order = np.argsort(hashed, kind="stable")
-    repeats = np.flatnonzero(hashed[order][1:] == hashed[order][:-1])
-    if len(repeats):
-        second, first = (int(row) + 1 for row in (order[repeats[0] + 1], order[repeats[0]]))
-        raise RolloutFileError(
-            f'{source}, row {second}, column "{opened.mapping.columns["id"]}": this id is also that of row '
-            f"{first}. Each rollout is measured once: remove duplicates, or do not map id."
-        )

@@ -21,7 +21,8 @@ from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, View, view_of_parts
-from glasshouse.runs.foreign_fields import ExternalRollout
+from glasshouse.runs.foreign_reasoning import parts_of
+from glasshouse.types import Rollout
 
 FIT_TENTHS, THRESHOLD_TENTHS = 3, 3
 MAX_FITTED_ROWS = 4000
@@ -38,11 +39,11 @@ Part = Literal["fit", "threshold", "evaluate"]
 class FittingRows:
     """Labelled rollouts of the problems that monitors are fitted on; at most MAX_FITTED_ROWS each."""
 
-    fit: list[tuple[ExternalRollout, int]] = field(default_factory=list)
-    threshold: list[tuple[ExternalRollout, int]] = field(default_factory=list)
+    fit: list[tuple[Rollout, int]] = field(default_factory=list)
+    threshold: list[tuple[Rollout, int]] = field(default_factory=list)
 
-    def add(self, rollout: ExternalRollout, label: int) -> None:
-        part = part_of(rollout.group)
+    def add(self, rollout: Rollout, label: int) -> None:
+        part = part_of(rollout.problem.key)
         rows = {"fit": self.fit, "threshold": self.threshold}.get(part)
         if rows is not None and len(rows) < MAX_FITTED_ROWS and (part == "fit" or not label):
             rows.append((rollout, label))
@@ -59,7 +60,7 @@ class ScoredMonitor:
     """Why a fitted monitor has scores but no flags."""
     reason: str = ""
 
-    def score(self, rollouts: Sequence[ExternalRollout]) -> list[MonitorOutput]:
+    def score(self, rollouts: Sequence[Rollout]) -> list[MonitorOutput]:
         """The output for each rollout; a fitted monitor gives none for the problems it has seen."""
         if self.monitor is None:
             return [MonitorOutput.failure(self.reason)] * len(rollouts)
@@ -69,12 +70,12 @@ class ScoredMonitor:
             return outputs
         seen = MonitorOutput.failure("the monitor was fitted on this problem")
         return [
-            output if part_of(rollout.group) == "evaluate" else seen
+            output if part_of(rollout.problem.key) == "evaluate" else seen
             for rollout, output in zip(rollouts, outputs, strict=True)
         ]
 
 
-def check_judges(monitors: Iterable[ScoredMonitor], first: ExternalRollout) -> None:
+def check_judges(monitors: Iterable[ScoredMonitor], first: Rollout) -> None:
     """Raise if a judge has no verdict on the first rollout: one that cannot be reached, or refuses the key,
     would be asked about all the others, with retries."""
     for scored in monitors:
@@ -94,13 +95,9 @@ def part_of(group: str) -> Part:
     return "threshold" if tenth < FIT_TENTHS + THRESHOLD_TENTHS else "evaluate"
 
 
-def make_external_view(scope: Scope, rollout: ExternalRollout) -> View:
-    parts = {
-        "prompt": rollout.prompt,
-        "question": rollout.prompt,
-        "cot": rollout.cot,
-        "answer": rollout.answer,
-    }
+def make_external_view(scope: Scope, rollout: Rollout) -> View:
+    cot, answer = parts_of(rollout.cot, rollout.text)
+    parts = {"prompt": rollout.prompt, "question": rollout.prompt, "cot": cot, "answer": answer}
     state = None if rollout.activations is None else np.array(rollout.activations)
     return view_of_parts(scope, parts, state)
 
@@ -108,7 +105,7 @@ def make_external_view(scope: Scope, rollout: ExternalRollout) -> View:
 def fit_on_rows(kind: FittedKind, rows: FittingRows) -> ScoredMonitor:
     """Fit a monitor; one that cannot be fitted is returned with the reason."""
     for label, name in ((1, "with the behaviour"), (0, "without it")):
-        groups = [rollout.group for rollout, shown in rows.fit if shown == label]
+        groups = [rollout.problem.key for rollout, shown in rows.fit if shown == label]
         if len(groups) < MIN_ROLLOUTS or len(set(groups)) < MIN_PROBLEMS:
             reason = (
                 f"too few rollouts {name} to fit on: {len(groups)} of {len(set(groups))} problems in a "
@@ -138,8 +135,11 @@ def fit_on_rows(kind: FittedKind, rows: FittingRows) -> ScoredMonitor:
     return ScoredMonitor(name=kind.name, monitor=monitor, is_fitted=True, no_threshold=no_threshold)
 
 
-def _labelled(scope: Scope, rows: Iterable[tuple[ExternalRollout, int]]) -> LabelledViews:
+def _labelled(scope: Scope, rows: Iterable[tuple[Rollout, int]]) -> LabelledViews:
     listed = list(rows)
     views = [make_external_view(scope, rollout) for rollout, _ in listed]
-    labels, problems = [label for _, label in listed], [rollout.group for rollout, _ in listed]
+    labels, problems = (
+        [label for _, label in listed],
+        [rollout.problem.key for rollout, _ in listed],
+    )
     return LabelledViews(views, labels, problems)

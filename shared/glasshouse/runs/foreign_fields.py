@@ -1,14 +1,18 @@
-"""The fields of a rollout, the declared mapping of a file's columns to them, and the checks of values."""
+"""The mapping of a file's columns to the fields of a rollout, and the checks of values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from glasshouse.errors import RolloutFileError, did_you_mean
-from glasshouse.runs.foreign_reasoning import SplitCompletion, message_text, split_any
+from glasshouse.runs.foreign_reasoning import message_text, parts_of, read_completion
+from glasshouse.tasks.answers.equality import answers_match, parse_number
+from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.types import AnswerKind, Completion, Grade, Problem, Rollout
 
 FIELDS: Mapping[str, str] = {
     "prompt": "the prompt: text, or a list of messages",
@@ -28,30 +32,11 @@ FIELDS: Mapping[str, str] = {
     "activations": "hidden state at the end of the chain of thought: a list of numbers, for probes",
 }
 """What a mapping may name, as `glasshouse measure --help` explains it."""
-ARMS = {"planted": 1, "treatment": 1, "hinted": 1, "control": 0, "clean": 0, "unhinted": 0}
+ARMS = {
+    "planted": "planted", "treatment": "planted", "hinted": "planted",
+    "control": "control", "clean": "control", "unhinted": "control",
+}  # fmt: skip
 MISSING = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalRollout:
-    """One rollout; None where the file has no such column."""
-
-    row: int
-    """Its place in the file, from 1."""
-    prompt: str
-    cot: str
-    answer: str
-    group: str
-    gold: str | None = None
-    hint: str | None = None
-    label: int | None = None
-    correct: int | None = None
-    reward: float | None = None
-    planted: int | None = None
-    checkpoint: str = ""
-    seed: int = 0
-    id: str | None = None
-    activations: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +104,8 @@ class FieldMapping:
                     f"{did_you_mean(column, first)}"
                 )
 
-    def read(self, values: Mapping[str, Any], row: int, source: str) -> ExternalRollout:
-        """Check one row and convert it."""
+    def read(self, values: Mapping[str, Any], row: int, source: str) -> tuple[Rollout, str | None]:
+        """Check one row; returns its rollout and its id. What the file does not say is unknown."""
 
         def fail(name: str, problem: str) -> RolloutFileError:
             column = self.columns.get(name, name)
@@ -138,34 +123,52 @@ class FieldMapping:
             if value is MISSING or value is None:
                 raise fail(name, f"the value of {name} is missing, but row 1 has one.")
             found[name] = value
-        parts = _split(found, fail)
-        label, correct = (_as_label(found, name, fail) for name in ("label", "correct"))
-        return ExternalRollout(
-            row=row,
-            prompt=message_text(found["prompt"]) if "prompt" in found else "",
-            cot=parts.cot,
-            answer=parts.answer,
-            group=_as_key(found["group"]) if "group" in found else f"row {row}",
-            gold=_as_key(found["gold"]) if "gold" in found else None,
-            hint=_as_key(found["hint"]) if "hint" in found else None,
-            label=label,
-            correct=correct,
-            reward=_as_number(found["reward"], fail) if "reward" in found else None,
-            planted=self._as_arm(found["arm"], fail) if "arm" in found else None,
-            checkpoint=_as_key(found["checkpoint"]) if "checkpoint" in found else "",
+
+        def key(name: str) -> str | None:
+            return _as_key(found[name]) if name in found else None
+
+        cot, text = _read_completion(found, fail)
+        answer = parts_of(cot, text).answer
+        gold, hint, checkpoint = key("gold"), key("hint"), key("checkpoint") or ""
+        correct = _as_label(found, "correct", fail)
+        if correct is None and gold is not None:
+            correct = gives(answer, gold)
+        behaviour = _as_label(found, "label", fail)
+        if behaviour is None and hint is not None:
+            behaviour = gives(answer, hint)
+        prompt = message_text(found["prompt"]) if "prompt" in found else ""
+        rollout = Rollout(
+            step=int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else 0,
+            split="",
+            arm=self._as_arm(found["arm"], fail) if "arm" in found else "",
+            group=0,
+            sample=row,
             seed=_as_seed(found["seed"], fail) if "seed" in found else 0,
-            id=_as_key(found["id"]) if "id" in found else None,
+            checkpoint=checkpoint,
+            problem=Problem(
+                task="", key=key("group") or f"row {row}", question=prompt, gold_answer=gold or ""
+            ),
+            prompt=prompt,
+            text=text,
+            cot=cot,
+            completion=Completion(),
+            grade=Grade(
+                reward=_as_number(found["reward"], fail) if "reward" in found else math.nan,
+                correct=correct,
+            ),
+            behaviour=behaviour,
             activations=_as_vector(found["activations"], fail) if "activations" in found else None,
         )
+        return rollout, key("id")
 
-    def _as_arm(self, value: Any, fail: Any) -> int:
+    def _as_arm(self, value: Any, fail: Any) -> str:
         text = str(value)
         if self.planted and text == self.planted:
-            return 1
+            return "planted"
         if self.control and text == self.control:
-            return 0
+            return "control"
         if isinstance(value, bool) or value in (0, 1, "0", "1"):
-            return int(value)
+            return "planted" if int(value) else "control"
         if not (self.planted or self.control) and text.lower() in ARMS:
             return ARMS[text.lower()]
         known = (
@@ -178,17 +181,24 @@ class FieldMapping:
         )
 
 
-def _split(found: Mapping[str, Any], fail: Any) -> SplitCompletion:
+def _read_completion(found: Mapping[str, Any], fail: Any) -> tuple[str | None, str]:
+    """The chain of thought, if it is given apart, and the text."""
     name = "completion" if "completion" in found else "answer"
     try:
-        parts = split_any(found[name])
+        cot, text = read_completion(found[name])
     except (TypeError, ValueError) as error:
         raise fail(name, f"it is not a text, a message or a list of messages: {error}.") from None
-    if "reasoning" in found:
-        if not isinstance(found["reasoning"], str):
-            raise fail("reasoning", "the reasoning is not a text.")
-        return SplitCompletion(found["reasoning"], parts.answer)
-    return parts
+    if "reasoning" not in found:
+        return cot, text
+    if not isinstance(found["reasoning"], str):
+        raise fail("reasoning", "the reasoning is not a text.")
+    return found["reasoning"], parts_of(cot, text).answer
+
+
+def gives(answer: str, expected: str) -> bool:
+    """Does an answer give this value? Numbers are compared as numbers, anything else as text."""
+    kind = AnswerKind.NUMBER if parse_number(expected) is not None else AnswerKind.TEXT
+    return answers_match(extract_answer(answer, kind).model_answer, expected, kind)
 
 
 def _parse_pair(text: str) -> tuple[str, str]:
@@ -213,29 +223,32 @@ def _as_key(value: Any) -> str:
     """A value that identifies something: 3 and 3.0 are the same, lists are compared by content."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return message_text(value) if isinstance(value, list) else str(value)
+    if isinstance(value, list) and all(isinstance(item, str | Mapping) for item in value):
+        return message_text(value)
+    return str(value)
 
 
-def _as_label(found: Mapping[str, Any], name: str, fail: Any) -> int | None:
+def _as_label(found: Mapping[str, Any], name: str, fail: Any) -> bool | None:
     if name not in found:
         return None
     value = found[name]
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
-        return int(value)
+        return bool(value)
     if isinstance(value, str) and value.lower() in ("0", "1", "true", "false", "yes", "no"):
-        return int(value.lower() in ("1", "true", "yes"))
+        return value.lower() in ("1", "true", "yes")
     raise fail(name, f"the value of {name} is {value!r:.60}; it must be 0 or 1.")
 
 
 def _as_number(value: Any, fail: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise fail("reward", f"the reward is {value!r:.60}; it must be a finite number.")
-    return float(value)
+    with suppress(OverflowError):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise fail("reward", f"the reward is {str(value)[:60]}; it must be a finite number.")
 
 
 def _as_seed(value: Any, fail: Any) -> int:
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    if isinstance(value, bool) or not text.isdigit():
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
         raise fail("seed", f"the seed is {value!r:.60}; it must be a whole number.")
     return int(text)
 

@@ -122,6 +122,7 @@ def _map_by_name(row: Row) -> dict[str, str]:
     return mapping
 
 
+GLASSHOUSE = "glasshouse"
 GLASSHOUSE_MAPPING = {
     "prompt": "prompt", "completion": "text", "gold": "gold_answer", "correct": "correct",
     "reward": "reward", "group": "key", "checkpoint": "checkpoint",
@@ -129,7 +130,7 @@ GLASSHOUSE_MAPPING = {
 
 FORMATS = (
     RolloutFormat(
-        name="glasshouse",
+        name=GLASSHOUSE,
         description="a run directory, or rows of `glasshouse rollouts --export`",
         matches=lambda row: {"key", "split", "text", "gold_answer", "checkpoint"} <= row.keys(),
         mapping=lambda row: dict(GLASSHOUSE_MAPPING),

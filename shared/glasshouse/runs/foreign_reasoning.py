@@ -45,32 +45,39 @@ def split_text(text: str) -> SplitCompletion:
     return SplitCompletion("", text)
 
 
-def split_message(message: Mapping[str, Any] | str) -> SplitCompletion:
-    """The same for a chat message, whose reasoning may be a separate field."""
-    if isinstance(message, str):
-        return split_text(message)
-    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), "")
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        text = content
-    else:
-        thoughts, texts = _split_parts(content)
-        reasoning, text = reasoning or thoughts, texts
-    return SplitCompletion(str(reasoning), text) if reasoning else split_text(text)
+def parts_of(cot: str | None, text: str) -> SplitCompletion:
+    """The two parts of a rollout's text, of which the CoT may be given apart."""
+    return split_text(text) if cot is None else SplitCompletion(cot, text)
 
 
-def split_any(value: Any) -> SplitCompletion:
-    """A completion as text, as one message, or as a list of messages: the last assistant's."""
-    if isinstance(value, str | Mapping):
-        return split_message(value)
+def read_completion(value: Any) -> tuple[str | None, str]:
+    """A completion as text, as one message, or as a list of messages: the CoT if it is apart from the text,
+    and the text. Of several messages of the assistant, the CoTs are joined and the last answer counts."""
+    if isinstance(value, str):
+        return None, value
+    if isinstance(value, Mapping):
+        return _read_message(value)
     messages = [
-        m for m in value if isinstance(m, Mapping) and m.get("role", "assistant") == "assistant"
+        _read_message(m)
+        for m in value
+        if isinstance(m, Mapping) and m.get("role", "assistant") == "assistant"
     ]
     if not messages:
         raise ValueError("it has no message of the assistant")
-    parts = [split_message(message) for message in messages]
-    cots = [part.cot for part in parts if part.cot]
-    return SplitCompletion("\n\n".join(cots), parts[-1].answer)
+    if len(messages) == 1:
+        return messages[0]
+    parts = [parts_of(cot, text) for cot, text in messages]
+    return "\n\n".join(part.cot for part in parts if part.cot), parts[-1].answer
+
+
+def _read_message(message: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The reasoning of a chat message may be a separate field, or a part of its content."""
+    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), "")
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        thoughts, content = _split_parts(content)
+        reasoning = reasoning or thoughts
+    return (str(reasoning), content) if reasoning else (None, content)
 
 
 def message_text(value: Any) -> str:

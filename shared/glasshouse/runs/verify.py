@@ -236,7 +236,20 @@ def verify_rollout_log(
     except RunDataError as error:  # the manifest is not a file that can be read
         return [RunDamage(f"{folder}/{MANIFEST}", f"is damaged: {error}", remedy)]
     damage = [RunDamage(folder, f"is damaged: {item}", remedy) for item in items]
-    return damage + _compare_with_position(run / folder, _log_position(state))
+    damage += _compare_with_position(run / folder, _log_position(state))
+    return damage or _compare_with_summary(run, remedy)
+
+
+def _compare_with_summary(run: Path, remedy: str) -> list[RunDamage]:
+    """Has the log of a finished run lost its last frame, which may be newer than any checkpoint?"""
+    try:
+        summary = read_summary(run / "results" / "summary.json") or {}
+    except RunDataError:
+        return []
+    if len(_list_frames(run)) >= summary.get("rollout_log", {}).get("frames", 0):
+        return []
+    problem = "lists fewer frames than summary.json counts"
+    return [RunDamage(f"results/rollouts/{MANIFEST}", problem, remedy)]
 
 
 def verify_manifest(run: Path, state: dict[str, Any]) -> list[RunDamage]:

@@ -28,7 +28,7 @@ from glasshouse.errors import RolloutFileError
 from glasshouse.extras import install_command
 
 Row = dict[str, Any]
-Report = Callable[[float], None]
+OnProgress = Callable[[float], None]
 """Called with the share of the source that is read."""
 BATCH_ROWS = 1024
 MAX_LINE_BYTES = 64_000_000
@@ -39,16 +39,16 @@ ZIP_ZSTD = 93
 """Inspect compresses with zstd, which Python's zipfile cannot read before version 3.14."""
 
 
-def iter_rows(path: Path, report: Report = lambda share: None) -> Iterator[Row]:
+def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Iterator[Row]:
     """The rows of a file or folder, in order."""
     files = list_files(path)
     for number, file in enumerate(files):
 
         def report_file(share: float, number: int = number) -> None:
-            report((number + share) / len(files))
+            on_progress((number + share) / len(files))
 
         yield from _iter_file(file, report_file)
-    report(1.0)
+    on_progress(1.0)
 
 
 def list_files(path: Path) -> list[Path]:
@@ -91,7 +91,7 @@ def _kind(file: Path) -> str:
     )
 
 
-def _iter_file(file: Path, report: Report) -> Iterator[Row]:
+def _iter_file(file: Path, on_progress: OnProgress) -> Iterator[Row]:
     if file.is_dir():
         return _iter_run(file)
     readers = {
@@ -100,10 +100,10 @@ def _iter_file(file: Path, report: Report) -> Iterator[Row]:
         "inspect": _iter_inspect,
         "arrow": _iter_arrow,
     }
-    return readers[_kind(file)](file, report)
+    return readers[_kind(file)](file, on_progress)
 
 
-def _iter_jsonl(file: Path, report: Report) -> Iterator[Row]:
+def _iter_jsonl(file: Path, on_progress: OnProgress) -> Iterator[Row]:
     size = max(1, file.stat().st_size)
     with open(file, "rb") as raw:
         stream: Any = raw
@@ -126,7 +126,7 @@ def _iter_jsonl(file: Path, report: Report) -> Iterator[Row]:
             number += 1
             yield _parse_line(line, file, number)
             if number % BATCH_ROWS == 0:
-                report(min(1.0, raw.tell() / size))
+                on_progress(min(1.0, raw.tell() / size))
 
 
 class ZstdFrames(io.RawIOBase):
@@ -181,7 +181,7 @@ def _parse_line(line: bytes, file: Path, number: int) -> Row:
     return row
 
 
-def _iter_parquet(file: Path, report: Report) -> Iterator[Row]:
+def _iter_parquet(file: Path, on_progress: OnProgress) -> Iterator[Row]:
     parquet = _import_arrow("pyarrow.parquet", file)
     arrow = _import_arrow("pyarrow", file)
     try:
@@ -190,12 +190,12 @@ def _iter_parquet(file: Path, report: Report) -> Iterator[Row]:
         for batch in table.iter_batches(batch_size=BATCH_ROWS):
             yield from batch.to_pylist()
             done += batch.num_rows
-            report(done / total)
+            on_progress(done / total)
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise RolloutFileError(f"{file} cannot be read as Parquet: {_plain(error)}.") from None
 
 
-def _iter_arrow(file: Path, report: Report) -> Iterator[Row]:
+def _iter_arrow(file: Path, on_progress: OnProgress) -> Iterator[Row]:
     """A Hugging Face dataset: the Arrow stream that `Dataset.save_to_disk` writes."""
     arrow = _import_arrow("pyarrow", file)
     size = max(1, file.stat().st_size)
@@ -204,14 +204,14 @@ def _iter_arrow(file: Path, report: Report) -> Iterator[Row]:
             for batch in stream:
                 for start in range(0, batch.num_rows, BATCH_ROWS):
                     yield from batch.slice(start, BATCH_ROWS).to_pylist()
-                report(min(1.0, source.tell() / size))
+                on_progress(min(1.0, source.tell() / size))
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise RolloutFileError(
             f"{file} cannot be read as a Hugging Face dataset: {_plain(error)}."
         ) from None
 
 
-def _iter_inspect(file: Path, report: Report) -> Iterator[Row]:
+def _iter_inspect(file: Path, on_progress: OnProgress) -> Iterator[Row]:
     """The samples of an Inspect log, a zip archive with one JSON file per sample."""
     try:
         with zipfile.ZipFile(file) as archive, open(file, "rb") as raw:
@@ -223,7 +223,7 @@ def _iter_inspect(file: Path, report: Report) -> Iterator[Row]:
                     else _read_member(archive, info)
                 )
                 yield _parse_line(data, file, number)
-                report(number / len(samples))
+                on_progress(number / len(samples))
     except (
         zipfile.BadZipFile, zstandard.ZstdError, zlib.error, lzma.LZMAError, struct.error, EOFError,
         NotImplementedError, RuntimeError,
