@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = yaml.safe_load((ROOT / "tools/golden.yaml").read_text())
 PROBES = ROOT / "tools/golden_probes.py"
 SHOWN = 8
-"""Differences printed per section."""
+"""Differences printed per section, one of each last key."""
 TIMEOUT = 1200
 """Seconds per job."""
 
@@ -109,7 +109,8 @@ def read_rollouts(file: Path) -> list[dict[str, Any]]:
 
 def read_monitor(results: dict[str, Any]) -> dict[str, Any]:
     """Values with intervals and tests of `glasshouse monitor`, by checkpoint."""
-    values = {c["name"]: dict(list_measures(c["measures"])) for c in results["subjects"]}
+    checkpoints = results["checkpoints" if "checkpoints" in results else "subjects"]
+    values = {c["name"]: dict(list_measures(c["measures"])) for c in checkpoints}
     return values | {"change": dict(list_measures(results["change"]["measures"]))}
 
 
@@ -175,8 +176,15 @@ def report(reference: dict[str, Any], now: dict[str, Any]) -> int:
         verdict = f"{len(found.differences):,} DIFFER" if found.differences else "equal"
         added = f"; {found.new:,} new" * (found.new > 0)
         print(f"{section:<12} {found.equal:>9,} values  {verdict}{added}")
-        for path, old, new in found.differences[:SHOWN]:
-            print(f"    {path}\n      reference {shorten(old)}\n      now       {shorten(new)}")
+        by_key: dict[str, list[tuple[str, Any, Any]]] = {}
+        for difference in found.differences:
+            by_key.setdefault(difference[0].rstrip("/0123456789").split("/")[-1], []).append(
+                difference
+            )
+        for alike in list(by_key.values())[:SHOWN]:
+            path, old, new = alike[0]
+            print(f"    {path}{f' and {len(alike) - 1:,} more' * (len(alike) > 1)}")
+            print(f"      reference {shorten(old)}\n      now       {shorten(new)}")
     return total
 
 

@@ -61,8 +61,9 @@ def list_commands(job: str, ref: Path) -> dict[str, list[str]]:
         texts = [texts] if isinstance(texts, str) else texts
         for word, meaning in reversed(SETTINGS["words"].items()):
             texts = [text.replace(word, meaning) for text in texts]
-        for experiment in experiments if name == "$experiment" else [name]:
-            commands[experiment] = [text.replace("$experiment", experiment) for text in texts]
+        for experiment in experiments if "$experiment" in name else [""]:
+            filled = [text.replace("$experiment", experiment) for text in texts]
+            commands[name.replace("$experiment", experiment)] = filled
     return commands
 
 
