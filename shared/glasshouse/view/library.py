@@ -52,9 +52,10 @@ class OpenRun:
         self._log_stamp: tuple[Any, ...] | None = None
 
     def open_log(self) -> RolloutLog:
-        """The rollout log as it is now."""
-        with self.lock:
-            self._list_frames()
+        """The rollout log as it is now; of a run with an index, `poll` keeps it up to date."""
+        if self.index is None:
+            with self.lock:
+                self._list_frames()
         return self.log
 
     def open_index(
@@ -62,15 +63,14 @@ class OpenRun:
     ) -> RolloutIndex:
         """The index. For at most `budget` seconds, index the steps that a request asks for; if the
         thread is indexing already, return what there is."""
-        with self.lock:
-            if self.index is None:
-                index = RolloutIndex(
-                    cache_file(self.cache, self.location.path), self.reader.monitors
-                )
-                self._list_frames()
-                index.set_frames(self.log.frames)
-                self.index = index
-        index = self.index
+        if (index := self.index) is None:
+            with self.lock:
+                if (index := self.index) is None:
+                    file = cache_file(self.cache, self.location.path)
+                    index = RolloutIndex(file, self.reader.monitors)
+                    self._list_frames()
+                    index.set_frames(self.log.frames)
+                    self.index = index
         if not index.is_complete and self.lock.acquire(timeout=budget):
             try:
                 low = first if first is not None else 0
