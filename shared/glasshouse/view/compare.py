@@ -4,13 +4,15 @@ and what a study found."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glasshouse.checksums import read_regular_file
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
@@ -110,7 +112,22 @@ def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[st
             arm: {"runs": runs, "band": seed_band([run["points"] for run in runs])}
             for arm, runs in entry["arms"].items()
         }
-    return curves
+    return {id: curves[id] for id in headlines_first(curves)}
+
+
+def headlines_first(measures: Iterable[str]) -> list[str]:
+    """One measure of each headline in their order, then the others of these headlines, then the rest.
+
+    Example: `headlines_first(["train.kl", "b.undetected_use", "c.undetected_use", "reliance"])` is
+    `["b.undetected_use", "reliance", "c.undetected_use", "train.kl"]`.
+    """
+    seen: Counter[int] = Counter()
+    ranks = {}
+    for id in measures:
+        headline = lookup(id).headline
+        ranks[id] = (not headline, seen[headline] if headline else 0, headline)
+        seen[headline] += 1
+    return sorted(ranks, key=ranks.__getitem__)
 
 
 def run_curves(reader: RunReader) -> dict[str, Any]:

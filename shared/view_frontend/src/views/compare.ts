@@ -12,8 +12,6 @@ import type { Comparison } from "../types";
 import type { View } from "../view";
 import { statusBadge } from "./runs";
 
-const FIRST = ["evaluation.pass_at_1", "evaluation.accuracy", "disclosure_rule.undetected_use", "disclosure_rule.disclosure", "reliance", "interventions.necessity_uplift", "step_verifier.undetected_use", "train.reward", "train.length", "train.kl", "train.entropy"];
-
 export function compareView(root: HTMLElement): View {
   const cursor = new Cursor();
   let charts: LineChart[] = [];
@@ -38,10 +36,9 @@ export function compareView(root: HTMLElement): View {
     const { params } = current();
     charts.forEach((chart) => chart.destroy());
     const arms = [...new Set(data.runs.map((r) => r.arm))];
-    const ids = Object.keys(data.curves);
-    const order = [...FIRST.filter((id) => ids.includes(id)), ...ids.filter((id) => !FIRST.includes(id))];
+    const order = Object.keys(data.curves);
     const asked = params.get("measures")?.split("|") ?? order.slice(0, 6);
-    const measures = asked.filter((id) => ids.includes(id));
+    const measures = asked.filter((id) => order.includes(id));
     const window = Number(params.get("smooth") ?? 1);
     charts = measures.map((id) => chartOf(data!, id, arms, cursor, window));
     const monitors = order.filter((id) => !id.startsWith("evaluation.") && !id.startsWith("train."));
@@ -101,7 +98,7 @@ export function chartOf(data: Comparison, id: string, arms: string[], cursor: Cu
 }
 
 function scatterOf(data: Comparison, id: string, arms: string[]): HTMLElement {
-  const [accuracy, measure] = [data.curves["evaluation.pass_at_1"] ?? data.curves["evaluation.accuracy"], data.curves[id]];
+  const [accuracy, measure] = [Object.entries(data.curves).find(([name]) => name.startsWith("evaluation."))?.[1], data.curves[id]];
   if (!accuracy || !measure) return notice("empty", "There is nothing to draw.", "Both accuracy and the measure are needed at the same steps.");
   const paths: Path[] = [];
   for (const [arm, entry] of Object.entries(measure.arms)) {
