@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from glasshouse.rollout.self_check import check_task
     from glasshouse.rollout.terms import reward
     from glasshouse.runs.run import Records, Run, open_run
-    from glasshouse.study.api import StudyResult, load_study, run_study
     from glasshouse.study.figures import plot_study
+    from glasshouse.study.report import StudyResult, run_study
+    from glasshouse.study.spec import load_study
     from glasshouse.tasks.base import task
     from glasshouse.tasks.catalogue import make_task
     from glasshouse.track.base import tracker
@@ -109,7 +110,8 @@ _MODULES = {
     "glasshouse.tasks.catalogue": ("make_task",),
     "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
-    "glasshouse.study.api": ("StudyResult", "load_study", "run_study"),
+    "glasshouse.study.report": ("StudyResult", "run_study"),
+    "glasshouse.study.spec": ("load_study",),
     "glasshouse.training.sft_api": ("SftResult", "sft"),
     "glasshouse.training.train": ("TrainResult", "resume", "train"),
     "glasshouse.config.schema": ("Config",),

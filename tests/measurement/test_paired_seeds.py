@@ -10,7 +10,6 @@ from scipy import stats
 from tests.measurement.simulated import has_nominal_coverage
 
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.matched import AccuracyCurve, shared_accuracy, value_at_accuracy
 from glasshouse.measurement.paired_seeds import (
     compare_differences,
     compare_paired,
@@ -73,39 +72,3 @@ def test_holm_correction_decides_whether_an_effect_is_shown() -> None:
     assert not many[0].shown  # the same effect among seven comparisons
     undefined = compare_differences([0.3])
     assert holm_correct([clear, undefined])[1].p_holm is None
-
-
-def test_matching_accuracy_removes_a_difference_that_is_only_accuracy() -> None:
-    """The measure is 1 − accuracy in both arms; one arm learns more slowly."""
-    rng = np.random.default_rng(0)
-    fast, slow = {}, {}
-    for seed in range(8):
-        jitter = float(rng.normal(0, 0.02))
-        for arm, pace in ((fast, 0.2), (slow, 0.1)):
-            accuracy = [0.1 + pace * t + jitter for t in range(5)]
-            arm[seed] = AccuracyCurve(range(5), accuracy, [1 - a for a in accuracy])
-    last = compare_paired(*([arm[s].values[-1] for s in range(8)] for arm in (slow, fast)))
-    assert last.effect == pytest.approx(0.4)
-    assert last.shown
-    shared = shared_accuracy(slow, fast)
-    assert shared is not None
-    level = sum(shared) / 2
-    matched = compare_paired(
-        *([value_at_accuracy(arm[s], level).value for s in range(8)] for arm in (slow, fast))
-    )
-    assert matched.n == 8
-    assert matched.effect == pytest.approx(0, abs=1e-12)
-
-
-def test_value_where_accuracy_passes_a_level() -> None:
-    curve = AccuracyCurve([0, 10, 20], [0.2, 0.6, 0.4], [1.0, 0.5, None])
-    assert value_at_accuracy(curve, 0.4).value == pytest.approx(0.75)  # the first passage
-    assert value_at_accuracy(curve, 0.6).value == 0.5
-    assert "never passes 0.7" in value_at_accuracy(curve, 0.7).reason
-    falling = AccuracyCurve([0, 10], [0.6, 0.2], [0.0, 1.0])
-    assert value_at_accuracy(falling, 0.4).value == pytest.approx(0.5)
-    unmeasured = AccuracyCurve([0, 20], [0.2, 0.4], [1.0, None])
-    assert "step 20" in value_at_accuracy(unmeasured, 0.4).reason
-    assert shared_accuracy({0: curve}, {0: AccuracyCurve([0], [0.9], [1.0])}) is None
-    with pytest.raises(MonitorError, match="rise"):
-        AccuracyCurve([10, 0], [0.1, 0.2], [0.0, 0.0])

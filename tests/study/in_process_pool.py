@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from glasshouse.errors import RunError
-from glasshouse.study.process_pool import PoolEvent, RunFinished, RunRequest
-from glasshouse.study.worker import _handle
+from glasshouse.study.process_pool import PoolEvent, RunFinished, RunRequest, handle_request
 
 
 class InProcessPool:
@@ -21,12 +20,7 @@ class InProcessPool:
 
     def run(self, requests: Iterable[RunRequest]) -> Iterator[PoolEvent]:
         for request in requests:
-            message = {
-                "config": request.config.model_dump(mode="json"),
-                "action": request.action,
-                "monitor": request.monitor,
-            }
-            result = _handle(message, lambda step: None)
-            if "finished" not in result:
-                raise RunError(str(result))
-            yield RunFinished(request, result["finished"])
+            kind, value = handle_request(request, lambda message: None)
+            if kind != "finished":
+                raise RunError(str(value))
+            yield RunFinished(request, value)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glasshouse.study.spec import Study, parse_study
-from glasshouse.study.table import Row, Table
+from glasshouse.study.table import StudyRow, Table
 
 STEPS = (0, 8, 16, 24, 32, 40)
 FIRST_AND_LAST: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -84,7 +84,7 @@ def make_table(
     return Table(_rows(np.random.default_rng(seed), spread, seeds, base_spread))
 
 
-def _rows(rng: Any, spread: float, seeds: int, base_spread: float) -> Iterator[Row]:
+def _rows(rng: Any, spread: float, seeds: int, base_spread: float) -> Iterator[StudyRow]:
     ends = {arm: {**COMPANIONS, **measures} for arm, measures in FIRST_AND_LAST.items()}
     ends["random"] |= {"accuracy": (0.5, 0.35), "cot_characters": (60.0, 66.0)}
     for s in range(seeds):
@@ -104,6 +104,6 @@ def _rows(rng: Any, spread: float, seeds: int, base_spread: float) -> Iterator[R
                     yield make_row(arm, s, step, name, value if bounded else max(0.0, value))
 
 
-def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> Row:
+def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> StudyRow:
     base = f"leaked-hint-{seed % 2}"
-    return Row(arm=arm, seed=seed, step=step, measure=measure, base=base, value=value)
+    return StudyRow(arm=arm, seed=seed, step=step, measure=measure, base=base, value=value)

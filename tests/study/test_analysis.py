@@ -21,7 +21,7 @@ from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_ana
 from glasshouse.study.bounds import max_effect
 from glasshouse.study.sentences import name_measure
 from glasshouse.study.spec import Study, parse_study
-from glasshouse.study.table import Row, Table
+from glasshouse.study.table import StudyRow, Table
 from glasshouse.study.verdict import Verdict, differs_from_zero, pairs_needed
 
 RISES = {"against": "start", "expect": "rises"}
@@ -54,7 +54,7 @@ def make_table(
                 for name, v in [(measure, value), *more]:
                     base = bases[seed % len(bases)]
                     rows.append(
-                        Row(arm=arm, seed=seed, step=10 * i, measure=name, base=base, value=v)
+                        StudyRow(arm=arm, seed=seed, step=10 * i, measure=name, base=base, value=v)
                     )
     return Table(rows)
 
@@ -120,7 +120,9 @@ def test_an_effect_that_only_follows_accuracy_vanishes_at_equal_accuracy() -> No
         level = levels[arm][i]
         own = level + (0.002 * (seed - 3.5) if arm == "kl" else 0.0)  # zero on average
         for name, value in (("accuracy", level), ("m", own)):
-            rows.append(Row(arm=arm, seed=seed, step=10 * i, measure=name, base="a", value=value))
+            rows.append(
+                StudyRow(arm=arm, seed=seed, step=10 * i, measure=name, base="a", value=value)
+            )
     question = {"arm": "kl", "expect": "falls", "at": 10}
     answer = single_answer(make_study(question, null_arm=None), Table(rows))
     assert answer.verdict is Verdict.SHOWN
@@ -280,7 +282,7 @@ def test_a_wrong_measure_or_base_is_an_error() -> None:
         analyse_study(
             synthetic_study.make_study(measures={"relianc": "x"}), synthetic_study.make_table()
         )
-    other_base = Row(arm="kl", seed=0, step=0, measure="m", base="other", value=0.1)
+    other_base = StudyRow(arm="kl", seed=0, step=0, measure="m", base="other", value=0.1)
     with pytest.raises(GlasshouseError, match="Seed 0 starts from"):
         analyse_study(make_study(RISES), Table([*make_table(arms), other_base]))
 
@@ -400,7 +402,7 @@ def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
     effect beyond it, at the same step there is."""
     kls = {"outcome": (0.0, 0.2, 0.4), "random": (0.0, 0.1, 0.4)}
     rows = [
-        Row(arm=arm, seed=s, step=10 * i, measure=name, base="ab"[s % 2], value=value)
+        StudyRow(arm=arm, seed=s, step=10 * i, measure=name, base="ab"[s % 2], value=value)
         for arm, curve in kls.items()
         for s in range(8)
         for i, kl in enumerate(curve)

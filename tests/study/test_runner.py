@@ -23,7 +23,7 @@ from tests.study.in_process_pool import InProcessPool
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.study.process_pool import RunRequest
-from glasshouse.study.runner import run_study
+from glasshouse.study.runner import train_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
 
@@ -91,7 +91,7 @@ def run_without_report(
     file: Path, out: Path, arms: list[str] | None = None, seeds: int | None = None, **options: Any
 ) -> Table:
     """The figures of a report take longer than these runs."""
-    return run_study(load_study(file).subset(arms, seeds), out, **options)
+    return train_study(load_study(file, arms=arms, seeds=seeds), out, **options)
 
 
 def run_command(file: Path, out: Path, *arguments: str) -> int:

@@ -3,11 +3,12 @@ table."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
@@ -16,11 +17,12 @@ from glasshouse.models.packaged import PACKAGED_MODELS
 from glasshouse.models.policy import load_policy
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.study.analysis import ANALYSIS_FILE, analyse_study, write_analysis
-from glasshouse.study.output import publish_study, report_study
+from glasshouse.study.figures import plan_figures
 from glasshouse.study.process_pool import RunRequest
+from glasshouse.study.render import render_study
 from glasshouse.study.runner import plan_runs
 from glasshouse.study.spec import START, Study, load_study, study_name
-from glasshouse.study.table import Row, Table, collect_rows
+from glasshouse.study.table import Table, collect_rows
 from glasshouse.study.verdict import Verdict
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.build import validate_config
@@ -109,51 +111,42 @@ def test_a_shipped_study_has_enough_seeds_to_show_something(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
-def test_a_published_analysis_is_that_of_its_table(file: Path, tmp_path: Path) -> None:
+def test_what_is_published_is_that_of_its_table(file: Path, tmp_path: Path) -> None:
     study, folder = load_study(file), PUBLISHED[file]
     table = Table.load(folder / "table.jsonl.zst")
     assert {(row.arm, row.seed) for row in table} == set(study.arm_seed_pairs())
-    analysis = write_analysis(analyse_study(study, table), tmp_path)
-    assert analysis.read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
+    analysis = analyse_study(study, table)
+    written = write_analysis(analysis, tmp_path)
+    assert written.read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
+    figures = {f"{name}.png": text for name, (text, _) in plan_figures(analysis).items()}
+    assert {path.name for path in folder.glob("*.png")} == set(figures)
+    paths = [path.relative_to(ROOT) for path in (file, folder)]
+    command = f"glasshouse study {paths[0]} --publish {paths[1]}"
+    assert (folder / "README.md").read_text() == render_study(analysis, figures, command)
 
 
-def test_a_published_table_is_analysed_without_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "s.yaml"
-    file.write_text(
-        "title: t\nbases: [a]\nseeds: 6\narms: {one: {}}\nmeasures: {m: it}\n"
-        "questions: [{ask: q, measure: m, arm: one, against: start, expect: rises}]\n"
+def test_a_published_table_is_analysed_without_training_and_without_torch(tmp_path: Path) -> None:
+    """In another process, in which nothing has imported torch yet."""
+    folder = ROOT / "studies" / "leaked_hint"
+    table, again, published = folder / "table.jsonl.zst", tmp_path / "again", tmp_path / "published"
+    arguments = ["study", folder / "study.yaml", "--table", table, "--check", table]
+    arguments += ["--out", again, "--publish", published]
+    program = (
+        "import sys; from glasshouse.cli.app import main; code = main(sys.argv[1:]); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
     )
-    table = Table(
-        Row(
-            arm="one",
-            seed=seed,
-            step=step,
-            measure="m",
-            base="a",
-            value=step / 10 + step * seed / 1000,
-        )
-        for seed in range(6)
-        for step in (0, 5)
-    )
-    results, published, again = tmp_path / "results", tmp_path / "published", tmp_path / "again"
-    analysis = report_study(load_study(file), table, results, {}, Console())
-    publish_study(analysis, table, results, published, "glasshouse study s.yaml")
-    page = (published / "README.md").read_text()
-    assert "| 1 | q | +0.51 (+0.50 to +0.52) | 0.031 |" in page
-    assert "with 6 seeds it is at least 0.031" in page
-    assert "](curve-m.png)" in page
-    compressed = published / "table.jsonl.zst"
-    assert Table.load(compressed).text() == table.text()
-    command = ["study", str(file), "--table", str(compressed), "--check", str(compressed)]
-    capsys.readouterr()
-    assert main([*command, "--out", str(again)]) == 0
-    output = capsys.readouterr().out
-    assert "Shown: m rises in one" in output
-    assert "identical: 12 rows" in output
-    assert (again / "results" / ANALYSIS_FILE).read_bytes() == (
-        published / ANALYSIS_FILE
-    ).read_bytes()
-    compressed.write_bytes(b"not a table")
-    assert main([*command, "--out", str(tmp_path / "bad")]) == 2
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "identical: " in process.stdout
+    assert (published / ANALYSIS_FILE).read_bytes() == (folder / ANALYSIS_FILE).read_bytes()
+    assert Table.load(published / "table.jsonl.zst").text() == Table.load(table).text()
+    assert {path.name for path in published.iterdir()} == {
+        path.name for path in folder.iterdir() if path.name != "study.yaml"
+    }
+
+
+def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl.zst").write_bytes(b"not a table")
+    arguments = [str(STUDIES[0]), "--table", str(tmp_path / "bad.jsonl.zst")]
+    assert main(["study", *arguments, "--out", str(tmp_path / "out")]) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -16,13 +15,10 @@ from tests.view.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_
 from glasshouse.study import figures as study_figures
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, spread_labels
-from glasshouse.study.output import report_study
-from glasshouse.study.page import render_study_report, write_study_report
+from glasshouse.study.render import print_study, question_cells, render_study
+from glasshouse.study.report import render_report, report_study
 from glasshouse.study.table import Table
-from glasshouse.study.terminal_table import print_study
 from glasshouse.view import figures
-
-VERSIONS = {"glasshouse": "1", "torch": "2"}
 
 
 @pytest.fixture
@@ -37,66 +33,46 @@ def analysis() -> Analysis:
     return analyse_study(synthetic_study.make_study(), synthetic_study.make_table())
 
 
-def print_to_text(analysis: Analysis, width: int) -> str:
-    console = Console(record=True, width=width)
-    print_study(analysis, console)
-    return console.export_text()
-
-
 def test_all_files_are_written_and_reproducible(tmp_path: Path) -> None:
-    console = Console(record=True, width=160)
     study, table = synthetic_study.make_study(), synthetic_study.make_table()
     for name in ("a", "b"):
-        report_study(study, table, tmp_path / name, VERSIONS, console)
+        report_study(study, table, tmp_path / name)
     files = sorted(f.relative_to(tmp_path / "a") for f in (tmp_path / "a").rglob("*.*"))
-    assert [str(f) for f in files] == [
+    assert [str(f.relative_to("results")) for f in files] == [
         "figures/curve-disclosure-rule-disclosure.png", "figures/curve-disclosure-rule-disclosure.svg",
         "figures/curve-reliance.png", "figures/curve-reliance.svg",
         "figures/effects.png", "figures/effects.svg", "report.html", "study.json",
     ]  # fmt: skip
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
-    svg = (tmp_path / "a" / "figures" / "effects.svg").read_text()
+    svg = (tmp_path / "a" / "results" / "figures" / "effects.svg").read_text()
     assert LIGHT_COLOURS[0] in svg
     assert not any(placeholder in svg for placeholder in figures.COLOURS)
 
 
-def test_the_terminal_shows_a_row_and_a_paragraph_per_question(analysis: Analysis) -> None:
-    text = print_to_text(analysis, 170)
-    asks = [question.ask for question in analysis.study.questions]
-    assert all(text.count(ask) == 2 for ask in asks)
-    first_row = next(line for line in text.splitlines() if asks[0] in line)
-    assert re.search(r"\+0\.7\d \(\+0\.\d\d to \+0\.\d\d\) +0\.031 .*Shown", first_row)
-    assert "within ±0.15" in text
+@pytest.mark.parametrize("width", [80, 170])
+def test_terminal_and_page_show_the_same_answers(analysis: Analysis, width: int) -> None:
+    console = Console(record=True, width=width)
+    print_study(analysis, console)
+    printed = "".join(console.export_text().split())
+    page, markdown = render_report(analysis), render_study(analysis)
+    assert "…" not in printed
+    for answer in analysis.answers:
+        *cells, verdict = *question_cells(answer), answer.verdict.value
+        assert all(cell in markdown and cell in page for cell in cells)
+        assert verdict in markdown
+        assert answer.explanation in page
+        assert "".join(answer.explanation.split()) in printed
+        if width > 150:
+            assert "".join("".join(cells).split()) in printed
 
 
-def test_a_narrow_terminal_shows_all_numbers(analysis: Analysis) -> None:
-    text = print_to_text(analysis, 80)
-    rows = text[: text.index("1. Does")]
-    assert "…" not in rows
-    assert re.search(r"1 +\+0\.7\d +0\.031 +\+0\.09 +\+0\.\d\d Shown", rows)
-    intervals = re.findall(r"\([+-]0\.\d+ to [+-]0\.\d+\)", rows)
-    assert len(intervals) == 8  # effect and null of each question
-    assert rows.count("Not shown") == 1
-
-
-def test_the_page_starts_with_the_verdicts(analysis: Analysis) -> None:
-    page = render_study_report(analysis, VERSIONS)
+def test_the_page_starts_with_the_verdicts_and_has_all_figures(analysis: Analysis) -> None:
+    page = render_report(analysis)
     body = page[page.index("<body>") :]
-    sections = (
-        'class="verdict"',
-        "<h2>Questions",
-        "Over training",
-        "Before and after",
-        "Arms, bases",
-    )
-    positions = [body.index(section) for section in sections]
+    positions = [body.index(part) for part in ("<blockquote>", "<h2>Each question", "How to read")]
     assert positions == sorted(positions)
-    for text in (
-        "Not shown", "learn.kl_coef: 0.3", "leaked-hint-1", "null arm", "TOST", "How to reproduce",
-        "glasshouse study study.yaml", "reward.random",
-    ):  # fmt: skip
-        assert text in body, text
+    assert all(text in body for text in ("learn.kl_coef: 0.3", "leaked-hint-1", "reward.random"))
     assert page.count("<svg ") == 3  # effects and two measures
     assert figures.INK not in page
     assert "var(--line-4)" in page  # five arms, five colours
@@ -113,11 +89,11 @@ def test_a_study_with_gaps_or_without_questions_has_a_page() -> None:
         for r in rows
     ]
     one_seed = analyse_study(synthetic_study.make_study(), Table(with_gaps))
-    assert "Not measured" in render_study_report(one_seed, VERSIONS)
+    assert "Not measured" in render_report(one_seed)
     no_questions = analyse_study(
         synthetic_study.make_study(questions=[]), synthetic_study.make_table()
     )
-    assert no_questions.headline in render_study_report(no_questions, VERSIONS)
+    assert no_questions.headline in render_report(no_questions)
 
 
 def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Analysis) -> None:
@@ -158,7 +134,8 @@ def test_a_browser_shows_hostile_text_without_errors_or_requests(
         measures=dict.fromkeys(synthetic_study.TREE["measures"], f"$x {bad}"),
     )
     analysis = analyse_study(study, synthetic_study.make_table())
-    page = write_study_report(analysis, tmp_path, {bad: bad})
+    page = tmp_path / "report.html"
+    page.write_text(render_report(analysis))
     dom, console_lines = open_in_browser(page, tmp_path)
     assert console_lines == []
     assert server.paths == []

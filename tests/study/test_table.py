@@ -9,12 +9,17 @@ import pytest
 
 from glasshouse.errors import GlasshouseError
 from glasshouse.runs.monitor_results import VERSION
-from glasshouse.study.table import Row, Table, collect_rows
-from glasshouse.study.table_check import compare_tables, read_table_lines
+from glasshouse.study.table import (
+    StudyRow,
+    Table,
+    collect_rows,
+    compare_tables,
+    read_table_lines,
+)
 
 
-def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> Row:
-    return Row(arm=arm, seed=seed, step=step, measure=measure, base="b", value=value)
+def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> StudyRow:
+    return StudyRow(arm=arm, seed=seed, step=step, measure=measure, base="b", value=value)
 
 
 @pytest.fixture

@@ -138,26 +138,36 @@ def _add_scaling(actions: Any) -> None:
 
 
 def _freeze(args: argparse.Namespace) -> None:
-    from glasshouse.study.api import freeze_study
+    from glasshouse.study.freeze import describe_registration, freeze_study
+    from glasshouse.study.spec import load_study
 
-    print(terminal_safe(f"{args.study}: {freeze_study(Path(args.study))}"))
+    freeze_study(Path(args.study))
+    print(terminal_safe(f"{args.study}: {describe_registration(load_study(args.study))}"))
 
 
 def _study(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
     from glasshouse.console import make_console
-    from glasshouse.study import api as studies
+    from glasshouse.study.display import TerminalProgress
+    from glasshouse.study.freeze import check_seeds_are_fresh
+    from glasshouse.study.power import describe_power
+    from glasshouse.study.report import default_folder, publish_study, report_study
+    from glasshouse.study.runner import train_study
+    from glasshouse.study.spec import check_seeds_per_base, load_study
+    from glasshouse.study.table import Table, compare_tables, read_table_lines
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
-    study = studies.load_study(file, args.overrides, arms=arms, seeds=args.seeds)
-    out = Path(args.out) if args.out else studies.default_folder(file)
+    study = load_study(file, args.overrides, arms=arms, seeds=args.seeds)
+    out = Path(args.out) if args.out else default_folder(file)
     console = make_console()
     # read it first: it may be the file that this study overwrites
-    committed = studies.read_table_lines(Path(args.check)) if args.check else None
-    is_whole = arms is None and args.seeds is None
-    studies.check_study(study, file, is_whole=is_whole, trains=not args.table)
+    committed = read_table_lines(Path(args.check)) if args.check else None
+    if arms is None and args.seeds is None:
+        check_seeds_per_base(study)
+    if study.frozen is not None and not args.table:
+        check_seeds_are_fresh(study, file)
     if args.dry_run:
         _list_runs(study, out, console)
         return 0
@@ -165,14 +175,15 @@ def _study(args: argparse.Namespace) -> int:
         f"[bold]{escape(terminal_safe(study.title))}[/]: {_describe_size(study)} → {escape(terminal_safe(str(out)))}",
         soft_wrap=True,
     )
-    if not args.table and (power := studies.describe_power(study)):
-        console.print(power, markup=False, soft_wrap=True)
     if args.table:
-        table = studies.load_table(study, args.table)
+        table = Table.load(Path(args.table)).subset(study.arms, study.seeds)
     else:
+        if power := describe_power(study):
+            console.print(power, markup=False, soft_wrap=True)
         try:
-            table = studies.train_study(
-                study, out, jobs=args.jobs, keep_rollouts=args.keep, console=console
+            progress = TerminalProgress(study, console)
+            table = train_study(
+                study, out, jobs=args.jobs, keep_rollouts=args.keep, progress=progress
             )
         except KeyboardInterrupt:
             console.print(
@@ -182,12 +193,12 @@ def _study(args: argparse.Namespace) -> int:
             return 130
         table_file = out / "results" / "table.jsonl"
         print(terminal_safe(f"table   {table_file}  ({count_noun(len(table), 'row')})"))
-    result = studies.report_study(study, table, out, console=console)
+    result = report_study(study, table, out, console)
     if args.publish:
         command = shell_command(["glasshouse", "study", args.study, "--publish", args.publish])
-        studies.publish_study(result, args.publish, command)
+        publish_study(result, Path(args.publish), command)
     if committed is not None:
-        same, sentence = studies.compare_tables(
+        same, sentence = compare_tables(
             table, committed, args.check, only_these_runs=bool(arms or args.seeds)
         )
         console.print(sentence, markup=False, soft_wrap=True)

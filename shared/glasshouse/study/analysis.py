@@ -16,7 +16,6 @@ from typing import Any
 
 from glasshouse.files import write_text
 from glasshouse.measurement.registry import companion_measures
-from glasshouse.study.comparison_points import point_at_step
 from glasshouse.study.freeze import list_amendments
 from glasshouse.study.questions import (
     Comparison,
@@ -25,7 +24,7 @@ from glasshouse.study.questions import (
     mean_over_seeds,
 )
 from glasshouse.study.sentences import compose_headline, explain_comparison
-from glasshouse.study.series import StudySeries, group_series
+from glasshouse.study.series import StudySeries, group_series, point_at_step
 from glasshouse.study.spec import Study
 from glasshouse.study.table import Table
 from glasshouse.study.verdict import Verdict, decide_verdict, pairs_needed

@@ -19,7 +19,7 @@ from glasshouse.files import write_json
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.study.display import TerminalProgress
-from glasshouse.study.runner import run_study
+from glasshouse.study.runner import train_study
 from glasshouse.study.spec import study_from_config
 from glasshouse.study.table import Table
 
@@ -63,8 +63,7 @@ def run_control(
         },
     )
     console = Console(highlight=False, emoji=False)
-    with TerminalProgress(study, console) as progress:
-        table = run_study(study, out, jobs=jobs, progress=progress)
+    table = train_study(study, out, jobs=jobs, progress=TerminalProgress(study, console))
     gains = {arm: _gains(table, arm) for arm in study.arms}
     passed, verdict = judge_control(gains.get("positive", []), gains.get("negative", []))
     runs = {arm: [asdict(gain) for gain in gains[arm]] for arm in gains}

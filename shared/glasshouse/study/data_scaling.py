@@ -23,7 +23,7 @@ from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.runs import rollout_reader
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.display import TerminalProgress
-from glasshouse.study.runner import StudyRun, plan_runs, run_study
+from glasshouse.study.runner import StudyRun, plan_runs, train_study
 from glasshouse.study.spec import study_from_config
 
 FRESH = "fresh"
@@ -75,8 +75,8 @@ def run_scaling(
         },
     )
     console = Console(highlight=False, emoji=False)
-    with TerminalProgress(study, console) as progress:
-        run_study(study, out, jobs=jobs, keep_rollouts=True, progress=progress)
+    progress = TerminalProgress(study, console)
+    train_study(study, out, jobs=jobs, keep_rollouts=True, progress=progress)
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for run in plan_runs(study, out):
         runs[run.arm].append(summarize_scaling_run(run))

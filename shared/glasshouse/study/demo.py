@@ -14,7 +14,7 @@ from glasshouse.study.demo_comparison import DemoComparison, compare_demo_runs
 from glasshouse.study.demo_display import DemoDisplay
 from glasshouse.study.demo_page import write_page
 from glasshouse.study.demo_terminal import print_comparison
-from glasshouse.study.runner import plan_runs, run_study
+from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, parse_study
 from glasshouse.terminal import shell_command, terminal_safe
 
@@ -83,8 +83,7 @@ def run_demo(
     """
     console = console or Console(highlight=False, emoji=False)
     study = demo_study(overrides)
-    with DemoDisplay(study, console) as display:
-        run_study(study, out, jobs=2, keep_rollouts=True, progress=display)
+    train_study(study, out, jobs=2, keep_rollouts=True, progress=DemoDisplay(study, console))
     runs = {run.arm: run.path for run in plan_runs(study, out)}
     for path in runs.values():
         if not (path / "results" / "rollouts").is_dir():

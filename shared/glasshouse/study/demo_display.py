@@ -12,9 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from glasshouse.runs.run_directory import load_evaluations
-from glasshouse.study.runner import StudyProgress, StudyRun
+from glasshouse.study.display import StudyProgress
+from glasshouse.study.runner import StudyRun
 from glasshouse.study.spec import Study
-from glasshouse.study.table import Row
+from glasshouse.study.table import StudyRow
 from glasshouse.terminal import count_noun, format_duration, terminal_safe
 
 ARM_LABELS: Mapping[str, str] = {
@@ -28,7 +29,7 @@ UNDEFINED = "·"
 class DemoDisplay(StudyProgress):
     """Shows each run's step and its latest evaluations, read from its run directory.
 
-    Example: `with DemoDisplay(study, console) as display: run_study(study, out, progress=display)`
+    Example: `train_study(study, out, progress=DemoDisplay(study, console))`
     """
 
     def __init__(self, study: Study, console: Console) -> None:
@@ -76,7 +77,7 @@ class DemoDisplay(StudyProgress):
         self.steps[run.arm] = step
         self._read_evaluations(run)
 
-    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[Row]) -> None:
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None:
         self.on_step(run, run.config.steps)
 
     def on_warning(self, message: str) -> None:

@@ -1,26 +1,42 @@
-"""Show the progress of a study in the terminal: a bar with the time left, a line per finished run."""
+"""The progress of a study: callbacks, and a bar with a line per finished run in the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glasshouse.console import shows_bars
-from glasshouse.study.runner import StudyProgress, StudyRun
 from glasshouse.study.spec import Study
-from glasshouse.study.table import Row
+from glasshouse.study.table import StudyRow
 from glasshouse.terminal import terminal_safe
 
+if TYPE_CHECKING:
+    from glasshouse.study.runner import StudyRun
+
 MEASURES_PER_LINE = 3
+
+
+class StudyProgress:
+    """What is called while a study runs; these do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None: ...
+    def on_step(self, run: StudyRun, step: int) -> None: ...
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None: ...
+    def on_warning(self, message: str) -> None: ...
 
 
 class TerminalProgress(StudyProgress):
     """Without a terminal (in a pipe) only the lines are printed.
 
-    Example: `with TerminalProgress(study, console) as progress: run_study(study, out, progress=progress)`
+    Example: `train_study(study, out, progress=TerminalProgress(study, console))`
     """
 
     def __init__(self, study: Study, console: Console) -> None:
@@ -41,10 +57,6 @@ class TerminalProgress(StudyProgress):
             speed_estimate_period=600,  # runs differ in speed: estimate over several of them
         )
 
-    def __enter__(self) -> TerminalProgress:
-        self.progress.start()
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
@@ -54,12 +66,13 @@ class TerminalProgress(StudyProgress):
             self.console.print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
         steps = sum(run.config.steps for run in runs if not run.is_finished)
         self.bar = self.progress.add_task("", total=steps, line=self._count())
+        self.progress.start()
 
     def on_step(self, run: StudyRun, step: int) -> None:
         self.last_steps[run.name] = max(step, self.last_steps.get(run.name, 0))
         self.progress.update(self.bar, completed=sum(self.last_steps.values()))
 
-    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[Row]) -> None:
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None:
         self.finished += 1
         self.on_step(run, run.config.steps)
         self.progress.update(self.bar, line=self._count())
@@ -77,7 +90,7 @@ class TerminalProgress(StudyProgress):
         return f"{self.finished}/{self.total} runs"
 
 
-def format_first_and_last(measure: str, rows: Sequence[Row]) -> str:
+def format_first_and_last(measure: str, rows: Sequence[StudyRow]) -> str:
     """`reliance 0.21 → 0.35`, from the first step that has the measure to the last."""
     values = [row.value for row in sorted(rows) if row.measure == measure]
     ends = ["undefined" if value is None else f"{value:.3g}" for value in (values[0], values[-1])]

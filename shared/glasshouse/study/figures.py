@@ -25,7 +25,7 @@ from glasshouse.view import figures
 from glasshouse.view.html import STYLESHEET
 
 if TYPE_CHECKING:
-    from glasshouse.study.api import StudyResult
+    from glasshouse.study.report import StudyResult
 
 LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]

@@ -3,6 +3,10 @@
 `freeze_study` appends a copy of what the study registers (bases, seeds, config with the horizon
 `steps`, arms, questions) with its hash and the date. The file can still be changed; every difference
 from the copy is then an amendment, which all reports list.
+
+A frozen study needs fresh seeds. A seed fixes problem order, sampling and evaluation set, so a run of
+the same base with the same seed is no new evidence: two studies that share it share their noise, and
+one of them may have suggested what the other asks.
 """
 
 from __future__ import annotations
@@ -14,17 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config.loading import merge_layers
-from glasshouse.config.yaml_files import dump_yaml, flatten_keys, parse_yaml
+from glasshouse.config.yaml_files import dump_yaml, flatten_keys, parse_yaml, read_yaml_file
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_text
-from glasshouse.study.frozen import Frozen, hash_content
-from glasshouse.study.spec import Study, load_study, parse_study
+from glasshouse.study.spec import (
+    Frozen,
+    Study,
+    check_seeds_per_base,
+    format_seeds,
+    hash_content,
+    load_study,
+    parse_study,
+    study_name,
+)
 
 COMMENT = (
     "# Written by `glasshouse study freeze`. Later changes of this file are reported as amendments."
 )
 OPTIONS = ("evaluation_problems",)
 """Keys of a study that are registered unless they have their default value."""
+STUDY_FILES = ("studies/*/study.yaml", "training/*/study*.yaml")
+"""Where other study files are, from up to three folders above a study file; and beside it."""
 NOT_FROZEN = (
     "The study file was not frozen: questions, seeds and horizon may have been chosen after a look at "
     "results."
@@ -42,6 +56,8 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
             f"{file} was frozen on {study.frozen.date}. It is frozen once: later changes are reported "
             "as amendments. For a new study, copy the file without its section `frozen`."
         )
+    check_seeds_per_base(study)
+    check_seeds_are_fresh(study, file)
     content = registered_content(study)
     frozen = Frozen(
         date=today or datetime.datetime.now(datetime.UTC).date(),
@@ -154,3 +170,45 @@ def _show(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(str, value)) or "none"
     return str(value)
+
+
+# --- fresh seeds ------------------------------------------------------------------------------
+
+
+def check_seeds_are_fresh(study: Study, file: Path) -> None:
+    """Raise if another study file uses a seed of this one with the same base, unless one of the two
+    names the other under `reuse_seeds`."""
+    own = _base_seed_pairs(study)
+    for other_file, other in _find_other_studies(file):
+        shared = sorted({seed for _, seed in own & _base_seed_pairs(other)})
+        name = study_name(other_file)
+        if not shared or name in study.reuse_seeds or study_name(file) in other.reuse_seeds:
+            continue
+        raise ConfigError(
+            f"{file}: seeds: {format_seeds(shared)} of the same bases are used by the study {name} "
+            f"({other_file}). Choose others, such as `seeds: {{first: {_first_fresh_seed(file)}, "
+            f"count: {len(study.seeds)}}}`, or allow it with `reuse_seeds: [{name}]`."
+        )
+
+
+def _base_seed_pairs(study: Study) -> set[tuple[str, int]]:
+    return {(study.base_of(seed), seed) for seed in study.seeds}
+
+
+def _first_fresh_seed(file: Path) -> int:
+    """A round number above all seeds in use."""
+    used = [max(study.seeds) for _, study in _find_other_studies(file)]
+    return 100 * (1 + max(used, default=0) // 100)
+
+
+def _find_other_studies(file: Path) -> Iterator[tuple[Path, Study]]:
+    """Valid study files other than this one. Other YAML files are skipped."""
+    file = file.resolve()
+    found = {path.resolve() for path in file.parent.glob("*.yaml")}
+    for folder in file.parents[:3]:
+        found |= {path.resolve() for name in STUDY_FILES for path in folder.glob(name)}
+    for path in sorted(found - {file}):
+        try:
+            yield path, parse_study(read_yaml_file(path), str(path))
+        except ConfigError:
+            continue

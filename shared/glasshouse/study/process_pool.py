@@ -1,30 +1,38 @@
-"""Train several runs at a time in worker processes that are reused (`study.worker`).
+"""Train several runs at a time in worker processes that are reused.
 
-    requests ──► ProcessPool ──► worker ──► run directories
-                     └─────────► worker
+    requests ──► ProcessPool ──► serve_requests() ──► run directories
+                     └─────────► serve_requests()
 
-A worker that crashes is replaced and its run resumes from its last checkpoint, up to `MAX_CRASHES`
-times per run. On Ctrl-C each worker saves the run that it is training, then the pool ends.
+torch and transformers are imported once per worker, not once per run. A worker that crashes is
+replaced and its run resumes from its last checkpoint, up to `MAX_CRASHES` times per run; the other
+runs go on. On Ctrl-C, and if the process of the pool is killed, each worker saves the run that it is
+training and ends.
 """
 
 from __future__ import annotations
 
-import json
+import errno
+import gc
 import os
-import selectors
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Literal
 
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, RunError
+from glasshouse.errors import ConfigError, GlasshouseError, RunError
 
 MAX_CRASHES = 2
 """Worker crashes per run before the run fails."""
@@ -32,6 +40,9 @@ SHUTDOWN_SECONDS = 10.0
 """How long a worker may take to save its run when the pool closes; then it is killed."""
 STDERR_TAIL = 800
 """Characters of a worker's stderr or traceback that an error message shows."""
+WORKER = "from glasshouse.study.process_pool import serve_requests; serve_requests({})"
+"""The program of a worker, with its end of the pipe. multiprocessing would import the caller's main
+module in it, and run a script that calls `run_study` a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,52 +78,42 @@ class RunRestarted:
 
 
 PoolEvent = StepDone | RunFinished | RunRestarted
+Message = tuple[Literal["step", "finished", "stopped", "failed"], Any]
+"""What a worker sends. `step` is followed by its number, the others end the request: they come with a
+summary, or with the reason of the failure."""
 
 
-@dataclass(slots=True, eq=False)
 class _Worker:
-    process: subprocess.Popen[bytes]
-    stderr: IO[bytes]
-    request: RunRequest | None = None
-    """The run that it is working on; None while idle."""
-    partial_line: bytes = b""
+    """A worker process, seen from the pool."""
 
-    @classmethod
-    def start(cls) -> _Worker:
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
-        process = subprocess.Popen(
-            [sys.executable, "-m", "glasshouse.study.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
+    def __init__(self) -> None:
+        self.request: RunRequest | None = None
+        """The run that it is working on; None while idle."""
+        self.connection, its_end = Pipe()
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER.format(its_end.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self.stderr,
+            stderr=self.stderr,
+            pass_fds=[its_end.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C reaches only the pool, which forwards it
         )
-        return cls(process, stderr)
+        its_end.close()
 
     def send(self, request: RunRequest) -> None:
         self.request = request
-        message = {
-            "action": request.action,
-            "monitor": request.monitor,
-            "config": request.config.model_dump(mode="json"),
-        }
-        assert self.process.stdin
-        with suppress(BrokenPipeError):  # it died while idle: `receive` reports that
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
-            self.process.stdin.flush()
+        with suppress(OSError):  # it died while idle: `receive` notices that
+            self.connection.send(request)
 
-    def fileno(self) -> int:
-        assert self.process.stdout
-        return self.process.stdout.fileno()
-
-    def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have arrived; None if the process has ended."""
-        data = os.read(self.fileno(), 1 << 16)
-        if not data:
+    def receive(self) -> Message | None:
+        """A message; None if the process has ended."""
+        try:
+            message: Message = self.connection.recv()
+        except (EOFError, OSError):
             return None
-        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return message
 
     def describe_crash(self) -> str:
         """How the ended process ended, with the last line of its stderr."""
@@ -122,22 +123,14 @@ class _Worker:
         cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return f"its worker process {cause}" + (f" ({tail.splitlines()[-1]})" if tail else "")
 
-    def close_stdin(self) -> None:
-        """Ask it to end: at once if idle, after saving its run if busy."""
-        assert self.process.stdin
-        with suppress(OSError):
-            self.process.stdin.close()
-
     def close(self) -> None:
         """Wait until the process has ended; kill it if that takes too long."""
-        assert self.process.stdout
-        self.close_stdin()
+        self.connection.close()
         try:
             self.process.wait(SHUTDOWN_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.process.stdout.close()
         self.stderr.close()
 
 
@@ -170,7 +163,7 @@ class ProcessPool:
     def __exit__(self, *error: object) -> None:
         try:
             for worker in self.workers:
-                worker.close_stdin()  # all at once, so that they save their runs in parallel
+                worker.connection.close()  # all at once: they save their runs in parallel
             for worker in self.workers:
                 worker.close()
         finally:
@@ -187,28 +180,39 @@ class ProcessPool:
         while True:
             while waiting and not self.stop_signals and (worker := self._idle_worker()):
                 worker.send(waiting.popleft())
-            busy = [worker for worker in self.workers if worker.request]
+            busy = {worker.connection: worker for worker in self.workers if worker.request}
             if not busy:
                 break
-            for worker in _wait_for_output(busy):
-                request, messages = worker.request, worker.receive()
+            for connection in wait(list(busy)):
+                worker = busy[connection]  # type: ignore[index]
+                request, message = worker.request, worker.receive()
                 assert request
-                if messages is not None:
-                    yield from _parse_messages(worker, request, messages)
-                    continue
-                crash = worker.describe_crash()
-                worker.close()
-                self.workers.remove(worker)
-                if self.stop_signals:
-                    continue
-                crashes[request] += 1
-                if crashes[request] >= MAX_CRASHES:
-                    raise RunError(
-                        f"{request.name} failed: {crash}, {MAX_CRASHES} times. Run the same command to "
-                        "resume from its last checkpoint; if memory ran out, use a smaller --jobs."
+                if message is None:
+                    crash = worker.describe_crash()
+                    worker.close()
+                    self.workers.remove(worker)
+                    if self.stop_signals:
+                        continue
+                    crashes[request] += 1
+                    if crashes[request] >= MAX_CRASHES:
+                        raise RunError(
+                            f"{request.name} failed: {crash}, {MAX_CRASHES} times. Run the same command "
+                            "to resume from its last checkpoint; if memory ran out, use a smaller --jobs."
+                        )
+                    waiting.appendleft(request)
+                    yield RunRestarted(
+                        request, f"{request.name}: {crash}; resuming it in a new one."
                     )
-                waiting.appendleft(request)
-                yield RunRestarted(request, f"{request.name}: {crash}; resuming it in a new one.")
+                    continue
+                kind, value = message
+                if kind == "step":
+                    yield StepDone(request, value)
+                    continue
+                worker.request = None
+                if kind == "failed":
+                    raise RunError(f"{request.name}{value}")
+                if kind == "finished":
+                    yield RunFinished(request, value)
         if self.stop_signals:
             raise KeyboardInterrupt
 
@@ -218,7 +222,7 @@ class ProcessPool:
                 return worker
         if len(self.workers) == self.size:
             return None
-        self.workers.append(_Worker.start())
+        self.workers.append(_Worker())
         return self.workers[-1]
 
     def _forward_signal(self, number: int, frame: FrameType | None) -> None:
@@ -231,26 +235,75 @@ class ProcessPool:
                 )
 
 
-def _wait_for_output(workers: list[_Worker]) -> list[_Worker]:
-    """Block until some workers have written output or ended."""
-    with selectors.DefaultSelector() as selector:
-        for worker in workers:
-            selector.register(worker, selectors.EVENT_READ, worker)
-        return [key.data for key, _ in selector.select()]
+# --- in the worker ---------------------------------------------------------------------------
 
 
-def _parse_messages(
-    worker: _Worker, request: RunRequest, messages: Iterable[dict[str, Any]]
-) -> Iterator[PoolEvent]:
-    """See `study.worker` for the messages. All but `step` end the request."""
-    for message in messages:
-        if "step" in message:
-            yield StepDone(request, message["step"])
-            continue
-        worker.request = None
-        if "finished" in message:
-            yield RunFinished(request, message["finished"])
-        elif "failed" in message:
-            raise RunError(f"{request.name}: {message['failed']}")
-        elif "crashed" in message:
-            raise RunError(f"{request.name} failed: {message['crashed'].strip()[-STDERR_TAIL:]}")
+def serve_requests(pipe: int) -> None:
+    """Handle the requests that arrive at a file descriptor, until the pool closes it or dies."""
+    connection = Connection(pipe)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
+    requests: queue.SimpleQueue[RunRequest | None] = queue.SimpleQueue()
+    busy = threading.Event()
+
+    def read_requests() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                requests.put(connection.recv())
+        requests.put(None)
+        if busy.is_set():  # the pool has died or is closing: save the run and stop
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def send(message: Message) -> None:
+        with suppress(OSError):  # the pool has died; `read_requests` handles that
+            connection.send(message)
+
+    threading.Thread(target=read_requests, daemon=True).start()
+    while (request := requests.get()) is not None:
+        busy.set()
+        result = handle_request(request, send)
+        busy.clear()
+        send(result)
+        gc.collect()  # free this run's model before the next one is loaded
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Between runs there is nothing to save. During a run, `training.interruption` handles signals."""
+    raise SystemExit(128 + number)
+
+
+def handle_request(request: RunRequest, send: Callable[[Message], None]) -> Message:
+    """Train or check; a failure is a message that follows the name of the run."""
+    try:
+        return _train_or_check(request, send)
+    except GlasshouseError as error:
+        return "failed", f": {error}"
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "failed", (": the disk is full. Free some space and run the same command again.")
+        return "failed", f" failed: {traceback.format_exc().strip()[-STDERR_TAIL:]}"
+
+
+def _train_or_check(request: RunRequest, send: Callable[[Message], None]) -> Message:
+    from glasshouse.training.display import Display
+    from glasshouse.training.run import TrainingRun
+
+    class StepReporter(Display):
+        def step(self, row: dict[str, Any], groups: list[Any]) -> None:
+            send(("step", row["step"]))
+
+        def resumed(self, step: int, path: Path) -> None:
+            send(("step", step))
+
+    run = TrainingRun(request.config, StepReporter())
+    if request.action == "check":
+        run.backend.close()
+        return "finished", {}
+    summary = run.train()
+    if "after" not in summary:
+        return "stopped", summary
+    if request.monitor:
+        from glasshouse.measurement.monitor_run import monitor_run
+
+        monitor_run(Path(summary["run"]), first_and_last=True)
+    return "finished", summary

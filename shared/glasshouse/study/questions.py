@@ -26,15 +26,14 @@ from glasshouse.measurement.random_bases import (
 )
 from glasshouse.measurement.registry import companion_measures, lookup
 from glasshouse.study.bounds import MaxEffect, max_effect, respect_bounds
-from glasshouse.study.comparison_points import (
+from glasshouse.study.series import (
     ComparisonPoint,
     SeedValues,
-    last_step,
+    StudySeries,
     point_at_equal_accuracy,
     point_at_equal_kl,
     point_at_step,
 )
-from glasshouse.study.series import StudySeries
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question, Study
 
 ACCURACY = "accuracy"
@@ -304,7 +303,7 @@ def _choose_points(
     question: Question, reference: str, series: StudySeries
 ) -> tuple[ComparisonPoint, ComparisonPoint | None]:
     """The point of the question and, for two arms, a second point to report with it."""
-    last = last_step(series.get(question.arm, question.measure))
+    last = series.last_step(question.arm, question.measure)
     if reference == START or question.against_measure:
         return point_at_step(series, question.at if isinstance(question.at, int) else last), None
     equal = point_at_equal_accuracy(series, [question.arm, reference])

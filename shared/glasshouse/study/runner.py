@@ -21,6 +21,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.runs.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
+from glasshouse.study.display import StudyProgress
 from glasshouse.study.process_pool import (
     ProcessPool,
     RunFinished,
@@ -29,7 +30,7 @@ from glasshouse.study.process_pool import (
     StepDone,
 )
 from glasshouse.study.spec import Study, dump_study, load_study
-from glasshouse.study.table import Row, Table, collect_rows
+from glasshouse.study.table import StudyRow, Table, collect_rows
 
 STUDY_FILE, ROWS_FILE, TABLE_FILE = "study.yaml", "rows.jsonl", "table.jsonl"
 KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}
@@ -56,17 +57,8 @@ class StudyRun:
     def is_finished(self) -> bool:
         return (self.path / "results" / ROWS_FILE).is_file()
 
-    def load_rows(self) -> Sequence[Row]:
+    def load_rows(self) -> Sequence[StudyRow]:
         return Table.load(self.path / "results" / ROWS_FILE).rows
-
-
-class StudyProgress:
-    """Callbacks while a study runs; these do nothing."""
-
-    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None: ...
-    def on_step(self, run: StudyRun, step: int) -> None: ...
-    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[Row]) -> None: ...
-    def on_warning(self, message: str) -> None: ...
 
 
 def plan_runs(study: Study, out: Path) -> list[StudyRun]:
@@ -80,7 +72,7 @@ def plan_runs(study: Study, out: Path) -> list[StudyRun]:
     return runs
 
 
-def run_study(
+def train_study(
     study: Study,
     out: Path,
     *,
@@ -90,13 +82,13 @@ def run_study(
 ) -> Table:
     """Train the runs that are not finished and write the table.
 
-    Example: `run_study(load_study(Path("mine.yaml")), Path("runs/studies/mine"), jobs=4)`
+    Example: `train_study(load_study("mine.yaml"), Path("runs/studies/mine"), jobs=4)`
     """
     progress = progress or StudyProgress()
     runs = plan_runs(study, out)
     known_arms = _load_known_arms(study, out)
     unfinished = [run for run in runs if not run.is_finished]
-    with ProcessPool(jobs) as pool:
+    with progress, ProcessPool(jobs) as pool:
         _check_new_arms([run for run in unfinished if run.arm not in known_arms], pool)
         out.mkdir(parents=True, exist_ok=True)
         with acquire_lock(out):
@@ -108,13 +100,13 @@ def run_study(
                 if run.is_finished:
                     _check_measures(study, run.arm, run.load_rows())
                     _prune(run, keep_rollouts)  # the command may have been killed while pruning
-            _train(study, unfinished, pool, keep_rollouts, progress)
+            _train_runs(study, unfinished, pool, keep_rollouts, progress)
             table = Table(row for run in runs for row in run.load_rows())
             table.save(out / "results" / TABLE_FILE)
     return table
 
 
-def _train(
+def _train_runs(
     study: Study,
     unfinished: Sequence[StudyRun],
     pool: ProcessPool,
@@ -183,7 +175,7 @@ def _named_measures(study: Study) -> set[str]:
     return {*study.measures, *asked}
 
 
-def _check_measures(study: Study, arm: str, rows: Sequence[Row]) -> None:
+def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:
     """Every measure that the study draws or asks about must exist, at the step in question."""
     steps: dict[str, set[int]] = {}
     for row in rows:

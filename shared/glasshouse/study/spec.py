@@ -6,6 +6,9 @@ on the same problems, so that arms are compared within seeds.
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +21,6 @@ from glasshouse.config.rendering import diff_configs
 from glasshouse.config.schema import Config, Section
 from glasshouse.config.yaml_files import dump_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
-from glasshouse.study.frozen import Frozen
 
 START = "start"
 """The reference of a question that is not an arm: the same run before its first step."""
@@ -73,10 +75,39 @@ class Question(Section):
         return self
 
 
+class Frozen(Section):
+    """What was registered, when, and a hash of it; written by `glasshouse study freeze`."""
+
+    date: datetime.date
+    """The day on which the file was frozen (UTC)."""
+    sha256: str
+    """Hash of `content`."""
+    content: dict[str, Any] = Field(min_length=1)
+    """A copy of bases, seeds, config, arms and questions, so that later changes can be listed."""
+
+    @model_validator(mode="after")
+    def _check_hash(self) -> Self:
+        if self.sha256 != hash_content(self.content):
+            raise ValueError(
+                "its content does not match its sha256: the section was edited by hand. Restore it, "
+                "for example with git"
+            )
+        return self
+
+
+def hash_content(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content as JSON with sorted keys: independent of comments, order and layout.
+
+    Example: `hash_content({"seeds": [0, 1]})` starts with "c20d".
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 class Study(Section):
     """A whole study.
 
-    Example: `study = load_study(Path("studies/leaked_hint/study.yaml"), ["steps=4"])`
+    Example: `study = load_study("studies/leaked_hint/study.yaml", ["steps=4"])`
     """
 
     title: str = Field(min_length=1)
@@ -278,9 +309,19 @@ def study_name(file: Path) -> str:
     return file.resolve().parent.name if file.stem == "study" else file.stem
 
 
-def load_study(file: Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a study file. Overrides apply to its `config`; what an arm sets takes precedence."""
-    study = parse_study(read_yaml_file(file), str(file))
+def load_study(
+    file: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    arms: Sequence[str] | None = None,
+    seeds: int | None = None,
+) -> Study:
+    """Read a study file, all of it or some arms and seeds. Overrides apply to its `config`; what an arm
+    sets takes precedence.
+
+    Example: `load_study("training/digits.reinforce/study.yaml", ["steps=4"], seeds=2)`
+    """
+    study = parse_study(read_yaml_file(Path(file)), str(file))
     if overrides:
         _refuse_reserved_keys(merge_layers([overrides]), "the command line")
         resolve_layers([(str(file), study.config), ("the command line", overrides)])
@@ -292,10 +333,10 @@ def load_study(file: Path, overrides: Sequence[str] = ()) -> Study:
         except ConfigError as error:
             raise ConfigError(f"{file}, {error}") from None
     _check_null_prompts(study, file)
-    return study
+    return study if arms is None and seeds is None else study.subset(arms, seeds)
 
 
-def _check_null_prompts(study: Study, file: Path) -> None:
+def _check_null_prompts(study: Study, file: str | Path) -> None:
     """Raise if a question's null arm is asked other prompts than its arm: their changes are not
     comparable."""
     for number, question in enumerate(study.questions):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from glasshouse.runs.run_directory import load_evaluations, load_metrics
 COUNTS = {"rollouts"}
 """Entries of an organism's summary that are not measures."""
 COMPRESSED_SUFFIX = ".zst"
+MAX_DIFFERENCES = 5
+"""Differing rows that the message lists."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Row:
+class StudyRow:
     """One measurement."""
 
     arm: str
@@ -56,7 +59,7 @@ class Table:
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[StudyRow]) -> None:
         self.rows = tuple(sorted(rows))
         if len(set(self.rows)) < len(self.rows):
             raise RunDataError("The table has two rows of the same arm, seed, step and measure.")
@@ -66,7 +69,7 @@ class Table:
         """Read a table that `save` wrote."""
         try:
             lines = read_table_text(file).split("\n")
-            return cls(Row(**json.loads(line)) for line in lines if line)
+            return cls(StudyRow(**json.loads(line)) for line in lines if line)
         except FileNotFoundError:
             raise RunDataError(f"The table {file} does not exist.") from None
         except (OSError, ValueError, TypeError) as error:
@@ -89,7 +92,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StudyRow]:
         return iter(self.rows)
 
     def seeds(self, arm: str) -> list[int]:
@@ -112,9 +115,53 @@ def read_table_text(file: Path) -> str:
     return data.decode()
 
 
+def read_table_lines(file: Path) -> list[str]:
+    try:
+        return read_table_text(file).splitlines()
+    except (OSError, ValueError) as error:
+        raise RunDataError(f"The table {file} cannot be read: {error}.") from None
+
+
+def compare_tables(
+    table: Table, lines: Sequence[str], file: str, *, only_these_runs: bool = False
+) -> tuple[bool, str]:
+    """Whether the table equals the committed lines, and a message. `only_these_runs` ignores the
+    lines of runs that the table does not have.
+
+    Example: `compare_tables(table, read_table_lines(Path("committed.jsonl")), "committed.jsonl")`
+    """
+    total = len(lines)
+    if only_these_runs:
+        runs = {(row.arm, row.seed) for row in table}
+        lines = [line for line in lines if _arm_and_seed(line, file) in runs]
+    new_lines = table.text().splitlines()
+    if list(lines) == new_lines:
+        of_total = f" of {total:,}" if len(lines) < total else ""
+        return True, f"identical: {len(new_lines):,}{of_total} rows equal {file} byte for byte"
+    pairs = zip_longest(lines, new_lines, fillvalue="(no row)")
+    differing = [(committed, new) for committed, new in pairs if committed != new]
+    listed = [
+        f"  {file}: {committed}\n  this study: {new}"
+        for committed, new in differing[:MAX_DIFFERENCES]
+    ]
+    more = len(differing) - MAX_DIFFERENCES
+    if more > 0:
+        listed.append(f"  … and {more:,} more")
+    message = f"different from {file}: {len(differing):,} of {len(new_lines):,} rows; the first:\n"
+    return False, message + "\n".join(listed)
+
+
+def _arm_and_seed(line: str, file: str) -> tuple[str, int]:
+    try:
+        row = json.loads(line)
+        return row["arm"], row["seed"]
+    except (ValueError, KeyError, TypeError):
+        raise RunDataError(f"{file} is not a study's table: {line[:80]!r}.") from None
+
+
 def collect_rows(
     run: Path, arm: str, base: str, seed: int, named: Container[str] = ()
-) -> list[Row]:
+) -> list[StudyRow]:
     """Everything that one run measured: its evaluations, their training steps and its monitoring. Of the
     measures that are younger than published tables only those `named`: a study that is run again must
     give the same bytes."""
@@ -141,7 +188,7 @@ def collect_rows(
                 value = estimate.get("measure", estimate)["value"]
                 values[subject["step"], f"{evaluation}.{name}"] = value
     return sorted(
-        Row(arm=arm, seed=seed, step=step, measure=name, base=base, value=_finite(value))
+        StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=_finite(value))
         for (step, name), value in values.items()
     )
 
