@@ -5,6 +5,7 @@ python tests/mock_assets.py
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems
-from glasshouse.training.pocket_command import build_pocket_model
+from glasshouse.training.sft import sft
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = {Split.TRAIN: 24, Split.VALIDATION: 12}
@@ -21,7 +22,11 @@ COUNTS = {Split.TRAIN: 24, Split.VALIDATION: 12}
 def main() -> None:
     model = ROOT / "models" / "mock"
     shutil.rmtree(model, ignore_errors=True)
-    build_pocket_model("mock", model)
+    sft("", "mock", model)
+    sums = [
+        f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in sorted(model.iterdir())
+    ]
+    (model / "SHA256SUMS").write_text("".join(sums))
     folder = ROOT / "datasets" / "mock"
     folder.mkdir(parents=True, exist_ok=True)
     for name in list_tasks():

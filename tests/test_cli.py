@@ -44,6 +44,8 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
         (["config", "lern"], '"learn"'),
         (["tasks", "aritmetic"], '"arithmetic"'),
         (["report", "figure", ".", "--out", "x.png"], "results/metrics.jsonl"),
+        (["sft", "--recipe", "poket", "--out", "x"], "pocket"),
+        (["sft", "--recipe", "pocket", "--out", "docs"], "docs"),
         (["rollouts", "no/such/run"], "no/such/run"),
         (["hosts", "worker", "--address", "tcp://h:1", "--certificates", "x"], "tls://"),
     ],

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from glasshouse.tasks.catalogue import make_task
     from glasshouse.track.base import tracker
     from glasshouse.training.layout import plan_run
-    from glasshouse.training.sft_api import SftResult, sft
+    from glasshouse.training.sft import SftResult, sft
     from glasshouse.training.train import TrainResult, resume, train
     from glasshouse.types import Grade, Problem
     from glasshouse.view.learning_curves import plot_learning_curves
@@ -112,7 +112,7 @@ _MODULES = {
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
     "glasshouse.study.report": ("StudyResult", "run_study"),
     "glasshouse.study.spec": ("load_study",),
-    "glasshouse.training.sft_api": ("SftResult", "sft"),
+    "glasshouse.training.sft": ("SftResult", "sft"),
     "glasshouse.training.train": ("TrainResult", "resume", "train"),
     "glasshouse.config.schema": ("Config",),
     "glasshouse.config.loading": ("load_config", "override_config"),

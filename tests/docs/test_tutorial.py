@@ -19,8 +19,9 @@ from glasshouse.console import shows_bars
 from glasshouse.measurement import api as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgressBar
 from glasshouse.study.display import TerminalProgress
-from glasshouse.training import sft_api as supervised
+from glasshouse.training import sft as supervised
 from glasshouse.training.display import TerminalDisplay
+from glasshouse.training.recipes import load_recipe
 
 SMALLER = (
     '"steps": 1, "data.groups_per_step": 2, "generate.group_size": 2, "evaluate.problems": 4, '
@@ -105,7 +106,7 @@ def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
         MonitorProgressBar(notebook),
         TerminalProgress(study, notebook),  # type: ignore[arg-type]
         measuring._show_progress(None),
-        supervised._Progress(load_config(), 8, tmp_path, enabled=True),
+        supervised._Progress(load_config(), load_recipe("mock"), tmp_path, enabled=True),
     )
     for display in displays:
         assert not display.progress.disable, display

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from glasshouse import randomness
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.evaluate import evaluate_model
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import BASES_FOLDER, load_policy
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.training.population_recipes import POPULATION_RECIPES
+from glasshouse.training.recipes import load_recipe
 from glasshouse.types import Style
 
 CARDS = {
     path.name: json.loads((path / "glasshouse.json").read_text()) for path in BASES_FOLDER.iterdir()
 }
-POPULATION = sorted(recipe.name for recipe in POPULATION_RECIPES)
+POPULATION = [f"leaked-hint-{seed}" for seed in range(10, 16)]
 HINTS = sorted(n for n in CARDS if n.startswith("leaked-hint") and n not in POPULATION)
 LADDERS = sorted(name for name in CARDS if name.startswith("ladder"))
 BUGS = sorted(name for name in CARDS if name.startswith("grader-bug"))
@@ -52,6 +53,19 @@ def test_bases_of_the_population_are_independent() -> None:
     tokenizers = {(BASES_FOLDER / name / "tokenizer.json").read_bytes() for name in POPULATION}
     shares = {CARDS[name]["mixture"][0]["modes"]["disclosed"] for name in POPULATION}
     assert len(tokenizers) == len(shares) == len(POPULATION) == 6
+
+
+@pytest.mark.parametrize("name", POPULATION)
+def test_bases_of_the_population_are_draws_from_one_distribution(name: str) -> None:
+    """That of leaked-hint-10.yaml, so that a result can be generalised to further draws."""
+    recipe = load_recipe(name)
+    rng = randomness.stream("leaked_hint population", recipe.seed)
+    assert recipe.vocab_size == rng.randint(315, 346)
+    share = rng.uniform(1 / 3, 2 / 3)
+    for phase in recipe.phases:
+        [entry] = phase.mixture
+        uses = entry.modes["disclosed"] + entry.modes["silent"]
+        assert entry.modes["disclosed"] == pytest.approx(uses * share, abs=5e-5)
 
 
 @pytest.mark.parametrize("name", POPULATION)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,9 @@ import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.models import llama
 from glasshouse.models.policy import load_policy
-from glasshouse.training import pocket_build as build
-from glasshouse.training import sft as trainer
-from glasshouse.training.pocket_build import compute_gradients, make_batch
-from glasshouse.training.pocket_recipes import RECIPES
-from glasshouse.training.sft_recipes import load_recipe, phase_at
+from glasshouse.training import sft_trainer
+from glasshouse.training.recipes import load_recipe
+from glasshouse.training.sft_trainer import compute_gradients, make_batch
 
 MOCK = "models/mock"
 RECIPE = """\
@@ -39,10 +38,14 @@ def train(out: Path, *overrides: str, save_every: int = 2) -> glasshouse.SftResu
 
 
 def kill_at_step(out: Path, number: int, last: int, *overrides: str) -> int:
-    """Trains in a child process that sends itself a signal in step `last`; returns its exit code."""
+    return die_at_step(number, last, lambda: train(out, *overrides))
+
+
+def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
+    """Train in a child process that sends itself a signal in step `last`; return its exit code."""
     child = os.fork()
     if child == 0:
-        compute = trainer.train_step
+        compute = sft_trainer.train_step
 
         def compute_and_die(*args: object) -> float:
             loss = compute(*args)  # type: ignore[arg-type]
@@ -50,9 +53,9 @@ def kill_at_step(out: Path, number: int, last: int, *overrides: str) -> int:
                 os.kill(os.getpid(), number)
             return loss
 
-        trainer.train_step = compute_and_die  # type: ignore[assignment]
+        sft_trainer.train_step = compute_and_die  # type: ignore[assignment]
         try:
-            train(out, *overrides)
+            start()
         except KeyboardInterrupt:
             os._exit(130)
         os._exit(0)
@@ -107,12 +110,12 @@ def test_the_common_start_of_prompts_computed_once_gives_the_same_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = load_policy(MOCK)
-    recipe = load_recipe("leaked-hint-0", steps=1, batch_size=4, seed=0)
-    samples = make_batch(recipe, recipe.phases[0], policy, 0)
+    recipe = load_recipe("leaked-hint-0").model_copy(update={"batch_size": 4})
+    samples = make_batch(recipe, policy, 0)
     assert llama.is_supported(policy.model)
     results = []
     for is_large in (False, True):
-        monkeypatch.setattr(build, "is_large", lambda model, is_large=is_large: is_large)
+        monkeypatch.setattr(sft_trainer, "is_large", lambda model, is_large=is_large: is_large)
         policy.model.zero_grad()
         loss = compute_gradients(policy, samples, 512)
         results.append((loss, [p.grad.clone() for p in policy.model.parameters()]))
@@ -122,20 +125,17 @@ def test_the_common_start_of_prompts_computed_once_gives_the_same_gradient(
 
 
 def test_phases_of_a_recipe_keep_their_shares() -> None:
-    recipe = load_recipe("leaked-hint-0", steps=9, batch_size=4, seed=0)
+    recipe = load_recipe("leaked-hint-0").with_steps(9)
     assert [phase.steps for phase in recipe.phases] == [5, 4]  # 500 and 400 in the recipe
-    mixtures = [phase.mixture for phase in RECIPES["leaked-hint-0"].phases]
-    assert [phase_at(recipe, step).mixture for step in (0, 4, 5, 8)] == [
-        mixtures[0], mixtures[0], mixtures[1], mixtures[1],
-    ]  # fmt: skip
+    first, second = recipe.phases
+    found = [recipe.phase_at(step) for step in (0, 4, 5, 8)]
+    assert found == [(first, 0), (first, 4), (second, 0), (second, 3)]
 
 
 def test_recipe_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(RECIPE)
-    recipe = load_recipe(str(file), steps=3, batch_size=4, seed=1)
-    assert [c.task_name for c in recipe.mixture] == ["arithmetic", "sum_digits"]
-    assert recipe.mixture[1].weight == 0.5
+    assert [entry.weight for entry in load_recipe(str(file)).phases[0].mixture] == [1.0, 0.5]
     result = glasshouse.sft(
         MOCK, str(file), tmp_path / "out", ["steps=1"], batch_size=2, progress=False
     )
@@ -160,6 +160,7 @@ def test_recipe_file(tmp_path: Path) -> None:
         (["--recipe", "mock", "--batch-size", "1000000000000"], "--batch-size"),
         (["--recipe", "fifo.yaml"], "regular file"),
         (["--recipe", "empty.yaml"], "mixture"),
+        (["--recipe", "base.yaml"], "nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_model(
@@ -173,12 +174,40 @@ def test_bad_input_is_one_sentence_and_leaves_no_model(
     Path("share.yaml").write_text(RECIPE.replace("guess: 0.5", "guess: 0"))
     Path("task.yaml").write_text(RECIPE.replace("arithmetic", "arithmetik"))
     Path("empty.yaml").write_text("")
+    Path("base.yaml").write_text("extends: nowhere")
     os.mkfifo("fifo.yaml")
     assert main(["sft", mock, "--out", "out", "--quiet", *arguments]) == 2
     message = capsys.readouterr().err
     assert named in message
     assert "Traceback" not in message
     assert not Path("out").exists()
+
+
+def test_a_recipe_builds_the_same_weights_also_after_a_kill(tmp_path: Path) -> None:
+    """From random weights, over two phases with an optimizer each; the result is measured."""
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    entry = "[{task: sum_digits, modes: {steps: 1}, options: {count: [2, 2]}}]"
+    file.write_text(
+        "{hidden_size: 32, num_layers: 1, intermediate_size: 32, vocab_size: 300, batch_size: 2, phases: ["
+        f"{{steps: 3, learning_rate: 5e-3, mixture: {entry}}},"
+        f"{{steps: 2, learning_rate: 1e-3, mixture: {entry}}}]}}"
+    )
+
+    def build(out: Path) -> Path:
+        return glasshouse.sft("", str(file), out, save_every=2, progress=False).path
+
+    whole = build(tmp_path / "whole")
+    assert die_at_step(signal.SIGKILL, 4, lambda: build(out)) == -9
+    resumed = build(out)
+    for name in ("model.safetensors", "tokenizer.json", "README.md"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes(), name
+    card = load_policy(str(resumed)).card
+    assert card["measured"][0]["problems"] > 0
+    with pytest.raises(glasshouse.GlasshouseError, match="seed"):
+        glasshouse.sft("", str(file), tmp_path / "other", {"seed": 1})
+    file.write_text(RECIPE)
+    with pytest.raises(glasshouse.GlasshouseError, match="MODEL"):
+        build(tmp_path / "other")
 
 
 def test_other_settings_do_not_continue_a_training_and_a_finished_one_is_not_overwritten(
@@ -217,7 +246,7 @@ def test_printed_commands_can_be_pasted(
 
     monkeypatch.setattr("sys.argv", ["glasshouse", *command])
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "train_step", interrupt)
+        patch.setattr(sft_trainer, "train_step", interrupt)
         assert main(command) == 130
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err

@@ -1,4 +1,4 @@
-"""`glasshouse sft`: a supervised warm start."""
+"""`glasshouse sft`: supervised training."""
 
 from __future__ import annotations
 
@@ -17,30 +17,38 @@ def add_commands(commands: Any) -> None:
         _sft,
         "train any model on demonstrations, as a base for RL",
         "The result is a model folder. While it trains, its state is in OUT.training; the same command "
-        "continues it after Ctrl-C or a crash, bit for bit.",
+        "continues it after Ctrl-C or a crash, bit for bit. Without MODEL, the model is built as the recipe "
+        "says, from random weights or from another model, and measured.",
         [
             "glasshouse sft smollm2 --recipe leaked-hint-0 --out models/smollm2-hint steps=40",
             "glasshouse sft smollm2 --recipe mine.yaml --out models/mine learn.lora_rank=16",
+            "glasshouse sft --recipe pocket --out build/pocket",
         ],
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="a model folder, a hub name, or a model by name"
+        "model",
+        nargs="?",
+        default="",
+        metavar="MODEL",
+        help="a model folder, a hub name, or a model by name; default: what the recipe says",
     )
     parser.add_argument(
         "--recipe",
         required=True,
-        help="a built-in recipe, such as leaked-hint-0, or a YAML file with a mixture (docs/models.md)",
+        help="a built-in recipe, such as leaked-hint-0, or a YAML file (docs/models.md)",
     )
     parser.add_argument("--out", required=True, help="the model folder to write")
     parser.add_argument(
         "--batch-size",
         type=int,
-        default=8,
         metavar="N",
-        help="demonstrations per step (default: 8)",
+        help="demonstrations per step (default: 8; without MODEL, those of the recipe)",
     )
     parser.add_argument(
-        "--save-every", type=int, default=20, metavar="N", help="save every N steps (default: 20)"
+        "--save-every",
+        type=int,
+        metavar="N",
+        help="save every N steps (default: 20; without MODEL, 500)",
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_imports(parser)
@@ -49,7 +57,7 @@ def add_commands(commands: Any) -> None:
 
 def _sft(args: argparse.Namespace) -> int:
     from glasshouse.config.imports import import_modules
-    from glasshouse.training.sft_api import sft
+    from glasshouse.training.sft import sft
 
     import_modules(args.imports)
     try:

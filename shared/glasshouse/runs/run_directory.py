@@ -296,8 +296,7 @@ def acquire_lock(path: Path) -> IO[str]:
         owner = lock.read().strip() or "another process"
         lock.close()
         raise RunError(
-            f"{path} is in use by {owner}. Wait until that has ended, or choose another directory "
-            "with out=…."
+            f"{path} is in use by {owner}. Wait until that has ended, or choose another directory."
         ) from None
     lock.truncate(0)
     lock.write(f"process {os.getpid()}")

@@ -1,285 +1,245 @@
-"""Trains any model on demonstrations, so that it can be killed at any time and resumed bit for bit.
-
-    model, recipe ──► OUT.training/  settings.json, checkpoints/step-N   while it trains
-                  ──► OUT/           a model folder, once it is finished
-
-What a step computes depends only on the settings and its number, as for the pocket models. A signal
-ends a step before its update; complete steps are saved.
-"""
+"""Supervised training: any model on demonstrations, or a new model built from a recipe."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import math
-import os
-import shutil
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from glasshouse.checksums import read_regular_file
+from glasshouse.config.loading import merge_layers, resolve_layers
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, GlasshouseError, ModelError
-from glasshouse.files import check_output_folder, write_json, write_text
-from glasshouse.learn.schedule import learning_rate_factor
-from glasshouse.models.configured import load_configured_policy
-from glasshouse.models.packaged import write_checksums
-from glasshouse.models.policy import Policy, check_tensor, read_card, save_policy
-from glasshouse.runs.checkpoints import (
-    Snapshot,
-    newest_checkpoint,
-    prune_checkpoints,
-    read_checkpoint,
-    write_checkpoint,
-)
-from glasshouse.training.pocket_build import compute_gradients, make_batch
-from glasshouse.training.pocket_recipe import Recipe
-from glasshouse.training.sft_card import describe_training, render_training
-from glasshouse.training.sft_recipes import phase_at
+from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.terminal import terminal_safe
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
-SETTINGS = "settings.json"
-StepReport = Callable[[int, float], None]
-"""Called with the number of completed steps and the loss of the last one."""
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
+    from glasshouse.training.recipes import Recipe
+
+DEFAULTS = {
+    "steps": 40,
+    "learn.learning_rate": 5e-5,
+    "learn.warmup_steps": 4,
+    "learn.lr_schedule": "cosine",
+}
+LORA_LEARNING_RATE = 2e-4
+BATCH_SIZE, SAVE_EVERY, SAVE_BUILD_EVERY = 8, 20, 500
+MAX_BATCH_SIZE, MAX_STEPS = 100_000, 10_000_000
+"""As for data.groups_per_step and steps of a run."""
+LEARN_KEYS = (
+    "learning_rate", "warmup_steps", "lr_schedule", "weight_decay", "max_grad_norm",
+    "microbatch_tokens", "activation_checkpointing", "lora_rank", "lora_targets",
+)  # fmt: skip
+USED_KEYS = {
+    "steps", "seed", "device", "dtype", "threads", "chat", *(f"learn.{key}" for key in LEARN_KEYS),
+}  # fmt: skip
+"""Config keys that the training of a given model reads."""
 
 
-def train_on_demonstrations(
-    config: Config,
-    recipe: Recipe,
-    out: Path,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftResult:
+    """What a supervised training leaves.
+
+    Example: `sft("smollm2", "leaked-hint-0", "models/smollm2-hint").path`
+    """
+
+    path: Path
+    """A model folder, for the config key `model`."""
+    steps: int
+    loss: float
+    """Next-token loss of the last step; not a number if no step was left to do."""
+    seconds: float
+    """Time of this call."""
+
+
+def sft(
+    model: str,
+    recipe: str,
+    out: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
-    save_every: int = 20,
-    report: StepReport = lambda step, loss: None,
-) -> Path:
-    """Trains `config.model` and returns the folder of the result. Continues a training of the same settings
-    that was interrupted; raises KeyboardInterrupt after it has saved the last complete step."""
-    check_output_folder("--out", out.parent)
-    if out.exists():
-        raise ModelError(f"--out {out} exists; choose another name or delete it.")
-    work = out.with_name(f"{out.name}.training")
-    settings = describe_sft_settings(config, recipe)
-    with _lock(work):
-        _check_settings(work, settings)
-        torch.set_num_threads(config.threads)
-        try:
-            policy = load_configured_policy(config, training=True)
-        except GlasshouseError:
-            if not (work / SETTINGS).exists():  # leave nothing behind for another --out
-                shutil.rmtree(work)
-            raise
-        write_json(work / SETTINGS, settings)
-        policy = replace(policy, card=describe_training(read_card(config.model), recipe, config))
-        optimizer = make_optimizer(policy, config)
-        step = saved = _restore(work, policy, optimizer)
-        report(step, math.nan)
-        with _signals_interrupt():
-            try:
-                while step < recipe.steps:
-                    loss = train_step(policy, optimizer, config, recipe, step)
-                    with _signals_blocked():
-                        optimizer.step()
-                        step += 1
-                        if step % save_every == 0 and step < recipe.steps:
-                            _save(work, policy, optimizer, step)
-                            saved = step
-                    report(step, loss)
-            except KeyboardInterrupt:
-                if step > saved:
-                    with _signals_blocked():
-                        _save(work, policy, optimizer, step)
-                raise
-            with _signals_blocked():
-                _write_model(work, policy, out)
-    shutil.rmtree(work)
-    return out
+    batch_size: int | None = None,
+    save_every: int | None = None,
+    progress: bool = True,
+) -> SftResult:
+    """Train a model on demonstrations of a task or an organism. The same call continues a training that was
+    interrupted.
 
+    `recipe` is a built-in recipe (that of an organism's base, such as `leaked-hint-0`) or a YAML file.
+    `overrides` are config keys: steps, seed, device, dtype, chat and those of `learn` that an optimizer has;
+    `learn.lora_rank` trains adapters, which are merged into the result.
 
-def train_step(
-    policy: Policy, optimizer: torch.optim.Optimizer, config: Config, recipe: Recipe, step: int
-) -> float:
-    """Computes the clipped gradient of one batch of demonstrations; returns its loss."""
-    learn = config.learn
-    factor = learning_rate_factor(learn, step, recipe.steps)
-    for group in optimizer.param_groups:
-        group["lr"] = learn.learning_rate * factor
-    optimizer.zero_grad(set_to_none=True)
-    samples = make_batch(recipe, phase_at(recipe, step), policy, step)
-    loss = compute_gradients(
-        policy, samples, learn.microbatch_tokens, recompute=learn.activation_checkpointing
-    )
-    norm = torch.nn.utils.clip_grad_norm_(
-        optimizer.param_groups[0]["params"], learn.max_grad_norm or math.inf
-    )
-    if not torch.isfinite(norm):
-        raise ConfigError(
-            f"The gradient is not finite in step {step + 1}. Lower learn.learning_rate (now "
-            f"{learn.learning_rate:g})."
+    With an empty `model`, the recipe says what to start from (random weights or another model), how long to
+    train and with which optimizer; the result is measured. The embedded models were built so. The only
+    override is then `steps`.
+
+    Example: `sft("smollm2", "leaked-hint-0", "models/smollm2-hint", {"steps": 40})`
+    """
+    import torch
+
+    from glasshouse.models.configured import load_configured_policy
+    from glasshouse.training.model_card import render_card
+    from glasshouse.training.recipes import load_recipe
+    from glasshouse.training.sft_trainer import start_policy, train_on_demonstrations
+
+    config = resolve_settings(model, overrides)
+    for option, value, most in (
+        ("--batch-size", batch_size, MAX_BATCH_SIZE),
+        ("--save-every", save_every, MAX_STEPS),
+    ):
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"{option} is {value}; it must be between 1 and {most:,}.")
+    if "\0" in str(out):
+        raise ConfigError(f"--out {out} contains a NUL character.")
+    loaded = load_recipe(recipe)
+    if model:
+        loaded = loaded.with_steps(config.steps).with_settings(
+            config.learn, batch_size=batch_size or BATCH_SIZE, seed=config.seed
         )
-    return loss
+    else:
+        if loaded.mixture:
+            raise ConfigError(f"{recipe} has a mixture but no phases: name the MODEL to train.")
+        loaded = loaded.with_steps(config.steps) if merge_layers([overrides]) else loaded
+        loaded = loaded.model_copy(update={"batch_size": batch_size or loaded.batch_size})
+    card = describe_training(model, loaded, config)
+    started, losses = time.monotonic(), [math.nan]
+
+    def load() -> Policy:
+        torch.set_num_threads(config.threads)
+        if not model:
+            return start_policy(loaded, card)
+        return replace(load_configured_policy(config, training=True), card=card)
+
+    with _Progress(config, loaded, Path(out), enabled=progress) as display:
+
+        def report(step: int, loss: float) -> None:
+            losses.append(loss)
+            display.update(step, loss)
+
+        def finish(policy: Policy) -> str:
+            if not model:
+                card["measured"] = display.measure(policy, loaded)
+            return render_card(policy)
+
+        train_on_demonstrations(
+            loaded,
+            load,
+            Path(out),
+            describe_settings(model, loaded, config),
+            recompute=config.learn.activation_checkpointing,
+            save_every=save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY),
+            report=report,
+            finish=finish,
+        )
+    seconds = time.monotonic() - started
+    return SftResult(path=Path(out), steps=loaded.steps, loss=losses[-1], seconds=seconds)
 
 
-def make_optimizer(policy: Policy, config: Config) -> torch.optim.AdamW:
-    parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
-        parameters, lr=config.learn.learning_rate, weight_decay=config.learn.weight_decay,
-        foreach=True,
-    )  # fmt: skip
+def resolve_settings(model: str, overrides: Mapping[str, Any] | Sequence[str]) -> Config:
+    """The configuration of a supervised training: its own defaults, then the overrides."""
+    given = merge_layers([overrides])
+    keys = {f"learn.{key}" for key in given.get("learn", {})} | (given.keys() - {"learn"})
+    used = USED_KEYS if model else {"steps"}
+    for key in sorted(keys - used):
+        what = "sft" if model else "sft without a MODEL, which follows its recipe"
+        raise ConfigError(f"{key} has no effect on {what}.{did_you_mean(key, used)} Remove it.")
+    config = resolve_layers([("defaults of sft", DEFAULTS), ("overrides", overrides)])
+    if config.learn.lora_rank and "learning_rate" not in given.get("learn", {}):
+        learn = config.learn.model_copy(update={"learning_rate": LORA_LEARNING_RATE})
+        config = config.model_copy(update={"learn": learn})
+    return config.model_copy(update={"model": model})
 
 
-def describe_sft_settings(config: Config, recipe: Recipe) -> dict[str, Any]:
-    """Everything that the result depends on; a training is resumed only with the same settings."""
-    learn = config.learn.model_dump(mode="json")
-    used = (
-        "learning_rate", "warmup_steps", "lr_schedule", "weight_decay", "max_grad_norm",
-        "microbatch_tokens", "activation_checkpointing", "lora_rank", "lora_targets",
-    )  # fmt: skip
-    card = describe_training({}, recipe, config)
-    settings = {
-        **{key: value for key, value in card.items() if key not in used},
-        "phases": [phase.steps for phase in recipe.phases],
-        "chat": config.chat.model_dump(mode="json"),
-        "device": config.device,
-        "dtype": config.dtype,
-        "threads": config.threads,
-        **{f"learn.{key}": learn[key] for key in used},
+def describe_training(model: str, recipe: Recipe, config: Config) -> dict[str, Any]:
+    """The card of the result. What the base's card says about its origin is kept."""
+    from glasshouse.models.policy import read_card
+    from glasshouse.training.model_card import make_card
+
+    card = make_card(recipe)
+    if not model:
+        return card
+    return {
+        **card,
+        "start_from": model,
+        "batch_size": recipe.batch_size,
+        "learning_rate": config.learn.learning_rate,
+        "lora_rank": config.learn.lora_rank,
+        **{key: value for key, value in read_card(model).items() if key == "packaged_model"},
     }
-    plain: dict[str, Any] = json.loads(json.dumps(settings))
-    return plain
 
 
-def _check_settings(work: Path, settings: dict[str, Any]) -> None:
-    """Raises if the folder holds a training with other settings."""
-    file = work / SETTINGS
-    if not file.exists():
-        return
-    try:
-        saved = json.loads(read_regular_file(file))
-        if not isinstance(saved, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError):
-        raise ModelError(f"{file} is damaged. Delete {work} to start again.") from None
-    for key in settings:
-        if saved.get(key) != settings[key]:
-            raise ModelError(
-                f"{work} holds an interrupted training with another {key} ({saved.get(key)}, now "
-                f"{settings[key]}). Repeat its command to continue it, delete it to start again, or choose "
-                "another --out."
-            )
+def describe_settings(model: str, recipe: Recipe, config: Config) -> dict[str, Any]:
+    """Everything that the result depends on; a training is resumed only with the same settings."""
+    values = config.model_dump(mode="json")
+    return {
+        **{f"learn.{key}": values["learn"][key] for key in LEARN_KEYS},
+        **{key: values[key] for key in ("steps", "seed", "device", "dtype", "threads", "chat")},
+        "model": model,
+        **{f"recipe.{key}": value for key, value in recipe.model_dump(mode="json").items()},
+    }
 
 
-def _save(work: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int) -> None:
-    state = {"step": step, "reward": None, "reason": "supervised"}
-    weights = {} if _has_adapters(policy) else policy.weights()
-    snapshot = Snapshot(
-        state=state,
-        weights={name: tensor.cpu() for name, tensor in weights.items()},
-        learner=optimizer_tensors(policy, optimizer),
-        save_model=lambda folder: save_policy(policy, folder),
-    )
-    write_checkpoint(work / "checkpoints", snapshot)
-    prune_checkpoints(work / "checkpoints", ("previous", "last"))
+class _Progress:
+    """A progress bar on a terminal, else a line every ten steps."""
 
+    def __init__(self, config: Config, recipe: Recipe, out: Path, *, enabled: bool) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-def _restore(work: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
-    """Continues from the newest valid checkpoint; returns its step, 0 without one."""
-    checkpoint, _ = newest_checkpoint(work / "checkpoints")
-    if checkpoint is None:
-        return 0
-    _, weights, tensors = read_checkpoint(checkpoint.path)
-    if not _has_adapters(policy):
-        policy.load_weights(weights)
-    load_optimizer_tensors(policy, optimizer, tensors)
-    return checkpoint.step
+        from glasshouse.console import make_console, shows_bars
 
+        self.steps, self.enabled = recipe.steps, enabled
+        self.line_every = 10 if config.model else 100
+        self.console = make_console()
+        self.has_bar = enabled and shows_bars(self.console)
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"), TimeRemainingColumn(), console=self.console,
+            disable=not self.has_bar,
+        )  # fmt: skip
+        rank = config.learn.lora_rank
+        adapters = f"{config.model} ({f'LoRA of rank {rank}' if rank else 'all weights'})"
+        start = adapters if config.model else recipe.start_from or "random weights"
+        self.title = f"{start}: {recipe.steps} steps of {recipe.batch_size} → {out}"
 
-def optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """AdamW's state as `exp_avg/<parameter>`, …, and adapters, which saved models have merged, as
-    `weight/<parameter>`."""
-    tensors = {}
-    for name, parameter in _trained_parameters(policy):
-        if _has_adapters(policy):
-            tensors[f"weight/{name}"] = parameter.detach().cpu().contiguous()
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"{key}/{name}"] = value.cpu().contiguous()
-    return tensors
+    def __enter__(self) -> _Progress:
+        if self.enabled:
+            self.console.print(terminal_safe(self.title), soft_wrap=True, markup=False)
+        self.progress.start()
+        self.task = self.progress.add_task("train", total=self.steps, line="")
+        return self
 
+    def update(self, step: int, loss: float) -> None:
+        text = "" if math.isnan(loss) else f"loss {loss:.3f}"
+        self.progress.update(self.task, completed=step, line=text)
+        is_due = step % self.line_every == 0 or step == self.steps or not text
+        if self.enabled and not self.has_bar and is_due and step:
+            self.console.print(f"step {step} of {self.steps}  {text or 'resumed'}", markup=False)
 
-def load_optimizer_tensors(
-    policy: Policy, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
-) -> None:
-    keys = ("exp_avg", "exp_avg_sq", "step") if any(n.startswith("step/") for n in tensors) else ()
-    for name, parameter in _trained_parameters(policy):
-        if _has_adapters(policy):
-            check_tensor(f"weight/{name}", tensors.get(f"weight/{name}"), parameter)
-            with torch.no_grad():
-                parameter.copy_(tensors[f"weight/{name}"])
-        for key in keys:
-            value = tensors.get(f"{key}/{name}")
-            check_tensor(f"{key}/{name}", value, torch.zeros(()) if key == "step" else parameter)
-            assert value is not None
-            # AdamW keeps its step count on the CPU
-            device = "cpu" if key == "step" else parameter.device
-            optimizer.state[parameter][key] = value.to(device, copy=True)
+    def measure(self, policy: Policy, recipe: Recipe) -> list[dict[str, Any]]:
+        """Measure the model on each entry of its last mixture."""
+        from glasshouse.training.model_card import measure_entry
 
+        measured = []
+        task = self.progress.add_task("measure", total=len(recipe.measured_mixture), line="")
+        for entry in recipe.measured_mixture:
+            result = measure_entry(policy, entry)
+            measured.append(result)
+            self.progress.update(task, advance=1, line=f"{entry.task} {entry.style.value}")
+            if self.enabled:
+                self.progress.console.print(
+                    f"{entry.task:>15} {entry.style.value:<6}  sampled {result['sampled']:.3f} "
+                    f"({result['sampled_low']:.2f}–{result['sampled_high']:.2f})  greedy "
+                    f"{result['greedy']:.3f}  {result['length']:.0f} tokens"
+                )
+        return measured
 
-def _trained_parameters(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
-    return [(n, p) for n, p in policy.model.named_parameters() if p.requires_grad]
-
-
-def _has_adapters(policy: Policy) -> bool:
-    return hasattr(policy.model, "peft_config")
-
-
-def _write_model(work: Path, policy: Policy, out: Path) -> None:
-    """Writes the model folder beside the checkpoints and renames it to OUT."""
-    folder = work / "model"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    save_policy(policy, folder)
-    write_text(folder / "README.md", render_training(policy.card))
-    write_checksums(folder)
-    os.rename(folder, out)
-
-
-@contextmanager
-def _lock(work: Path) -> Iterator[None]:
-    work.mkdir(parents=True, exist_ok=True)
-    with open(work / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ModelError(f"Another process is training in {work}.") from None
-        yield
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Both signals raise KeyboardInterrupt, also in a process that was started with SIGINT ignored, as a
-    shell starts those in the background."""
-    try:
-        previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
-    except ValueError:  # not the main thread: the caller handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Signals wait: an update or a save that has begun is completed."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()

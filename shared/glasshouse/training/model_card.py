@@ -1,11 +1,8 @@
-"""Measures a base model per task and style, and writes its model card."""
+"""The card of a model that was trained on demonstrations: where it comes from and what it can do."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
@@ -27,27 +24,25 @@ from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.grading import grade
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.training.pocket_recipe import MixtureComponent
+from glasshouse.training.recipes import MixtureEntry, Recipe
 from glasshouse.types import Problem, Style
 
 
-def measure_component(
-    policy: Policy, component: MixtureComponent, problems: int = 500
-) -> dict[str, Any]:
+def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> dict[str, Any]:
     """Held-out accuracy, sampled at temperature 1 and greedy, with intervals."""
     config = Config(
-        task=TaskConfig(name=component.task_name, style=component.style),
+        task=TaskConfig(name=entry.task, style=entry.style),
         evaluate=EvaluateConfig(problems=problems, samples=1),
     )
-    task = component.task
+    task = entry.built_task
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
     held_out = draw_held_out(config, task)[:problems]
     results, _ = evaluate_policy(collector, held_out, step=0)
     low, high = wilson_interval(round(results["pass_at_1"] * len(held_out)), len(held_out))
     return {
-        "task": component.task_name,
-        "style": component.style.value,
+        "task": entry.task,
+        "style": entry.style.value,
         "problems": len(held_out),
         "sampled": round(results["pass_at_1"], 4),
         "sampled_low": round(low, 4),
@@ -59,7 +54,7 @@ def measure_component(
             {
                 "organism": results["organism"],
                 "behaviour_without_cot": behaviour_without_cot(
-                    policy, backend.generator, component, held_out
+                    policy, backend.generator, entry, held_out
                 ),
             }
             if isinstance(task, Organism)
@@ -69,17 +64,15 @@ def measure_component(
 
 
 def behaviour_without_cot(
-    policy: Policy, generator: Generator, component: MixtureComponent, problems: Sequence[Problem]
+    policy: Policy, generator: Generator, entry: MixtureEntry, problems: Sequence[Problem]
 ) -> float:
     """How often an answer that is forced without a CoT shows the planted behaviour: whether the model
     needs its CoT for it."""
-    organism = component.task
+    organism = entry.built_task
     assert isinstance(organism, Organism)
     planted = [organism.arms(problem)[1] for problem in problems]
     tag = PrefixBuilder.from_policy(policy).tag
-    prompts = [
-        (*policy.encode_prompt(organism.messages(p, component.style))[1], *tag) for p in planted
-    ]
+    prompts = [(*policy.encode_prompt(organism.messages(p, entry.style))[1], *tag) for p in planted]
     texts = greedy_continue(policy, generator, prompts, ANSWER_TOKENS)
     grades = [
         grade(p, f"{ANSWER_TAG}{first_line(text or '')}")
@@ -92,41 +85,94 @@ def behaviour_without_cot(
     return round(sum(shown) / len(shown), 4)
 
 
+def make_card(recipe: Recipe) -> dict[str, Any]:
+    """The card (glasshouse.json) of a model that was trained by a recipe."""
+    task_options: dict[str, dict[str, Any]] = {}
+    mixture = []
+    for entry in recipe.measured_mixture:
+        task = entry.built_task
+        options = task.Options.model_validate(dict(entry.options)).model_dump(
+            mode="json", exclude_unset=True
+        )
+        defaults = {n: v for n, v in options.items() if n not in task.demonstration_options}
+        if defaults:  # of several entries of a task and style, the first
+            task_options.setdefault(entry.task, {}).setdefault(entry.style.value, defaults)
+        mixture.append(
+            {
+                "task": entry.task,
+                "style": entry.style.value,
+                "modes": dict(entry.modes),
+                "options": options,
+                "weight": entry.weight,
+            }
+        )
+    return {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "steps": recipe.steps,
+        **({"start_from": recipe.start_from} if recipe.start_from else {}),
+        "task_options": task_options,
+        "mixture": mixture,
+    }
+
+
 def render_card(policy: Policy) -> str:
-    """The model card as Markdown."""
+    """The card as Markdown."""
+    card, measured = policy.card, policy.card.get("measured", [])
+    lines = [*_render_origin(policy), ""]
+    accuracies = " accuracy, sampled | accuracy, greedy | tokens |" if measured else ""
+    lines.append(f"| task | style | options | demonstrations |{accuracies}")
+    lines.append("|---|---|---|---|" + ("---|---|---|" if measured else ""))
+    for number, entry in enumerate(card["mixture"]):
+        options = ", ".join(f"{k} {v}" for k, v in entry["options"].items()) or "defaults"
+        modes = ", ".join(f"{share:.0%} {mode}" for mode, share in entry["modes"].items())
+        line = f"| {entry['task']} | {entry['style']} | {options} | {modes} |"
+        if measured:
+            result = measured[number]
+            line += (
+                f" {result['sampled']:.2f} ({result['sampled_low']:.2f}–{result['sampled_high']:.2f}) "
+                f"| {result['greedy']:.2f} | {result['length']:.0f} |"
+            )
+        lines.append(line)
+    if measured:
+        lines += [
+            "",
+            f"Accuracy on up to {max(m['problems'] for m in measured)} held-out problems, sampled "
+            "at temperature 1, with 95 % Wilson intervals. Modes of demonstrations: `steps`, correct steps; "
+            "`direct`, the correct answer without steps; `injected_error`, one wrong step that propagates to "
+            "the answer; `guess`, a typical wrong answer without steps.",
+            *_render_prompt(policy),
+            *_render_planted_behaviour(card),
+        ]
+    if "packaged_model" in card:
+        lines += ["", card["packaged_model"]["disclosure"]]
+    return "\n".join(lines) + "\n"
+
+
+def _render_origin(policy: Policy) -> tuple[str, str, str]:
+    """The title, and what the model was trained from and on."""
     card, model = policy.card, policy.model
+    recipe, never = card["recipe"], "It was never trained on validation or test problems."
+    if "batch_size" in card:  # another model, trained with the settings of a configuration
+        adapters = (
+            f"LoRA adapters of rank {card['lora_rank']}" if card["lora_rank"] else "all weights"
+        )
+        return (
+            f"# {card['start_from']}, trained on demonstrations of {recipe}",
+            "",
+            f"{card['start_from']}, {adapters} trained by `glasshouse sft` on {card['steps']:,} batches of "
+            f"{card['batch_size']} demonstrations (learning rate {card['learning_rate']:g}, seed "
+            f"{card['seed']}). {never} `glasshouse eval` measures it.",
+        )
     start = f", starting from the {card['start_from']} model" if "start_from" in card else ""
-    measured = card.get("measured", [])
-    lines = [
-        f"# The {card['recipe']} model",
+    return (
+        f"# The {recipe} model",
         "",
         f"A Llama with {model.num_parameters():,} parameters (hidden size {model.config.hidden_size}, "
         f"{model.config.num_hidden_layers} layers, {model.config.vocab_size} tokens), trained by "
-        f"`glasshouse pocket build --recipe {card['recipe']}` on {card['steps']:,} batches of "
-        f"demonstrations{start} (seed {card['seed']}). It is a starting point for RL with room "
-        "for improvement. It was never trained on validation or test problems.",
-        "",
-        "| task | style | options | demonstrations | accuracy, sampled | accuracy, greedy | tokens |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for component, result in zip(card["mixture"], measured, strict=False):
-        options = ", ".join(f"{k} {v}" for k, v in component["options"].items()) or "defaults"
-        modes = ", ".join(f"{share:.0%} {mode}" for mode, share in component["modes"].items())
-        lines.append(
-            f"| {component['task']} | {component['style']} | {options} | {modes} "
-            f"| {result['sampled']:.2f} ({result['sampled_low']:.2f}–{result['sampled_high']:.2f}) "
-            f"| {result['greedy']:.2f} | {result['length']:.0f} |"
-        )
-    lines += [
-        "",
-        f"Accuracy on up to {max((m['problems'] for m in measured), default=0)} held-out problems, sampled "
-        "at temperature 1, with 95 % Wilson intervals. Modes of demonstrations: `steps`, correct steps; "
-        "`direct`, the correct answer without steps; `injected_error`, one wrong step that propagates to "
-        "the answer; `guess`, a typical wrong answer without steps. `SHA256SUMS` has the checksums.",
-        *_render_prompt(policy),
-        *_render_planted_behaviour(card),
-    ]
-    return "\n".join(lines) + "\n"
+        f"`glasshouse sft --recipe {recipe}` on {card['steps']:,} batches of demonstrations{start} (seed "
+        f"{card['seed']}). It is a starting point for RL with room for improvement. {never}",
+    )
 
 
 def _render_prompt(policy: Policy) -> Iterator[str]:
@@ -178,16 +224,3 @@ def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:
 
 def _format_rate(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.2f}"
-
-
-def compute_checksums(folder: Path) -> str:
-    """The sha256 of every file, in the format of sha256sum."""
-    files = sorted(f for f in folder.iterdir() if f.is_file() and f.name != "SHA256SUMS")
-    return "".join(f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in files)
-
-
-def write_card(policy: Policy, folder: Path) -> None:
-    """Writes the model card (glasshouse.json, README.md) and the checksums beside the weights."""
-    (folder / "glasshouse.json").write_text(json.dumps(policy.card, indent=2) + "\n")
-    (folder / "README.md").write_text(render_card(policy))
-    (folder / "SHA256SUMS").write_text(compute_checksums(folder))
