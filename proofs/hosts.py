@@ -105,7 +105,7 @@ def _refused_check(cluster: NamespaceCluster) -> float:
     started = time.monotonic()
     check = cluster.network.start(
         OUTSIDER,
-        [sys.executable, "-m", "glasshouse", "hosts", "check", *cluster.overrides[:2],
+        [sys.executable, "-m", "glasshouse", "hosts", "check", cluster.overrides[0],
          f"hosts.certificates={cluster.certificates(OUTSIDER)}"],
         env=cluster.environment, stderr=subprocess.PIPE,
     )  # fmt: skip

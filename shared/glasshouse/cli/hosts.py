@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_config_files
-from glasshouse.errors import ConfigError
 
 
 def add_commands(commands: Any) -> None:
@@ -80,9 +78,6 @@ def _add_check(actions: Any) -> None:
     )
     parser.add_overrides("as for glasshouse train")
     add_config_files(parser)
-    parser.add_argument(
-        "--megabytes", type=int, default=32, help="data to send in each direction (default 32)"
-    )
 
 
 def _certificates(args: argparse.Namespace) -> None:
@@ -114,15 +109,10 @@ def _worker(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
-    from glasshouse.console import make_console
     from glasshouse.distributed.hosts.host_pool import HostPool
 
-    if args.megabytes < 1:
-        raise ConfigError(f"--megabytes is {args.megabytes}; it must be at least 1.")
     with HostPool(load_config(args.config, args.overrides).hosts) as hosts:
         from glasshouse.distributed.hosts.host_check import check_hosts  # imports Monarch
 
-        table, differences = check_hosts(hosts, args.megabytes)
-    make_console().print(table)
-    for sentence in differences:
-        print(sentence, file=sys.stderr)
+        for sentence in check_hosts(hosts):
+            print(sentence)

@@ -202,4 +202,3 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
     path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    path.chmod(0o644)

@@ -6,19 +6,17 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from monarch.actor import Actor, HostMesh, endpoint
-from rich.table import Table
+from monarch.actor import Actor, endpoint
 
 from glasshouse.distributed.hosts.host_pool import HostPool
 
-ROUND_TRIPS = 20
+ROUND_TRIPS, MEGABYTES = 20, 32
 START_TIMEOUT = 180.0
 """Seconds that a process may take to start on a host."""
-COLUMNS = ("host", "cores", "start, s", "round trip, ms", "send, MB/s", "receive, MB/s")
 
 
 class ProbeActor(Actor):
@@ -38,8 +36,8 @@ class ProbeActor(Actor):
 
 
 def installed_software() -> dict[str, str]:
-    """Return the versions that must be equal on all hosts for bitwise equal results."""
-    versions = {"python": platform.python_version(), "cores": str(len(os.sched_getaffinity(0)))}
+    """Return the versions that must be equal on all hosts for bitwise equal results, and the cores."""
+    versions = {"cores": str(len(os.sched_getaffinity(0))), "python": platform.python_version()}
     for package in ("glasshouse", "torch", "torchmonarch"):
         try:
             versions[package] = version(package)
@@ -48,43 +46,34 @@ def installed_software() -> dict[str, str]:
     return versions
 
 
-def check_hosts(hosts: HostPool, megabytes: int) -> tuple[Table, list[str]]:
-    """Measure every host; return a table, and a sentence per package that differs from this machine's."""
-    table = Table(title=f"hosts: {len(hosts.meshes)}", title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
-    own, differences = installed_software(), list[str]()
+def check_hosts(hosts: HostPool) -> Iterator[str]:
+    """Start a process on each host, measure the connection, end the process; yield sentences."""
+
+    def seconds(endpoint: Any, argument: object) -> float:
+        started = time.perf_counter()
+        endpoint.call_one(argument).get(START_TIMEOUT)
+        return time.perf_counter() - started
+
+    own, size = installed_software(), MEGABYTES * 1_000_000
     for name, mesh in hosts.meshes.items():
-        software, numbers = _measure_host(mesh, megabytes)
-        table.add_row(name, software.pop("cores"), *numbers)
-        differences += [
-            f"{name} has {package} {other}, this machine {own[package]}: results may differ in bits."
-            for package, other in software.items()
-            if other != own[package]
-        ]
-    return table, differences
-
-
-def _measure_host(mesh: HostMesh, megabytes: int) -> tuple[dict[str, str], list[str]]:
-    """Start a process on the host, measure the connection, and end the process."""
-    size = megabytes * 1_000_000
-    started = time.perf_counter()
-    processes = mesh.spawn_procs(per_host={"procs": 1}, name="check")
-    try:
-        actor: Any = processes.spawn("probe", ProbeActor)
-        software = actor.software.call_one().get(START_TIMEOUT)
-        start = time.perf_counter() - started
-        trips = [_seconds(lambda: actor.receive.call_one(b"").get()) for _ in range(ROUND_TRIPS)]
-        send = _seconds(lambda: actor.receive.call_one(bytes(size)).get())
-        receive = _seconds(lambda: actor.send.call_one(size).get())
-    finally:
-        processes.stop().get(START_TIMEOUT)
-    trip = statistics.median(trips) * 1000
-    rates = [f"{megabytes / seconds:.0f}" for seconds in (send, receive)]
-    return software, [f"{start:.1f}", f"{trip:.1f}", *rates]
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+        started = time.perf_counter()
+        processes = mesh.spawn_procs(per_host={"procs": 1}, name="check")
+        try:
+            actor: Any = processes.spawn("probe", ProbeActor)
+            software = actor.software.call_one().get(START_TIMEOUT)
+            start = time.perf_counter() - started
+            trips = [seconds(actor.receive, b"") for _ in range(ROUND_TRIPS)]
+            send = MEGABYTES / seconds(actor.receive, bytes(size))
+            receive = MEGABYTES / seconds(actor.send, size)
+        finally:
+            processes.stop().get(START_TIMEOUT)
+        yield (
+            f"{name}: {software.pop('cores')} cores, a process started in {start:.1f} s, round trip "
+            f"{statistics.median(trips) * 1000:.1f} ms, {send:.0f} MB/s to it, {receive:.0f} MB/s from it."
+        )
+        for package, other in software.items():
+            if other != own[package]:
+                yield (
+                    f"{name} has {package} {other}, this machine {own[package]}: results may differ in "
+                    "bits."
+                )

@@ -124,19 +124,16 @@ class HostPool:
 
     def _own_address(self) -> str:
         """Return the address of this host's certificate, which workers verify, at a free port."""
-        names = read_certificate_hosts(self.folder)
+        name = next(iter(read_certificate_hosts(self.folder)), "")
         try:
-            if not names:
-                raise OSError("the certificate names no host")
-            with listen_at(names[0], 0) as probe:
+            with listen_at(name, 0) as probe:
                 port = probe.getsockname()[1]
         except OSError as error:
             raise HostError(
-                f"Workers cannot reach this machine at {names[:1]}, the name in the certificate of "
-                f"{self.folder}: {error}. Use this machine's folder, or set hosts.controller_address."
+                f'This machine cannot listen at "{name}", the name in the certificate of {self.folder}: '
+                f"{error}. Use this machine's folder, or set hosts.controller_address."
             ) from None
-        host = f"[{names[0]}]" if ":" in names[0] else names[0]
-        return f"tls://{host}:{port}"
+        return f"tls://[{name}]:{port}" if ":" in name else f"tls://{name}:{port}"
 
 
 def parse_addresses(config: HostsConfig) -> list[Address]:
