@@ -18,7 +18,8 @@ from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 from glasshouse.view.app import make_app
 from glasshouse.view.discovery import RunLocation, find_runs
 from glasshouse.view.library import Library
-from glasshouse.view.rollout_index import RolloutIndex, list_frames
+from glasshouse.view.rollout_frames import list_frames
+from glasshouse.view.rollout_index import RolloutIndex
 from glasshouse.view.rollout_query import RolloutQuery, list_rollouts, parse_query
 from glasshouse.view.run_reader import RunReader, read_overview
 from glasshouse.view.run_status import LOCKS_SECONDS

@@ -17,13 +17,8 @@ from typing import Any
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.runs.manifest import MANIFEST
 from glasshouse.view.discovery import Catalog, RunLocation, find_runs
-from glasshouse.view.rollout_index import (
-    Frame,
-    RolloutIndex,
-    RolloutLog,
-    cache_file,
-    list_frames,
-)
+from glasshouse.view.rollout_frames import Frame, RolloutLog, list_frames
+from glasshouse.view.rollout_index import RolloutIndex, cache_file
 from glasshouse.view.run_reader import RunReader, read_overview, stamp_file
 from glasshouse.view.run_status import is_being_written
 

@@ -14,14 +14,8 @@ from glasshouse.errors import RunDataError, RunError
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.rows import Row
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.view.rollout_index import (
-    KINDS,
-    PREVIEW_CHARACTERS,
-    Records,
-    RolloutIndex,
-    RolloutLog,
-    parse_ref,
-)
+from glasshouse.view.rollout_frames import KINDS, RolloutLog, parse_ref
+from glasshouse.view.rollout_index import PREVIEW_CHARACTERS, Records, RolloutIndex
 from glasshouse.view.rollout_query import Mask, RolloutQuery, select
 from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
 from glasshouse.view.text_monitors import score_rows

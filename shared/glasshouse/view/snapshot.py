@@ -17,15 +17,8 @@ from glasshouse import __version__
 from glasshouse.errors import RunDataError
 from glasshouse.view import rollout_details
 from glasshouse.view.compare import compare_runs
-from glasshouse.view.rollout_index import (
-    KINDS,
-    Frame,
-    RolloutIndex,
-    RolloutLog,
-    hash_key,
-    list_frames,
-    parse_ref,
-)
+from glasshouse.view.rollout_frames import KINDS, Frame, RolloutLog, list_frames, parse_ref
+from glasshouse.view.rollout_index import RolloutIndex, hash_key
 from glasshouse.view.run_reader import RunReader, read_overview, to_json
 from glasshouse.view.run_status import find_status
 from glasshouse.view.suspicion import SUSPICIONS
