@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from glasshouse.errors import GlasshouseError
 from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_analysis
 from glasshouse.study.bounds import max_effect
-from glasshouse.study.sentences import name_measure
 from glasshouse.study.spec import Study, parse_study
 from glasshouse.study.table import StudyRow, Table
 from glasshouse.study.verdict import Verdict, differs_from_zero, pairs_needed
@@ -112,26 +109,6 @@ def test_arms_are_compared_at_a_step_and_at_equal_accuracy() -> None:
     assert at_accuracy.effect.paired.effect == pytest.approx(0.3)
 
 
-def test_an_effect_that_only_follows_accuracy_vanishes_at_equal_accuracy() -> None:
-    """m is accuracy itself: kl learns more slowly, so that m differs at the same step."""
-    levels = {"outcome": (0.2, 0.5, 0.8), "kl": (0.2, 0.3, 0.7)}
-    rows = []
-    for seed, arm, i in product(range(8), levels, range(3)):
-        level = levels[arm][i]
-        own = level + (0.002 * (seed - 3.5) if arm == "kl" else 0.0)  # zero on average
-        for name, value in (("accuracy", level), ("m", own)):
-            rows.append(
-                StudyRow(arm=arm, seed=seed, step=10 * i, measure=name, base="a", value=value)
-            )
-    question = {"arm": "kl", "expect": "falls", "at": 10}
-    answer = single_answer(make_study(question, null_arm=None), Table(rows))
-    assert answer.verdict is Verdict.SHOWN
-    assert answer.comparison.effect.paired.effect == pytest.approx(-0.2)
-    assert answer.comparison.matched.paired.effect == pytest.approx(0.0, abs=1e-9)
-    assert "step 13.8 in kl, 8.3 in outcome" in answer.explanation
-    assert "a difference in capability" in answer.explanation
-
-
 def test_the_ceiling_is_what_the_interval_of_the_reference_allows() -> None:
     ceiling = max_effect("reliance", [0.25] * 4)
     assert (ceiling.rise, ceiling.fall) == (0.75, -0.25)
@@ -170,12 +147,10 @@ def test_equal_differences_have_an_interval_with_a_width() -> None:
     assert (paired.effect, paired.high) == (0.0, 0.0)  # it cannot rise
     assert paired.low == pytest.approx(-wilson_interval(0, 8)[1])
     assert answer.verdict is Verdict.NOT_SHOWN
-    assert "all 8 seeds have the same difference" in answer.explanation
     without_bounds = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8})
     question = {**question, "measure": "m"}
     answer = single_answer(make_study(question, null_arm=None), without_bounds)
     assert answer.verdict is Verdict.NOT_SHOWN
-    assert "no interval" in answer.explanation
 
 
 def test_a_change_that_rl_on_noise_also_causes_is_not_shown() -> None:
@@ -183,25 +158,19 @@ def test_a_change_that_rl_on_noise_also_causes_is_not_shown() -> None:
     flat = make_table({"outcome": outcome, "random": eight_seeds(0.2, 0.2)})
     answer = single_answer(make_study(RISES), flat)
     assert answer.verdict is Verdict.SHOWN
-    assert (
-        "RL on noise does not have the same effect (outcome − random is +0.70" in answer.explanation
-    )
     wiggle = [[0.2, 0.9 + 0.01 * (-1) ** seed] for seed in range(8)]
     answer = single_answer(make_study(RISES), make_table({"outcome": outcome, "random": wiggle}))
     assert differs_from_zero(answer.comparison.effect)
     assert answer.verdict is Verdict.NOT_SHOWN
-    assert "cannot be distinguished from that of RL on noise" in answer.explanation
     larger = make_table({"outcome": eight_seeds(0.2, 0.5), "random": outcome})
     answer = single_answer(make_study(RISES), larger)
     assert answer.verdict is Verdict.NOT_SHOWN
-    assert "RL on noise has a larger effect" in answer.explanation
 
 
 def test_the_opposite_of_the_prediction_is_reported_as_such() -> None:
     table = make_table({"outcome": eight_seeds(0.9, 0.2), "random": eight_seeds(0.9, 0.9)})
     answer = single_answer(make_study(RISES), table)
     assert answer.verdict is Verdict.OPPOSITE
-    assert "m falls in outcome" in answer.explanation
 
 
 def test_unchanged_needs_the_whole_interval_within_the_margin() -> None:
@@ -215,7 +184,6 @@ def test_unchanged_needs_the_whole_interval_within_the_margin() -> None:
     changed = make_table({"kl": eight_seeds(0.2, 0.9), "outcome": [[0.2, 0.5]] * 8})
     answer = single_answer(within_a_tenth, changed)
     assert answer.verdict is Verdict.OPPOSITE
-    assert "a change is shown" in answer.explanation
     two_equal_seeds = make_table({"kl": [[0.2, 0.5]] * 2, "outcome": [[0.2, 0.5]] * 2})
     assert single_answer(within_a_tenth, two_equal_seeds).verdict is Verdict.NOT_SHOWN
 
@@ -231,7 +199,6 @@ def test_too_few_seeds_show_nothing_and_the_needed_number_is_reported() -> None:
     for questions, shown in ((6, 6), (7, 0)):
         analysis = analyse_study(make_study(*[RISES] * questions), make_table(arms))
         assert [a.verdict for a in analysis.answers].count(Verdict.SHOWN) == shown
-    assert "0.055 after Holm" in analysis.answers[0].explanation
     assert "9 pairs are needed" in analysis.answers[0].explanation
     assert [pairs_needed(n) for n in (1, 6, 7, 8, 12, 13)] == [6, 8, 9, 9, 9, 10]
     for n in range(1, 40):
@@ -252,26 +219,23 @@ def test_pairs_with_a_missing_value_are_dropped_and_counted() -> None:
         (comparison.beyond_null, (6, 2)),
     ):
         assert (contrast.paired.n, contrast.paired.dropped) == counts
-    assert "7 paired seeds, 1 dropped" in answer.explanation
     undefined = make_table({"outcome": [[0.2, None]] * 8, "random": [[0.2, 0.2]] * 8})
     answer = single_answer(make_study(RISES), undefined)
     assert answer.verdict is Verdict.UNDEFINED
-    assert answer.explanation.startswith("Not measured: 0 pairs")
 
 
 def test_a_question_that_cannot_be_answered_gives_the_reason() -> None:
     arms = {"outcome": eight_seeds(0.2, 0.9), "random": eight_seeds(0.2, 0.2)}
     table = make_table(arms)
     late = single_answer(make_study({**RISES, "at": 40}), table)
-    assert late.explanation == "Not measured: m was measured at steps 0, 10, not at step 40."
+    assert "steps 0, 10, not at step 40" in late.explanation
     without_runs = single_answer(make_study({**RISES, "arm": "kl"}), table)
-    assert without_runs.explanation == "Not measured: no run of kl measured m."
+    assert "no run of kl measured m" in without_runs.explanation
     no_null_runs = single_answer(make_study(RISES), make_table({"outcome": arms["outcome"]}))
     assert no_null_runs.verdict is Verdict.NOT_SHOWN
     assert "no run of random measured m" in no_null_runs.explanation
     no_null_arm = single_answer(make_study(RISES, null_arm=None), table)
     assert no_null_arm.verdict is Verdict.SHOWN
-    assert "There is no null arm" in no_null_arm.explanation
 
 
 def test_a_wrong_measure_or_base_is_an_error() -> None:
@@ -287,20 +251,12 @@ def test_a_wrong_measure_or_base_is_an_error() -> None:
         analyse_study(make_study(RISES), Table([*make_table(arms), other_base]))
 
 
-def test_bases_with_opposite_effects_are_reported() -> None:
-    outcome = [[0.5, 0.9 if seed % 2 else 0.4] for seed in range(8)]
-    table = make_table({"outcome": outcome, "random": eight_seeds(0.5, 0.5)})
-    answer = single_answer(make_study(RISES), table)
-    assert "a -0.10, b +0.40: the direction differs" in answer.explanation
-
-
 def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
     """Some bases do not respond: the interval over bases is wider than that over seeds."""
     outcome = [[0.2, (0.9 if seed % 6 else 0.201) + 0.001 * seed] for seed in range(12)]
     arms = {"outcome": outcome, "random": [[0.2, 0.2 + 0.001 * seed] for seed in range(12)]}
     few = single_answer(make_study(RISES), make_table(arms))
     assert few.comparison.effect.paired.num_bases is None
-    assert "these 2 bases only" in few.explanation
     answer = single_answer(make_study(RISES), make_table(arms, bases="abcdef"))
     paired = answer.comparison.effect.paired
     means = [(outcome[b][1] + outcome[b + 6][1]) / 2 - 0.2 for b in range(6)]
@@ -311,8 +267,6 @@ def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
         (paired.low, paired.high), abs=1e-4
     )
     assert paired.num_bases == 6
-    assert "12 paired seeds of 6 bases" in answer.explanation
-    assert "depends on the base (F(5, 6)" in answer.explanation
     assert answer.comparison.effect.interaction.p < 0.001
     assert (few.verdict, answer.verdict) == (Verdict.SHOWN, Verdict.SHOWN)
     for seed in (1, 2, 7, 8):  # now three of six do not respond
@@ -340,15 +294,6 @@ def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:
     assert sum(curve.last.values()) / 8 == pytest.approx(curve.mean[-1])  # type: ignore[arg-type]
 
 
-def test_sentences_use_labels_instead_of_measure_ids() -> None:
-    assert name_measure("disclosure_rule.undetected_use") == "undetected use (disclosure rule)"
-    assert name_measure("organism.ngrams_base.cot.tpr").startswith("TPR (n-grams")
-    assert name_measure("m") == "m"
-    analysis = analyse_study(synthetic_study.make_study(), synthetic_study.make_table())
-    assert "disclosure_rule" not in analysis.headline
-    assert "is lower in penalty than in outcome" in analysis.headline
-
-
 def test_the_analysis_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     table = synthetic_study.make_table()
     texts = []
@@ -356,14 +301,6 @@ def test_the_analysis_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> No
         analysis = analyse_study(synthetic_study.make_study(), Table(rows))
         texts.append(write_analysis(analysis, tmp_path / name).read_bytes())
     assert texts[0] == texts[1]
-    tree = json.loads(texts[0])
-    assert list(tree) == sorted(tree)
-    assert str(tmp_path) not in texts[0].decode()
-    question = tree["questions"][0]
-    for key in ("effect", "null", "beyond_null", "ceiling", "companions", "by_base", "verdict"):
-        assert key in question
-    for key in ("effect", "low", "high", "p", "p_holm", "smallest_p", "d", "n", "dropped"):
-        assert key in question["effect"]
 
 
 def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
@@ -377,10 +314,6 @@ def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
     answer = single_answer(make_study(question), Table([*cot, *answer_only]))
     assert answer.comparison.effect.paired.effect == pytest.approx(0.4)
     assert answer.verdict is Verdict.SHOWN
-    assert (
-        "cot is higher than answer in outcome at step 10: 0.90 against 0.50" in answer.explanation
-    )
-    assert "In the null arm, random, the effect is +0.00" in answer.explanation
 
 
 def test_a_question_can_have_its_own_null_arm() -> None:
@@ -416,7 +349,6 @@ def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
     assert same_kl.comparison.null.after == pytest.approx(0.5 - 0.2 * 1.03)
     assert same_kl.comparison.beyond_null.paired.effect == pytest.approx(0.0, abs=0.01)
     assert same_kl.verdict is Verdict.NOT_SHOWN
-    assert "at the KL of outcome at step 10" in same_kl.explanation
     far = [
         replace(r, value=9.0) if (r.arm, r.measure, r.step) == ("outcome", "kl", 10) else r
         for r in rows
@@ -424,15 +356,6 @@ def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
     never = single_answer(make_study({**question, "null_at": "kl"}), Table(far))
     assert never.comparison.null.paired.effect is None
     assert never.verdict is Verdict.NOT_SHOWN
-
-
-def test_a_question_with_a_null_counts_as_one_test() -> None:
-    """Both of its tests must pass, so the larger p is that of the claim: eight seeds are enough for
-    six such questions."""
-    arms = {"outcome": eight_seeds(0.2, 0.9), "random": eight_seeds(0.2, 0.2)}
-    analysis = analyse_study(make_study(*[RISES] * 6), make_table(arms))
-    assert analysis.num_tests == 6
-    assert all(answer.verdict is Verdict.SHOWN for answer in analysis.answers)
 
 
 # --- simulated studies: error rates of the verdicts ------------------------------------------

@@ -51,18 +51,7 @@ def test_the_command_trains_both_arms_once(
 ) -> None:
     monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
     out = tmp_path / "control"
-    command = [
-        "study",
-        "control",
-        "--seeds",
-        "1",
-        "--jobs",
-        "1",
-        "--out",
-        str(out),
-        *SMALL,
-        "steps=2",
-    ]
+    command = ["study", "control", "--seeds", "1", "--out", str(out), *SMALL, "steps=2"]
     assert main(command) == 1
     printed = capsys.readouterr().out
     assert "positive seed 0" in printed

@@ -250,7 +250,6 @@ def _control(args: argparse.Namespace) -> int:
 def _scaling(args: argparse.Namespace) -> None:
     from glasshouse.errors import ConfigError
     from glasshouse.study.data_scaling import run_scaling
-    from glasshouse.study.scaling_figure import draw_scaling_figure
 
     try:
         factors = [float(part) for part in args.factors.split(",")]
@@ -260,7 +259,7 @@ def _scaling(args: argparse.Namespace) -> None:
         ) from None
     overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
     out = Path(args.out)
-    report = run_scaling(
+    run_scaling(
         args.config,
         overrides,
         base=args.base,
@@ -269,5 +268,4 @@ def _scaling(args: argparse.Namespace) -> None:
         jobs=args.jobs,
         out=out,
     )
-    draw_scaling_figure(report, out / "results" / "scaling.png")
     print(terminal_safe(f"files   {out / 'results'}  (scaling.json, scaling.png)"))

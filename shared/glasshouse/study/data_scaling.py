@@ -25,6 +25,8 @@ from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.display import TerminalProgress
 from glasshouse.study.runner import StudyRun, plan_runs, train_study
 from glasshouse.study.spec import study_from_config
+from glasshouse.view.figures import new_figure
+from glasshouse.view.learning_curves import FAINT, INK, WARM
 
 FRESH = "fresh"
 LAST_STEPS = 10
@@ -50,7 +52,7 @@ def run_scaling(
     jobs: int,
     out: Path,
 ) -> dict[str, Any]:
-    """Train the missing runs, print a table and write results/scaling.json; returns the report."""
+    """Train the missing runs, print a table, write results/scaling.json and .png; returns the report."""
     if min(factors) <= 0 or base < 1 or seeds < 1 or jobs < 1:
         raise ConfigError("--base, --factors, --seeds and --jobs must all be above 0.")
     config = load_config(files, overrides)
@@ -92,6 +94,7 @@ def run_scaling(
     }
     write_json(out / "results" / "scaling.json", report)
     console.print(scaling_table(report))
+    draw_scaling_figure(report, out / "results" / "scaling.png")
     return report
 
 
@@ -152,3 +155,46 @@ def _format_mean(value: dict[str, Any] | None, key: str) -> str:
     if value["low"] is None:
         return f"{value['mean']:.3f}"
     return f"{value['mean']:.3f} ({value['low']:.2f}–{value['high']:.2f})"
+
+
+def draw_scaling_figure(report: dict[str, Any], out: Path) -> None:
+    """Held-out and training accuracy on the left, their gap on the right. Fixed sets are points;
+    fresh problems are a dashed line with its interval as a band."""
+    fixed = [arm for arm in report["arms"] if arm["size"]]
+    fresh = [arm for arm in report["arms"] if not arm["size"]]
+    sizes = [arm["size"] for arm in fixed]
+    held_out = "held_out_sampled" if "held_out_sampled" in report["arms"][0] else "held_out"
+    figure, axes = new_figure((9, 3.2), columns=2)
+    for axis, key, label, colour in (
+        (axes[0], "training", "training, last steps", FAINT),
+        (axes[0], held_out, "held out", INK),
+        (axes[1], "gap", "training minus held out", WARM),
+    ):
+        means = [arm[key]["mean"] for arm in fixed]
+        errors = [[_error(arm[key], bound) for arm in fixed] for bound in ("low", "high")]
+        axis.errorbar(
+            sizes, means, errors, fmt="o-", color=colour, markersize=4, capsize=2, label=label
+        )
+        for arm in fresh:
+            low, high = arm[key]["low"], arm[key]["high"]
+            axis.axhline(arm[key]["mean"], color=colour, linewidth=1, linestyle="--")
+            if low is not None:
+                axis.axhspan(low, high, color=colour, alpha=0.12, linewidth=0)
+        axis.set_xscale("log")
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.minorticks_off()
+        axis.set_xlabel("problems in the fixed set")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(f"accuracy, {'greedy' if held_out == 'held_out' else 'sampled'}")
+    axes[0].legend(frameon=False, fontsize=8)
+    axes[1].set_ylabel("training minus held out")
+    axes[0].set_title("fixed sets (points), fresh problems (dashed)", fontsize=9, loc="left")
+    seeds = len(report["arms"][0]["runs"])
+    title = f"{report['task']}, {report['steps']} steps, {seeds} seed{'s' * (seeds > 1)}"
+    axes[1].set_title(title, fontsize=9, loc="left")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=130)
+
+
+def _error(value: dict[str, Any], bound: str) -> float:
+    return 0.0 if value[bound] is None else abs(value[bound] - value["mean"])
