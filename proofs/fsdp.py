@@ -214,7 +214,7 @@ def resume(folder: Path) -> dict[str, Any]:
     for steps, ranks in ((1, 2), (2, 1), (3, 3), (4, 2)):
         train(broken, ranks, steps)
     found = checkpoints.list_checkpoints(broken / "checkpoints")
-    assert not any(checkpoint.problems for checkpoint in found)
+    assert not any(checkpoint.damage for checkpoint in found)
     difference = weight_difference(straight, broken, 4)
     assert difference < 1e-3, difference
     losses = [[row["loss"] for row in load_metrics(out)] for out in (straight, broken)]

@@ -157,7 +157,7 @@ def too_few_valid_checkpoints(out: Path) -> bool:
     events = out / "results" / "events.jsonl"
     saves = events.read_text().count('"event": "save"') if events.exists() else 0
     entries = checkpoints.list_checkpoints(out / "checkpoints")
-    return saves >= 2 and sum(not entry.problems for entry in entries) < 2
+    return saves >= 2 and sum(not entry.damage for entry in entries) < 2
 
 
 def newest_step(out: Path) -> int:

@@ -9,7 +9,7 @@ from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.rollout.terms import reward
-from glasshouse.runs.run_directory import load_run_config
+from glasshouse.runs.run_config import load_run_config
 from glasshouse.tasks.base import task
 
 SOURCE = """

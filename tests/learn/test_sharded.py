@@ -21,8 +21,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.learn.sharded import choose_process_group, plan_rounds
 from glasshouse.runs import checkpoints
-from glasshouse.runs.checkpoints import Snapshot
-from glasshouse.runs.tensor_shards import list_shards, read_shards
+from glasshouse.runs.checkpoints import Snapshot, list_shards, read_shards
 from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group("sharded")  # one worker starts the ranks

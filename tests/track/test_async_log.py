@@ -16,7 +16,7 @@ from tests.training.short_runs import SHORT, MessageRecorder
 from glasshouse.cli.app import main
 from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
-from glasshouse.runs.run_directory import load_run_config
+from glasshouse.runs.run_config import load_run_config
 from glasshouse.track.async_log import Trackers, TrackerThread
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name, tracker
 from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics

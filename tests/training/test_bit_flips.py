@@ -203,7 +203,7 @@ def test_fifo_and_odd_folder_names_are_no_checkpoints(killed_at_5: Path) -> None
     (folder / "step-²").mkdir()
     (folder / "step-000004" / "state.json").unlink()
     os.mkfifo(folder / "step-000004" / "state.json")
-    assert [(c.step, bool(c.problems)) for c in checkpoints.list_checkpoints(folder)] == [
+    assert [(c.step, bool(c.damage)) for c in checkpoints.list_checkpoints(folder)] == [
         (2, False), (4, True)]  # fmt: skip
     assert main(["check", str(killed_at_5)]) == 1
 
@@ -260,7 +260,7 @@ def test_view_names_a_damaged_manifest_and_reads_tokens_with_an_intact_tokenizer
     manifest = finished / "results" / "rollouts" / "manifest.jsonl"
     replace(manifest, '"step": 2', '"step": 3')
     intact = COMMANDS["view"](finished)
-    assert "manifest.jsonl is damaged in line" in intact.errors
+    assert "manifest: line 3 is damaged" in intact.errors
     for file in sorted(finished.glob("checkpoints/*/tokenizer.json"))[1:]:
         flip_bit(file, random.Random(1))
     assert COMMANDS["view"](finished).output == intact.output

@@ -48,7 +48,7 @@ def test_damage_in_any_file_of_a_checkpoint_is_detected(
     assert valid is not None
     assert (valid.step, [c.step for c in damaged]) == (2, [4])
     if file != "checksums.json":  # a flipped bit there is a wrong checksum of another file
-        assert file in damaged[0].problems[0]
+        assert file in damaged[0].damage[0]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -120,12 +120,12 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.errors import MonitorError
     from glasshouse.measurement.monitoring import monitor_run
     from glasshouse.monitors.fitted import FittedKind
-    from glasshouse.runs.run import load_config_of_run
+    from glasshouse.runs.run_config import load_verified_config
     from glasshouse.terminal import shell_command, terminal_safe
     from glasshouse.view.monitor_table import gmean_lines, monitor_table
 
     run = Path(args.run_directory)
-    load_config_of_run(run)  # raises if this is not a run directory
+    load_verified_config(run)  # raises if this is not a run directory
     cache = (Path(args.out) if args.out else run / "results") / "judge"
     monitors = _parse_monitors(args, cache)
     if fitted := [m.name for m in monitors if isinstance(m, FittedKind)]:

@@ -179,9 +179,9 @@ def _add_view(commands: Any) -> None:
 def _check(args: argparse.Namespace) -> int:
     import json
 
-    from glasshouse.runs.run import verify_run
+    from glasshouse.runs.verify import verify_run
 
-    result = verify_run(args.run_directory)
+    result = verify_run(Path(args.run_directory))
     if args.json:
         print(json.dumps(result.as_dict(), indent=2))
         return 0 if result.is_sound else 1
@@ -202,21 +202,23 @@ def _checkpoints(args: argparse.Namespace) -> int:
     from rich.text import Text
 
     from glasshouse.console import make_console
-    from glasshouse.runs.run import Run, load_config_of_run
+    from glasshouse.runs.checkpoints import roles_of
+    from glasshouse.runs.run import Run
+    from glasshouse.runs.run_config import load_verified_config
     from glasshouse.terminal import shell_command
 
     path = Path(args.run_directory)
-    _, damage = load_config_of_run(path)  # raises if this is not a run directory
+    _, damage = load_verified_config(path)  # raises if this is not a run directory
     for item in damage:
         print_damage(str(item))
     run = Run(path)
     entries = run.checkpoints()
-    roles = run.checkpoint_roles(entries)
-    valid = [entry for entry in entries if not entry.problems]
+    roles = roles_of(entries)
+    valid = [entry for entry in entries if not entry.damage]
     if args.json:
         rows = [
-            {"step": c.step, "reward": c.reward, "reason": c.reason, "bytes": c.bytes, "path": str(c.path),
-             "valid": not c.problems, "problems": list(c.problems), "kept_as": roles[c.path]}
+            {"step": c.step, "reward": c.reward, "why_saved": c.why_saved, "bytes": c.bytes, "path": str(c.path),
+             "valid": not c.damage, "damage": list(c.damage), "kept_as": roles[c.path]}
             for c in entries
         ]  # fmt: skip
         print(json.dumps(rows, indent=2))
@@ -226,10 +228,10 @@ def _checkpoints(args: argparse.Namespace) -> int:
         table = Table("step", "reward", "size", "kept as", "valid", "saved because")
         for c in entries:
             reward = "" if c.reward is None else f"{c.reward:+.3f}"
-            problem = terminal_safe(c.problems[0]) if c.problems else ""
+            problem = terminal_safe(c.damage[0]) if c.damage else ""
             validity = Text("yes") if not problem else Text.assemble(("no", "red"), f": {problem}")
             size = f"{c.bytes / 1e6:.1f} MB"
-            reason = Text(terminal_safe(c.reason))
+            reason = Text(terminal_safe(c.why_saved))
             table.add_row(str(c.step), reward, size, ", ".join(roles[c.path]), validity, reason)
         make_console().print(table)
         if valid:

@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ConfigError
+from glasshouse.learn import tensor_shards
 from glasshouse.learn.learner import GradientBlock, Learner
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
@@ -42,7 +43,6 @@ from glasshouse.models.logprobs import (
     find_layers,
 )
 from glasshouse.models.policy import Policy
-from glasshouse.runs import tensor_shards
 
 Pairs = Sequence[tuple[tuple[int, ...], Sequence[int]]]
 

@@ -48,8 +48,8 @@ from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs import checkpoints
 from glasshouse.runs.monitor_results import MonitorResultsFile
+from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock
-from glasshouse.runs.verify import load_verified_config
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
@@ -281,17 +281,16 @@ def _list_models(
     yield WeightsReference(BASE, 0, config.model, fingerprint_weights(base))
     all_checkpoints = checkpoints.list_checkpoints(run / "checkpoints")
     for checkpoint in all_checkpoints:
-        if checkpoint.problems:
+        if checkpoint.damage:
             progress.warn(
-                f"{checkpoint.path.name} is damaged ({checkpoint.problems[0]}) and is skipped."
+                f"{checkpoint.path.name} is damaged ({checkpoint.damage[0]}) and is skipped."
             )
-    valid = [c for c in all_checkpoints if not c.problems]
+    valid = [c for c in all_checkpoints if not c.damage]
     if not valid:
         raise RunError(f"{run} has no valid checkpoint, so there is nothing to monitor yet.")
     for checkpoint in valid:
-        sums = json.loads((checkpoint.path / checkpoints.CHECKSUMS).read_text())
-        digest = sums[checkpoints.MODEL]["sha256"]
-        yield WeightsReference(checkpoint.path.name, checkpoint.step, str(checkpoint.path), digest)
+        path, digest = str(checkpoint.path), checkpoint.weights_sha256
+        yield WeightsReference(checkpoint.name, checkpoint.step, path, digest)
 
 
 def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:

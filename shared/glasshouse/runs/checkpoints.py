@@ -19,8 +19,9 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ NEXT_ROLLOUTS = "next_rollouts.jsonl"
 WRITING, REMOVING = ".writing", ".removing"
 """Suffixes of folders that are being written or removed."""
 SHARD = re.compile(r"learner-([0-9]{5})-of-([0-9]{5})\.safetensors")
-"""The learner's tensors of one rank (`tensor_shards`)."""
+"""The learner's tensors of one rank (`learn/tensor_shards.py`)."""
 STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
 
 
@@ -68,27 +69,21 @@ class Snapshot:
         return int(self.state["step"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint on disk."""
+    """A checkpoint on disk, or the base model (step 0)."""
 
-    path: Path
+    name: str
+    """`step-000020`, or `base`."""
     step: int
-    reward: float | None
-    reason: str
-    """Why it was saved."""
-    bytes: int
-    problems: tuple[str, ...]
-    """What is damaged; empty if the checkpoint is valid."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedCheckpoint:
-    """A checkpoint that was pruned."""
-
     path: Path
-    reason: str
-    bytes: int
+    weights_sha256: str = ""
+    """Identifies the weights; empty if they are damaged."""
+    reward: float | None = None
+    why_saved: str = ""
+    bytes: int = 0
+    damage: tuple[str, ...] = ()
+    """What is damaged; empty if the checkpoint is valid."""
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
@@ -163,31 +158,32 @@ def verify_checkpoint(path: Path) -> tuple[str, ...]:
 
 def _learner_files(path: Path) -> list[str]:
     """The files that must hold the learner's tensors: one, or one for each rank that wrote the checkpoint."""
-    shards = [match for file in path.iterdir() if (match := SHARD.fullmatch(file.name))]
-    if not shards:
+    totals = [int(file.stem[-5:]) for file in list_shards(path)]
+    if not totals:
         return [LEARNER]
-    total = max(int(match[2]) for match in shards)
+    total = max(totals)
     return [f"learner-{number:05d}-of-{total:05d}.safetensors" for number in range(1, total + 1)]
 
 
 def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
     """Describe a checkpoint on disk; `verify` reads every byte of it."""
-    problems = verify_checkpoint(path) if verify else ()
     size = sum(file.lstat().st_size for file in path.iterdir())
-    step = _step_of(path)
-    if problems:
-        return Checkpoint(path, step, None, "", size, problems)
+    damage = verify_checkpoint(path) if verify else ()
+    found = Checkpoint(name=path.name, step=_step_of(path), path=path, bytes=size, damage=damage)
+    if damage:
+        return found
     try:
         state = json.loads(read_regular_file(path / STATE))
-        reward = None if state["reward"] is None else float(state["reward"])
-        if state["step"] != step:
-            raise RunError(f"is of step {state['step']}")
-        return Checkpoint(path, step, reward, str(state["reason"]), size, ())
-    except RunError as error:
-        problems = (f"{STATE} {error}",)
+        if state["step"] != found.step:
+            return replace(found, damage=(f"{STATE} is of step {state['step']}",))
+        return replace(
+            found,
+            weights_sha256=json.loads(read_regular_file(path / CHECKSUMS))[MODEL]["sha256"],
+            reward=None if state["reward"] is None else float(state["reward"]),
+            why_saved=str(state["reason"]),
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        problems = (f"{STATE} cannot be read ({type(error).__name__})",)
-    return Checkpoint(path, step, None, "", size, problems)
+        return replace(found, damage=(f"{STATE} cannot be read ({type(error).__name__})",))
 
 
 def list_checkpoints(folder: Path, verify: bool = True) -> list[Checkpoint]:
@@ -200,7 +196,7 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]
     damaged: list[Checkpoint] = []
     for path in reversed(_checkpoint_folders(folder)):
         checkpoint = inspect_checkpoint(path)
-        if not checkpoint.problems:
+        if not checkpoint.damage:
             return checkpoint, damaged
         damaged.append(checkpoint)
     return None, damaged
@@ -226,9 +222,35 @@ def _read_learner(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         return load_file(path / LEARNER)
-    from glasshouse.runs.tensor_shards import read_shards
-
     return read_shards(path)
+
+
+def read_shards(path: Path) -> dict[str, Tensor]:
+    """Put the tensors that ranks wrote (`learn/tensor_shards.py`) together in this process."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from safetensors import safe_open
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    names = set()
+    for file in list_shards(path):
+        with safe_open(file, framework="pt") as shard:
+            names |= set(shard.keys())
+    reader = HuggingFaceStorageReader(str(path))
+    metadata: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors = {
+        name: torch.empty(metadata[name].size, dtype=metadata[name].properties.dtype)
+        for name in sorted(names)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
+    return tensors
+
+
+def list_shards(path: Path) -> list[Path]:
+    """The files that ranks have written to a checkpoint; empty if its learner was not divided."""
+    return sorted(file for file in path.glob("learner-*") if SHARD.fullmatch(file.name))
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -257,19 +279,19 @@ def read_next_rollouts(path: Path) -> bytes:
     return file.read_bytes() if file.exists() else b""
 
 
-def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[RemovedCheckpoint]:
-    """Delete all checkpoints except those with a role in `keep`. The newest has been verified when
-    it was written."""
+def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoint, str]]:
+    """Delete all checkpoints except those with a role in `keep`; returns each with the reason. The
+    newest has been verified when it was written."""
     checkpoints = list_checkpoints(folder, verify=False)
-    roles = assign_roles([c for c in checkpoints if not c.problems])
+    roles = assign_roles([c for c in checkpoints if not c.damage])
     kept = {path for role in keep for path in roles.get(role, ())}
     removed = []
     for checkpoint in checkpoints:
         if checkpoint.path in kept:
             continue
-        reason = "damaged" if checkpoint.problems else f"not {', '.join(keep[:-1])} or {keep[-1]}"
+        reason = "damaged" if checkpoint.damage else f"not {', '.join(keep[:-1])} or {keep[-1]}"
         os.replace(checkpoint.path, _unused_name(folder / f"{checkpoint.path.name}{REMOVING}"))
-        removed.append(RemovedCheckpoint(checkpoint.path, reason, checkpoint.bytes))
+        removed.append((checkpoint, reason))
     if removed:
         fsync_directory(folder)
         remove_partial(folder)
@@ -288,6 +310,12 @@ def assign_roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...
         "last": (checkpoints[-1].path,),
         "best": (best.path,) if best else (),
     }
+
+
+def roles_of(checkpoints: Sequence[Checkpoint]) -> dict[Path, list[str]]:
+    """By checkpoint: the retention rules that keep it (last, best, …)."""
+    kept = assign_roles([c for c in checkpoints if not c.damage])
+    return {c.path: [role for role, paths in kept.items() if c.path in paths] for c in checkpoints}
 
 
 def remove_partial(folder: Path) -> None:

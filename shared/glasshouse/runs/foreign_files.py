@@ -251,9 +251,10 @@ def _read_zstd_member(raw: Any, info: zipfile.ZipInfo) -> bytes:
 def _iter_run(run: Path) -> Iterator[Row]:
     from glasshouse.runs.checkpoints import read_newest_state
     from glasshouse.runs.rollout_reader import read_rows
-    from glasshouse.runs.verify import verify_manifest
+    from glasshouse.runs.verify import verify_rollout_log
 
-    for damage in verify_manifest(run, read_newest_state(run / "checkpoints")):
+    state = read_newest_state(run / "checkpoints")
+    for damage in verify_rollout_log(run, state, frames=False):
         raise RolloutFileError(f"{run}: {damage}")
     yield from read_rows(run)
 

@@ -18,10 +18,12 @@ import zstandard
 
 from glasshouse.checksums import read_regular_file
 from glasshouse.errors import RunDataError, RunError
-from glasshouse.runs.rows import decode_rows
+from glasshouse.runs.rows import Row, decode_rows
 
 MANIFEST = "manifest.jsonl"
 SUFFIX = ".jsonl.zst"
+MAX_FRAME_BYTES = 1_000_000_000
+"""Decompressed."""
 SCHEMA = 2
 """The version of the rows: their fields are those of `types.Rollout`."""
 
@@ -57,20 +59,41 @@ class ManifestEntry:
     def matches(self, frame: builtins.bytes) -> bool:
         return hashlib.sha256(frame).hexdigest() == self.sha256
 
-    def decode(self, frame: builtins.bytes) -> list[dict[str, Any]]:
-        """Decode the rows of a frame after verifying that it matches this entry."""
-        if len(frame) < self.bytes:
-            raise RunDataError(f"{self.file} ends {self.bytes - len(frame):,} bytes too early")
-        if not self.matches(frame):
-            raise RunDataError("the sha256 of the frame is wrong")
-        try:
-            data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=self.raw)
-            rows = decode_rows(data)
-        except (zstandard.ZstdError, ValueError) as error:
-            raise RunDataError(f"the frame cannot be decoded: {error}") from None
+    def read(self, folder: Path) -> list[Row]:
+        """Read and verify the rows of the frame; raise RunDataError if it is damaged."""
+        frame = read_frame(folder / self.file, self.offset, self.bytes, self.sha256)
+        rows = decode_frame(frame, self.raw)
         if len(rows) != self.rows or any(row["step"] != self.step for row in rows):
             raise RunDataError(f"the frame's rows differ from what {MANIFEST} says")
         return rows
+
+
+def read_frame(file: Path, offset: int, size: int, sha256: str) -> bytes:
+    """Read a compressed frame and compare it with its hash; raise RunDataError if it is damaged."""
+    try:
+        if file.exists() and not file.is_file():  # opening a FIFO would wait forever
+            raise RunDataError(f"{file.name} is not a regular file")
+        with open(file, "rb") as opened:
+            opened.seek(offset)
+            frame = opened.read(size)
+    except FileNotFoundError:
+        raise RunDataError(f"{file.name} is missing") from None
+    except OSError as error:
+        raise RunDataError(f"{file.name} cannot be read: {error.strerror}") from None
+    if len(frame) < size:
+        raise RunDataError(f"{file.name} ends {size - len(frame):,} bytes too early")
+    if hashlib.sha256(frame).hexdigest() != sha256:
+        raise RunDataError("the sha256 of the frame is wrong")
+    return frame
+
+
+def decode_frame(frame: bytes, raw: int) -> list[Row]:
+    """Decompress a frame to its rows, which take `raw` bytes."""
+    try:
+        size = min(raw, MAX_FRAME_BYTES)
+        return decode_rows(zstandard.ZstdDecompressor().decompress(frame, max_output_size=size))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise RunDataError(f"the frame cannot be decoded: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

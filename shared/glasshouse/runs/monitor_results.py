@@ -1,15 +1,17 @@
 """The results of monitoring a run: `results/monitor.json` and `results/monitor_rows.jsonl.zst`.
 
 Each monitored model (the base model or a checkpoint) has one entry in `monitor.json` and one zstd
-frame with its rows. Both files are written atomically, rows first: after a crash in between, a
-frame has no entry, and the next write replaces it.
+frame with its rows: rollouts of the interventions, rollouts of an organism's two arms, and the output of
+every monitor on them. Both files are written atomically, rows first: after a crash in between, a frame
+has no entry, and the next write replaces it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import zstandard
 from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes, write_text
-from glasshouse.runs.rows import decode_rows, encode_rows
+from glasshouse.runs.manifest import decode_frame, read_frame
+from glasshouse.runs.rows import Row, encode_rows, to_row
+from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
 VERSION = 3
 KEYS = {"version", "settings", "subjects", "change", "verdict"}
@@ -45,33 +49,36 @@ class MonitorResultsFile:
         """Further keys of monitor.json, about all entries together: the change, the verdict."""
         content = read_monitor_results(results)
         if content and content.get("settings") == self.settings:
-            for entry in content["subjects"]:
-                frame = _read_frame(results, entry)
-                if frame is not None:
-                    self.entries.append(entry)
-                    self.frames[entry["name"]] = frame
+            damaged = find_damaged_rows(results, content)
+            self.entries = [e for e in content["subjects"] if e["name"] not in damaged]
+            self.frames = {e["name"]: _read_frame(results, e) for e in self.entries}
 
     def find_entry(self, name: str, weights: str) -> Entry | None:
         """Return the entry of these weights, or None if it or its rows cannot be read."""
         matching = (e for e in self.entries if e["name"] == name and e["weights"] == weights)
         return next(matching, None)
 
-    def add(self, entry: Entry, rows: list[dict[str, Any]]) -> None:
+    def add(self, entry: Entry, rows: list[Row]) -> None:
         """Add or replace an entry with its rows, and write both files."""
         data = encode_rows(rows)
         name = entry["name"]
-        compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
-        self.frames[name] = compressor.compress(data)
+        self.frames[name] = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data)
         entry = {**entry, "rows": {"count": len(rows), "raw": len(data)}}
         self.entries = [e for e in self.entries if e["name"] != name] + [entry]
         self.entries.sort(key=lambda e: (e["step"], e["name"]))
-        self._locate_frames()
+        offset = 0
+        for e in self.entries:
+            frame = self.frames[e["name"]]
+            digest = hashlib.sha256(frame).hexdigest()
+            e["rows"] |= {"offset": offset, "bytes": len(frame), "sha256": digest}
+            offset += len(frame)
         frames = [self.frames[e["name"]] for e in self.entries]
         write_bytes(self.results / ROWS_FILE, b"".join(frames))
         self.write()
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        return decode_rows(zstandard.ZstdDecompressor().decompress(self.frames[name]))
+    def rows(self, name: str) -> list[Row]:
+        entry = next(entry for entry in self.entries if entry["name"] == name)
+        return decode_frame(self.frames[name], entry["rows"]["raw"])
 
     def write(self) -> None:
         """Write monitor.json with sorted keys, so that equal results give equal files."""
@@ -84,14 +91,6 @@ class MonitorResultsFile:
         content = add_check(content)
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         write_text(self.results / RESULTS_FILE, text + "\n")
-
-    def _locate_frames(self) -> None:
-        offset = 0
-        for entry in self.entries:
-            frame = self.frames[entry["name"]]
-            digest = hashlib.sha256(frame).hexdigest()
-            entry["rows"] |= {"offset": offset, "bytes": len(frame), "sha256": digest}
-            offset += len(frame)
 
 
 def read_monitor_results(results: Path) -> dict[str, Any] | None:
@@ -111,23 +110,20 @@ def read_monitor_results(results: Path) -> dict[str, Any] | None:
     return content if content.get("version") == VERSION else None
 
 
-def find_damaged_rows(results: Path, content: dict[str, Any]) -> list[str]:
+def find_damaged_rows(results: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the names of the models whose rows are missing or damaged."""
-    return [entry["name"] for entry in content["subjects"] if _read_frame(results, entry) is None]
+    damaged = []
+    for entry in content["subjects"]:
+        try:
+            _read_frame(results, entry)
+        except RunDataError:
+            damaged.append(entry["name"])
+    return damaged
 
 
-def _read_frame(results: Path, entry: Entry) -> bytes | None:
-    """Read the frame of an entry; None if it is missing or damaged."""
-    location = entry["rows"]
-    try:
-        if not (results / ROWS_FILE).is_file():
-            return None
-        with open(results / ROWS_FILE, "rb") as file:
-            file.seek(location["offset"])
-            frame = file.read(location["bytes"])
-    except OSError:
-        return None
-    return frame if hashlib.sha256(frame).hexdigest() == location["sha256"] else None
+def _read_frame(results: Path, entry: Mapping[str, Any]) -> bytes:
+    place = entry["rows"]
+    return read_frame(results / ROWS_FILE, place["offset"], place["bytes"], place["sha256"])
 
 
 def find_measure(subject: Mapping[str, Any], name: str) -> Entry | None:
@@ -137,3 +133,67 @@ def find_measure(subject: Mapping[str, Any], name: str) -> Entry | None:
             estimate: Entry = measures[name]
             return estimate
     return None
+
+
+# --- rollouts ----------------------------------------------------------------------------------
+
+
+def read_monitored_rollouts(results: Path, entry: Mapping[str, Any]) -> list[Row]:
+    """The rollouts of one monitored model as rows, each with the `verdicts` of the monitors; raise
+    RunDataError if its frame is damaged."""
+    rows = decode_frame(_read_frame(results, entry), int(entry["rows"]["raw"]))
+    try:
+        return assemble_rollouts(rows)
+    except (KeyError, TypeError) as error:
+        raise RunDataError(f"the frame cannot be decoded: {error}") from None
+
+
+def assemble_rollouts(rows: Sequence[Row]) -> list[Row]:
+    """Join each rollout with the outputs of the monitors that scored it."""
+    rollouts: dict[tuple[Any, ...], Row] = {}
+    verdicts: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        # without a planted behaviour, monitors score the rollouts of the interventions
+        source = "interventions" if row["evaluation"] == "monitors" else row["evaluation"]
+        place = (source, row.get("planted"), row.get("key"), row.get("sample"))
+        if "monitor" in row:
+            verdicts.setdefault(place, {})[row["monitor"]] = {
+                "score": row.get("score"),
+                "flagged": row.get("flagged"),
+                "reason": row.get("reason", ""),
+            }
+        elif (
+            row.get("intervention") == "none" or {"question", "text", "model_answer"} <= row.keys()
+        ):
+            rollouts.setdefault(place, row)
+    groups = {place: n for n, place in enumerate(dict.fromkeys(place[:3] for place in rollouts))}
+    return [
+        to_row(_to_rollout(row, groups[place[:3]])) | {"verdicts": verdicts.get(place, {})}
+        for place, row in rollouts.items()
+    ]
+
+
+def _to_rollout(row: Row, group: int) -> Rollout:
+    arm = {0: "control", 1: "planted"}.get(row.get("planted", -1), "")
+    reward, behaviour = row.get("reward"), row.get("behaviour")
+    question: str = row.get("question", "")
+    return Rollout(
+        step=row["step"],
+        split=f"monitored/{arm or row['evaluation']}",
+        arm=arm,
+        group=group,
+        sample=row["sample"],
+        checkpoint=row["checkpoint"],
+        problem=Problem(
+            task="", key=row["key"], question=question, gold_answer=row.get("gold_answer", "")
+        ),
+        prompt=row.get("prompt") or question,
+        text=row["text"],
+        completion=Completion(),
+        grade=Grade(
+            reward=math.nan if reward is None else reward,
+            correct=row.get("correct"),
+            extracted=Extracted(model_answer=row.get("model_answer")),
+        ),
+        behaviour=None if behaviour is None else bool(behaviour),
+    )

@@ -129,30 +129,20 @@ class RolloutReader:
             unlisted = self._read_unlisted(path, size, entries, query)
             yield from filter(query.matches, unlisted)
 
-    def verify_frames(self) -> list[Damage]:
-        """Read the whole log and return its damage, without keeping a row."""
-        for _ in self.iter_rows():
+    def verify(self, frames: bool = True) -> list[Damage]:
+        """Return the damage of the manifest and, with `frames`, of the whole log."""
+        for _ in self.iter_rows(RolloutFilter(last_step=math.inf if frames else -1)):
             pass
         return self.damage
 
     def _read_frame(self, entry: ManifestEntry) -> list[Row]:
         """Return the rows of one frame, or none if it is damaged."""
-        path = self.folder / entry.file
         try:
-            if path.exists() and not path.is_file():  # opening a FIFO would wait forever
-                raise RunDataError(f"{entry.file} is not a regular file")
-            with open(path, "rb") as file:
-                file.seek(entry.offset)
-                frame = file.read(entry.bytes)
-            return entry.decode(frame)
-        except FileNotFoundError:
-            reason = f"{entry.file} is missing"
-        except OSError as error:
-            reason = f"{entry.file} cannot be read: {error.strerror}"
+            return entry.read(self.folder)
         except RunDataError as error:
-            reason = str(error)
-        self.damage.append(Damage(entry.kind, entry.step, f"{reason} ({entry.rows} rows lost)"))
-        return []
+            lost = f"{error} ({entry.rows} rows lost)"
+            self.damage.append(Damage(entry.kind, entry.step, lost))
+            return []
 
     def _read_unlisted(
         self, path: Path, size: int, entries: list[ManifestEntry], query: RolloutFilter

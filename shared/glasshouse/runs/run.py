@@ -11,31 +11,15 @@ from typing import TYPE_CHECKING, Any
 from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.extras import install_command
-from glasshouse.runs import rollout_reader
+from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
+from glasshouse.runs.lines import EVENTS, read_lines
 from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
-from glasshouse.runs.run_directory import (
-    is_run_directory,
-    load_evaluations,
-    load_metrics,
-    load_summary,
-    read_checked_lines,
-)
+from glasshouse.runs.rows import Row
+from glasshouse.runs.run_config import is_run_directory, load_verified_config
+from glasshouse.runs.run_directory import load_evaluations, load_metrics, load_summary
 
 if TYPE_CHECKING:
-    from glasshouse.runs.checkpoints import Checkpoint
-    from glasshouse.runs.verify import RunCheck, RunDamage
-
-__all__ = [
-    "Records",
-    "RolloutFilter",
-    "RolloutReader",
-    "Run",
-    "load_config_of_run",
-    "open_run",
-    "verify_run",
-]
-
-Row = dict[str, Any]
+    from glasshouse.runs.verify import RunCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +57,7 @@ class Run:
 
     @property
     def config(self) -> Config:
-        return load_config_of_run(self.path)[0]
+        return load_verified_config(self.path)[0]
 
     @property
     def summary(self) -> Row | None:
@@ -86,8 +70,8 @@ class Run:
 
     def events(self) -> Records:
         """One row per event: start, evaluations, checkpoints, warnings, interruptions."""
-        file = self.path / "results" / "events.jsonl"
-        return Records(lambda: [row for _, row in read_checked_lines(file) if row], _plain_table)
+        file = self.path / "results" / EVENTS
+        return Records(lambda: [row for _, row in read_lines(file) if row], _plain_table)
 
     def evaluations(self) -> Records:
         """The last evaluation of each step."""
@@ -107,33 +91,16 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first, each verified."""
-        from glasshouse.runs.checkpoints import list_checkpoints
-
         return list_checkpoints(self.path / "checkpoints")
-
-    def checkpoint_roles(self, checkpoints: list[Checkpoint]) -> dict[Path, list[str]]:
-        """By checkpoint: the retention rules that keep it (last, best, …)."""
-        from glasshouse.runs.checkpoints import assign_roles
-
-        kept = assign_roles([c for c in checkpoints if not c.problems])
-        return {
-            c.path: [role for role, paths in kept.items() if c.path in paths] for c in checkpoints
-        }
 
     def verify(self) -> RunCheck:
         """Compare every file with its checksum."""
+        from glasshouse.runs.verify import verify_run
+
         return verify_run(self.path)
 
-    def open_rollout_log(self) -> RolloutReader:
-        """The reader of the rollout log, which collects damage instead of raising."""
-        return RolloutReader(self.path)
-
-    def find_missing_steps(self, reader: RolloutReader) -> list[rollout_reader.Damage]:
-        """Steps that are in the metrics but not in the rollout log."""
-        return rollout_reader.find_missing_steps(self.path, reader)
-
     def _read_rollouts(self, where: RolloutFilter) -> Iterator[Row]:
-        reader = self.open_rollout_log()
+        reader = RolloutReader(self.path)
         yield from reader.iter_rows(where)
         if reader.damage:
             raise RunDataError(
@@ -153,20 +120,6 @@ def open_run(path: str | Path) -> Run:
     if not is_run_directory(path):
         raise RunError(f"{path} is not a run directory: it has no config.yaml.")
     return Run(path)
-
-
-def verify_run(path: str | Path) -> RunCheck:
-    """Compare every file of a run with its checksum; changes nothing."""
-    from glasshouse.runs import verify
-
-    return verify.verify_run(Path(path))
-
-
-def load_config_of_run(path: Path) -> tuple[Config, list[RunDamage]]:
-    """The configuration of a run, and what is damaged of it; raises if this is not a run directory."""
-    from glasshouse.runs.verify import load_verified_config
-
-    return load_verified_config(path)
 
 
 def _plain_table(arrow: Any, rows: Iterable[Row]) -> Any:

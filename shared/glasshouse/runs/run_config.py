@@ -1,25 +1,138 @@
-"""Read a run's config.yaml for display: a tree of plain values, and what is wrong with the file.
-
-A list of runs reads many of them, so a file with its checksum is not validated. A file that was changed since
-the run wrote it is read as by every other command: validated, and compared with the newest checkpoint's copy.
-"""
+"""config.yaml of a run: written with its checksum, compared with the copy in every checkpoint."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from glasshouse.checksums import read_regular_file
-from glasshouse.config.rendering import to_yaml
+from glasshouse.config.loading import load_config
+from glasshouse.config.rendering import diff_configs, flatten, to_yaml
+from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import read_yaml_file
-from glasshouse.errors import GlasshouseError
-from glasshouse.runs.run_directory import CONFIG, CONFIG_CHECK, has_config_checksum
-from glasshouse.runs.verify import load_verified_config
+from glasshouse.errors import ConfigError, GlasshouseError, RunError
+from glasshouse.runs.checkpoints import STATE, newest_checkpoint, read_state
+from glasshouse.terminal import shell_command
+
+CONFIG = "config.yaml"
+CONFIG_CHECK = "# sha256 "
+"""Begins the last line of config.yaml: the checksum of the lines before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDamage:
+    """One damaged part of a run directory."""
+
+    file: str
+    """Path in the run directory."""
+    problem: str
+    """What is wrong, as the end of a sentence that begins with the file."""
+    remedy: str
+    """What is lost, what still works, and what to do."""
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.problem}. {self.remedy}"
+
+
+def is_run_directory(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def config_text(config: Config) -> str:
+    """The content of config.yaml: the configuration and, in the last line, its checksum."""
+    text = to_yaml(config)
+    return f"{text}{CONFIG_CHECK}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def has_config_checksum(file: Path) -> bool:
+    """Is config.yaml, byte for byte, what a run wrote?"""
+    text, mark, digest = read_regular_file(file).rpartition(CONFIG_CHECK.encode())
+    return bool(mark) and digest == f"{hashlib.sha256(text).hexdigest()}\n".encode()
+
+
+def load_run_config(run: Path) -> Config:
+    """Load the configuration that a run was started with; raise if it was changed since."""
+    config, damage = load_verified_config(run)
+    if damage:
+        raise RunError(f"{run / CONFIG} {damage[0].problem}. {damage[0].remedy}")
+    return config
+
+
+def config_diff(run: Path, config: Config) -> list[str]:
+    """List the keys, except `out` and `trackers`, in which a run's configuration differs from
+    `config`."""
+    run_config = load_run_config(run)
+    if not config.task.options:  # the run's options were filled in from its model
+        task = config.task.model_copy(update={"options": run_config.task.options})
+        config = config.model_copy(update={"task": task})
+    return [key for key in diff_configs(run_config, config) if key not in ("out", "trackers")]
+
+
+def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
+    """Load a run's configuration. If config.yaml was changed since the run wrote it, return the copy
+    in the newest valid checkpoint and the damage; without such a copy, raise if it cannot be used."""
+    file = run / CONFIG
+    config, reason = None, ""
+    try:
+        if has_config_checksum(file):
+            return load_config([file]), []
+        config = load_config([file])
+    except (FileNotFoundError, NotADirectoryError):
+        reason = "is missing"
+    except OSError as error:
+        reason = f"cannot be read: {error}"
+    except (ConfigError, RecursionError) as error:
+        reason = f"cannot be used: {str(error).rstrip('.')}"
+    step, copy = _config_of_checkpoint(run)
+    if copy is None:
+        if config is None:
+            if reason == "is missing":
+                raise RunError(f"{run} is not a run directory: it has no {CONFIG}.")
+            raise RunError(f"{file} {reason}. Restore it from a copy.")
+        remedy = (
+            "It may have been changed, so the run is not resumed. Restore it from a copy, or start a "
+            "new run with another out=…."
+        )
+        reason = "does not match its checksum, and there is no valid checkpoint to compare it with"
+        return config, [RunDamage(CONFIG, reason, remedy)]
+    state_file = f"checkpoints/step-{step:06d}/{STATE}"
+    if config is not None:
+        changed = [key for key in diff_configs(copy, config) if key != "out"]
+        if not changed:
+            return config, []
+        old, new = dict(flatten(copy)), dict(flatten(config))
+        listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed[:5])
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        reason = f"differs from the configuration of the run, kept in {state_file}: {listed}{more}"
+    remedy = (
+        f'Write the old values back, or replace the file with the value of "config" in {state_file} '
+        f"(JSON is valid YAML). To change a key, pass it: {shell_command(['glasshouse', 'resume', run])} "
+        "KEY=VALUE. Commands that only read the run use the checkpoint's copy."
+    )
+    return copy, [RunDamage(CONFIG, reason, remedy)]
+
+
+def _config_of_checkpoint(run: Path) -> tuple[int, Config | None]:
+    newest, _ = newest_checkpoint(run / "checkpoints")
+    if newest is None:
+        return 0, None
+    try:
+        return newest.step, Config.model_validate(read_state(newest.path)["config"])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        return newest.step, None
+
+
+# --- as a tree of plain values -----------------------------------------------------------------
 
 
 def read_run_config(run: Path) -> tuple[dict[str, Any], str, str]:
     """Return the configuration, its text without the checksum, and a problem; `{}` if it cannot be read.
+    A list of runs reads many of them, so a file with its checksum is not validated.
 
     Example: `read_run_config(Path("runs/try"))` gives `({"seed": 0, …}, "seed: 0\\n…", "")`
     """

@@ -17,7 +17,6 @@ checkpoints/step-000060/     a model in the Hugging Face layout, with everything
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -26,16 +25,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from glasshouse.checksums import add_check, parse_checked, read_regular_file
-from glasshouse.config.rendering import diff_configs, to_yaml
 from glasshouse.config.schema import Config, RolloutLogConfig
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.files import write_bytes, write_json, write_text
+from glasshouse.runs.checkpoints import newest_checkpoint, read_state
+from glasshouse.runs.lines import EVENTS, METRICS, read_lines
 from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
+from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory
 
-CONFIG = "config.yaml"
 LOCK = ".lock"
-CONFIG_CHECK = "# sha256 "
-"""Begins the last line of config.yaml: the checksum of the lines before."""
 
 
 class RunDirectory:
@@ -73,7 +71,7 @@ class RunDirectory:
             lock = acquire_lock(path)
             if not is_run_directory(path) or (path / CONFIG).read_text() != config_text(config):
                 write_text(path / CONFIG, config_text(config))
-            _truncate_partial_line(path / "results" / "events.jsonl")
+            _truncate_partial_line(path / "results" / EVENTS)
         except OSError as error:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
@@ -91,12 +89,12 @@ class RunDirectory:
         self.lock.close()
 
     def log_metrics(self, row: dict[str, Any]) -> None:
-        self._append_line("metrics.jsonl", row)
+        self._append_line(METRICS, row)
 
     def log_event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append an event with its time to events.jsonl; returns the line."""
         row = {"event": kind, "time": utc_timestamp(), **fields}
-        self._append_line("events.jsonl", row)
+        self._append_line(EVENTS, row)
         return row
 
     def write_summary(self, value: dict[str, Any]) -> Path:
@@ -107,13 +105,11 @@ class RunDirectory:
     @property
     def has_results(self) -> bool:
         """Has any metric or rollout been logged?"""
-        return any(
-            (self.results / name).exists() for name in ("metrics.jsonl", "rollouts/manifest.jsonl")
-        )
+        return any((self.results / name).exists() for name in (METRICS, "rollouts/manifest.jsonl"))
 
     def get_position(self) -> dict[str, Any]:
         """Flush metrics and rollout log to disk, and return where they end; checkpoints store it."""
-        file = self.results / "metrics.jsonl"
+        file = self.results / METRICS
         size = 0
         if file.exists():
             with open(file, "rb") as handle:
@@ -127,8 +123,8 @@ class RunDirectory:
         that step stay. Events are kept, including the interruption's."""
         (self.results / "summary.json").unlink(missing_ok=True)
         self.rollout_log.truncate_to(position.get("rollouts", EMPTY_POSITION))
-        file = self.results / "metrics.jsonl"
-        lines = read_checked_lines(file)
+        file = self.results / METRICS
+        lines = read_lines(file)
         last = max(
             (i for i, (_, row) in enumerate(lines) if row and row["step"] <= step), default=-1
         )
@@ -140,42 +136,6 @@ class RunDirectory:
     def _append_line(self, name: str, row: dict[str, Any]) -> None:
         with open(self.results / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(add_check(row), ensure_ascii=False) + "\n")
-
-
-def is_run_directory(path: Path) -> bool:
-    return (path / CONFIG).is_file()
-
-
-def config_text(config: Config) -> str:
-    """The content of config.yaml: the configuration and, in the last line, its checksum."""
-    text = to_yaml(config)
-    return f"{text}{CONFIG_CHECK}{hashlib.sha256(text.encode()).hexdigest()}\n"
-
-
-def has_config_checksum(file: Path) -> bool:
-    """Is config.yaml, byte for byte, what a run wrote?"""
-    text, mark, digest = read_regular_file(file).rpartition(CONFIG_CHECK.encode())
-    return bool(mark) and digest == f"{hashlib.sha256(text).hexdigest()}\n".encode()
-
-
-def load_run_config(path: Path) -> Config:
-    """Load the configuration that a run was started with; raise if it was changed since."""
-    from glasshouse.runs import verify  # it needs this module
-
-    config, damage = verify.load_verified_config(path)
-    if damage:
-        raise RunError(f"{path / CONFIG} {damage[0].problem}. {damage[0].remedy}")
-    return config
-
-
-def config_diff(path: Path, config: Config) -> list[str]:
-    """List the keys, except `out` and `trackers`, in which a run's configuration differs from
-    `config`."""
-    run_config = load_run_config(path)
-    if not config.task.options:  # the run's options were filled in from its model
-        task = config.task.model_copy(update={"options": run_config.task.options})
-        config = config.model_copy(update={"task": task})
-    return [key for key in diff_configs(run_config, config) if key not in ("out", "trackers")]
 
 
 def load_summary(path: Path) -> dict[str, Any] | None:
@@ -208,7 +168,7 @@ def read_summary(file: Path) -> dict[str, Any] | None:
 
 def load_metrics(path: Path) -> list[dict[str, Any]]:
     """Load a run's metrics, one row per training step; damaged lines are left out."""
-    return [row for _, row in read_checked_lines(path / "results" / "metrics.jsonl") if row]
+    return [row for _, row in read_lines(path / "results" / METRICS) if row]
 
 
 def load_evaluations(path: Path) -> list[dict[str, Any]]:
@@ -221,40 +181,8 @@ def load_evaluations(path: Path) -> list[dict[str, Any]]:
 def load_events(path: Path, *kinds: str) -> list[dict[str, Any]]:
     """Load a run's events of these kinds in the order in which they happened; damaged lines are left
     out."""
-    rows = read_checked_lines(path / "results" / "events.jsonl")
+    rows = read_lines(path / "results" / EVENTS)
     return [row for _, row in rows if row and row["event"] in kinds]
-
-
-CheckedLine = tuple[bytes, dict[str, Any] | None]
-
-
-def read_checked_lines(file: Path) -> list[CheckedLine]:
-    """Read metrics.jsonl or events.jsonl: each line with its row, or with None if it is damaged. A
-    last line without its newline is incomplete and left out; a missing file has no lines."""
-    try:
-        data = read_regular_file(file)
-    except OSError:
-        return []
-    key = "step" if file.name == "metrics.jsonl" else "event"
-    lines: list[CheckedLine] = []
-    for text in data.split(b"\n")[:-1]:
-        if not text:
-            continue
-        try:
-            row = parse_checked(text)
-            lines.append((text + b"\n", row if key in row else None))
-        except RunDataError:
-            lines.append((text + b"\n", None))
-    return lines
-
-
-def ends_inside_line(path: Path) -> bool:
-    """Is the last line of metrics.jsonl being written, or was it cut off by a crash?"""
-    try:
-        data = read_regular_file(path / "results" / "metrics.jsonl")
-    except OSError:
-        return False
-    return bool(data) and not data.endswith(b"\n")
 
 
 def list_numbered_runs(config: Config) -> list[Path]:
@@ -318,13 +246,8 @@ def is_locked(path: Path) -> bool:
 
 def _saved_log_position(path: Path) -> dict[str, Any] | None:
     """Where the rollout log ended when the newest valid checkpoint was saved; None without one."""
-    from glasshouse.runs import checkpoints
-
-    newest, _ = checkpoints.newest_checkpoint(path / "checkpoints")
-    if newest is None:
-        return None
-    position: dict[str, Any] = checkpoints.read_state(newest.path)["log_position"]["rollouts"]
-    return position
+    newest, _ = newest_checkpoint(path / "checkpoints")
+    return read_state(newest.path)["log_position"]["rollouts"] if newest else None
 
 
 def _truncate_partial_line(file: Path) -> None:

@@ -23,41 +23,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from glasshouse.checksums import find_seen_problem_damage, read_regular_file, remove_check
-from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import diff_configs
-from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, RunDataError, RunError
+from glasshouse.errors import RunDataError
 from glasshouse.runs import checkpoints, monitor_results
+from glasshouse.runs.lines import EVENTS, METRICS, ends_inside_line, read_lines
 from glasshouse.runs.manifest import MANIFEST, ManifestEntry, read_manifest
 from glasshouse.runs.rollout_reader import RolloutReader, find_missing_steps
-from glasshouse.runs.run_directory import (
-    CONFIG,
-    ends_inside_line,
-    has_config_checksum,
-    read_checked_lines,
-    read_summary,
-)
+from glasshouse.runs.run_config import RunDamage, load_verified_config
+from glasshouse.runs.run_directory import read_summary
 from glasshouse.terminal import shell_command
 
 DATA_MANIFEST, HELD_OUT, SEEN_PROBLEMS = "manifest.json", "evaluation.jsonl", "seen_problems.sqlite"
-
-
-@dataclass(frozen=True, slots=True)
-class RunDamage:
-    """One damaged part of a run directory."""
-
-    file: str
-    """Path in the run directory."""
-    problem: str
-    """What is wrong, as the end of a sentence that begins with the file."""
-    remedy: str
-    """What is lost, what still works, and what to do."""
-
-    def __str__(self) -> str:
-        return f"{self.file} {self.problem}. {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +66,12 @@ def verify_run(run: Path) -> RunCheck:
     _, config_damage = load_verified_config(run)
     entries = checkpoints.list_checkpoints(run / "checkpoints")
     checkpoint_damage = verify_checkpoints(entries)
-    state = newest_state(entries)
-    reader = RolloutReader(run) if has_rollout_log(run) else None
+    state = checkpoints.read_newest_state(run / "checkpoints")
+    reader = RolloutReader(run) if (run / "results" / "rollouts").is_dir() else None
     log_damage = verify_rollout_log(run, state, reader)
     derived = verify_derived_files(run, state)
-    valid = sum(not entry.problems for entry in entries)
-    metrics = read_checked_lines(run / "results" / "metrics.jsonl")
+    valid = sum(not entry.damage for entry in entries)
+    metrics = read_lines(run / "results" / METRICS)
     frames = _list_frames(run) if reader else []
     contents = {
         "configuration": "damaged" if config_damage else "intact",
@@ -103,7 +79,7 @@ def verify_run(run: Path) -> RunCheck:
         "rollout log": f"{sum(frame.rows for frame in frames):,} rollouts in {len(frames)} frames"
         + (f"; {'; '.join(reader.unfinished)}" if reader and reader.unfinished else ""),
         "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact"
-        + ("; the last line is incomplete" if ends_inside_line(run) else ""),
+        + ("; the last line is incomplete" if ends_inside_line(run / "results" / METRICS) else ""),
     }
     return RunCheck(run, [*config_damage, *checkpoint_damage, *log_damage, *derived], contents)
 
@@ -116,72 +92,12 @@ def _list_frames(run: Path) -> list[ManifestEntry]:
     return [line.entry for line in lines if line.entry]
 
 
-# --- configuration -----------------------------------------------------------------------------
-
-
-def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
-    """Load a run's configuration. If config.yaml was changed since the run wrote it, return the copy
-    in the newest valid checkpoint and the damage; without such a copy, raise if it cannot be used."""
-    file = run / CONFIG
-    config, reason = None, ""
-    try:
-        if has_config_checksum(file):
-            return load_config([file]), []
-        config = load_config([file])
-    except (FileNotFoundError, NotADirectoryError):
-        reason = "is missing"
-    except OSError as error:
-        reason = f"cannot be read: {error}"
-    except (ConfigError, RecursionError) as error:
-        reason = f"cannot be used: {str(error).rstrip('.')}"
-    step, copy = _config_of_checkpoint(run)
-    if copy is None:
-        if config is None:
-            if reason == "is missing":
-                raise RunError(f"{run} is not a run directory: it has no {CONFIG}.")
-            raise RunError(f"{file} {reason}. Restore it from a copy.")
-        remedy = (
-            "It may have been changed, so the run is not resumed. Restore it from a copy, or start a "
-            "new run with another out=…."
-        )
-        reason = "does not match its checksum, and there is no valid checkpoint to compare it with"
-        return config, [RunDamage(CONFIG, reason, remedy)]
-    state_file = f"checkpoints/step-{step:06d}/{checkpoints.STATE}"
-    if config is not None:
-        changed = [
-            f"{key} ({old!r} → {new!r})"
-            for key, (old, new) in diff_configs(copy, config).items()
-            if key != "out"
-        ]
-        if not changed:
-            return config, []
-        listed = ", ".join(changed[:5])
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        reason = f"differs from the configuration of the run, kept in {state_file}: {listed}{more}"
-    remedy = (
-        f'Write the old values back, or replace the file with the value of "config" in {state_file} '
-        f"(JSON is valid YAML). To change a key, pass it: {shell_command(['glasshouse', 'resume', run])} "
-        "KEY=VALUE. Commands that only read the run use the checkpoint's copy."
-    )
-    return copy, [RunDamage(CONFIG, reason, remedy)]
-
-
-def _config_of_checkpoint(run: Path) -> tuple[int, Config | None]:
-    newest, _ = checkpoints.newest_checkpoint(run / "checkpoints")
-    if newest is None:
-        return 0, None
-    try:
-        return newest.step, Config.model_validate(checkpoints.read_state(newest.path)["config"])
-    except (OSError, ValueError, KeyError, TypeError, ValidationError):
-        return newest.step, None
-
-
 # --- checkpoints -------------------------------------------------------------------------------
 
 
 def verify_checkpoints(entries: list[checkpoints.Checkpoint]) -> list[RunDamage]:
     """List the damage of checkpoints that have been inspected."""
-    has_valid = any(not entry.problems for entry in entries)
+    has_valid = any(not entry.damage for entry in entries)
     remedy = (
         "It is skipped; every other checkpoint works. Restore the file from a copy, or delete the folder."
         if has_valid
@@ -190,49 +106,34 @@ def verify_checkpoints(entries: list[checkpoints.Checkpoint]) -> list[RunDamage]
     )
     return [
         RunDamage(
-            f"checkpoints/{entry.path.name}", f"is damaged: {'; '.join(entry.problems)}", remedy
+            f"checkpoints/{entry.path.name}", f"is damaged: {'; '.join(entry.damage)}", remedy
         )
         for entry in entries
-        if entry.problems
+        if entry.damage
     ]
-
-
-def newest_state(entries: list[checkpoints.Checkpoint]) -> dict[str, Any]:
-    """Return the state of the newest valid checkpoint; empty if there is none."""
-    for entry in reversed(entries):
-        if not entry.problems:
-            try:
-                return checkpoints.read_state(entry.path)
-            except (OSError, ValueError):
-                continue
-    return {}
 
 
 # --- rollout log -------------------------------------------------------------------------------
 
 
-def has_rollout_log(run: Path) -> bool:
-    return (run / "results" / "rollouts").is_dir()
-
-
 def verify_rollout_log(
-    run: Path, state: dict[str, Any], reader: RolloutReader | None = None
+    run: Path, state: dict[str, Any], reader: RolloutReader | None = None, *, frames: bool = True
 ) -> list[RunDamage]:
-    """Verify every frame, and that the log holds what it held at the newest checkpoint's state."""
+    """Verify the manifest and every frame, and that the log holds what it held at the newest
+    checkpoint's state. Without `frames` they are not read, for a reader that verifies each itself."""
     folder = "results/rollouts"
-    if not has_rollout_log(run):
+    if not (run / folder).is_dir():
         if _log_position(state).get("lines"):
             remedy = "Every rollout is lost. Restore it from a copy; checkpoints and metrics work."
             return [RunDamage(folder, "is missing", remedy)]
         return []
     reader = reader or RolloutReader(run)
     remedy = (
-        "These rollouts are lost; the others can be read, and the run can be resumed. Restore the file "
-        "from a copy to get them back."
+        "These rollouts are lost; glasshouse rollouts reads the others, and the run can be resumed. "
+        "Restore the file from a copy to get them back."
     )
     try:
-        reader.verify_frames()
-        items = [*reader.damage, *find_missing_steps(run, reader)]
+        items = [*reader.verify(frames), *find_missing_steps(run, reader)]
     except RunDataError as error:  # the manifest is not a file that can be read
         return [RunDamage(f"{folder}/{MANIFEST}", f"is damaged: {error}", remedy)]
     damage = [RunDamage(folder, f"is damaged: {item}", remedy) for item in items]
@@ -250,26 +151,6 @@ def _compare_with_summary(run: Path, remedy: str) -> list[RunDamage]:
         return []
     problem = "lists fewer frames than summary.json counts"
     return [RunDamage(f"results/rollouts/{MANIFEST}", problem, remedy)]
-
-
-def verify_manifest(run: Path, state: dict[str, Any]) -> list[RunDamage]:
-    """Verify the list of rollouts without reading them, for a reader that verifies each frame itself."""
-    name = f"results/rollouts/{MANIFEST}"
-    remedy = "These rollouts are left out here; glasshouse rollouts reads what is left of them."
-    if not has_rollout_log(run):
-        return verify_rollout_log(run, state)
-    reader = RolloutReader(run)
-    try:
-        lines = read_manifest(reader.folder)
-        missing = find_missing_steps(run, reader)
-    except RunDataError as error:
-        return [RunDamage(name, f"cannot be read: {error}", remedy)]
-    bad = [n for n, line in enumerate(lines, 1) if line.entry is None and not line.is_incomplete]
-    damage = [RunDamage("results/rollouts", f"is damaged: {item}", remedy) for item in missing]
-    if bad:
-        listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-        damage.append(RunDamage(name, f"is damaged in line {listed}", remedy))
-    return damage + _compare_with_position(reader.folder, _log_position(state))
 
 
 def _log_position(state: dict[str, Any]) -> dict[str, Any]:
@@ -314,9 +195,9 @@ def verify_curves(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     """Verify metrics, events and summary: what curves and times are read from."""
     results = run / "results"
     damage = []
-    for name, content in (("metrics.jsonl", "steps"), ("events.jsonl", "events")):
+    for name, content in ((METRICS, "steps"), (EVENTS, "events")):
         damage += _verify_lines(results / name, content)
-    damage += _verify_metrics_size(results / "metrics.jsonl", state)
+    damage += _verify_metrics_size(results / METRICS, state)
     damage += _verify_evaluations(run)
     damage += _verify_summary(run)
     return damage
@@ -335,7 +216,7 @@ def name_curve_damage(run: Path, warn: Callable[[str], None]) -> None:
 def _verify_lines(file: Path, content: str) -> list[RunDamage]:
     if file.exists() and not file.is_file():
         return [RunDamage(f"results/{file.name}", "is not a regular file", "Remove it.")]
-    lines = read_checked_lines(file)
+    lines = read_lines(file)
     bad = [number for number, (_, row) in enumerate(lines, 1) if row is None]
     if not bad:
         return []
@@ -360,7 +241,7 @@ def _verify_evaluations(run: Path) -> list[RunDamage]:
     """An evaluation is logged as rollouts first and as an event then, so only the last may lack one."""
     logged = {
         row.get("step")
-        for _, row in read_checked_lines(run / "results" / "events.jsonl")
+        for _, row in read_lines(run / "results" / EVENTS)
         if row and row["event"] == "evaluation"
     }
     steps = sorted({frame.step for frame in _list_frames(run) if frame.kind == "validation"})
@@ -383,9 +264,7 @@ def _verify_summary(run: Path) -> list[RunDamage]:
     except RunDataError as error:
         return [RunDamage("results/summary.json", f"is damaged: {error}", remedy)]
     if summary is None:
-        events = [
-            row["event"] for _, row in read_checked_lines(run / "results" / "events.jsonl") if row
-        ]
+        events = [row["event"] for _, row in read_lines(run / "results" / EVENTS) if row]
         phases = [event for event in events if event in ("start", "resume", "end")]
         if phases and phases[-1] == "end":
             return [RunDamage("results/summary.json", "is missing", remedy)]

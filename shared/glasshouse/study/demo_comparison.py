@@ -21,7 +21,7 @@ from glasshouse.measurement.estimates import estimate_mean
 from glasshouse.measurement.organisms.labelling import label_rollouts, organism_monitors
 from glasshouse.measurement.weighted_statistics import mean_statistic
 from glasshouse.runs.rollout_reader import read_rows
-from glasshouse.runs.run_directory import load_run_config
+from glasshouse.runs.run_config import load_run_config
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.values import Floats

@@ -20,7 +20,8 @@ from typing import Literal
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
-from glasshouse.runs.run_directory import acquire_lock, config_diff, is_locked, is_run_directory
+from glasshouse.runs.run_config import config_diff, is_run_directory
+from glasshouse.runs.run_directory import acquire_lock, is_locked
 from glasshouse.study.display import StudyProgress
 from glasshouse.study.process_pool import (
     ProcessPool,

@@ -9,6 +9,7 @@ from glasshouse.config.imports import import_modules
 from glasshouse.errors import TrackError
 from glasshouse.runs import verify
 from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock, load_summary
 from glasshouse.track.async_log import start_trackers
 from glasshouse.track.base import RunOutcome, validate_trackers
@@ -24,7 +25,7 @@ def upload_run(
     Example: `upload_run("runs/try", ["tensorboard"])`
     """
     path, failures = Path(path), list[str]()
-    config, damage = verify.load_verified_config(path)
+    config, damage = load_verified_config(path)
     state = read_newest_state(path / "checkpoints")
     for item in [*damage, *verify.verify_derived_files(path, state)]:
         warn(str(item))

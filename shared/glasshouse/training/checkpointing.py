@@ -121,22 +121,20 @@ class CheckpointManager:
             "save",
             step=checkpoint.step,
             path=str(path),
-            reason=checkpoint.reason,
+            reason=checkpoint.why_saved,
             reward=checkpoint.reward,
             bytes=checkpoint.bytes,
             seconds=round(seconds, 4),
         )
-        self.log(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.reason}")
+        self.log(f"step {checkpoint.step:>4}  saved {path.name}: {checkpoint.why_saved}")
 
     def _prune(self) -> None:
-        for removed in checkpoints.prune_checkpoints(
+        for removed, reason in checkpoints.prune_checkpoints(
             self.directory.checkpoints, self.config.checkpoints.keep
         ):
             path = removed.path.relative_to(self.directory.path)
-            self.directory.log_event(
-                "prune", path=str(path), reason=removed.reason, bytes=removed.bytes
-            )
-            self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {removed.reason}")
+            self.directory.log_event("prune", path=str(path), reason=reason, bytes=removed.bytes)
+            self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {reason}")
 
 
 def format_apart(value: float, other: float | None) -> tuple[str, str]:

@@ -15,15 +15,12 @@ from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.provenance import source_commit
 from glasshouse.runs import checkpoints, verify
 from glasshouse.runs.checkpoints import Checkpoint
+from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory, load_run_config
 from glasshouse.runs.run_directory import (
-    CONFIG,
     LOCK,
     RunDirectory,
-    config_text,
     is_locked,
-    is_run_directory,
     list_numbered_runs,
-    load_run_config,
     load_summary,
     next_run_path,
 )
@@ -184,11 +181,11 @@ def find_checkpoint(directory: RunDirectory) -> tuple[Checkpoint | None, list[st
     newest, damaged = checkpoints.newest_checkpoint(directory.checkpoints)
     if damaged and not newest:
         raise RunError(
-            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].problems[0]}), "
+            f"No checkpoint of {directory.path} is valid ({damaged[0].path.name}: {damaged[0].damage[0]}), "
             "so the run cannot be resumed. Restore a copy of a checkpoint, or remove the checkpoints "
             "folder to start over."
         )
     return newest, [
-        f"The checkpoint {bad.path.name} is damaged and was skipped: {'; '.join(bad.problems)}."
+        f"The checkpoint {bad.path.name} is damaged and was skipped: {'; '.join(bad.damage)}."
         for bad in damaged
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from glasshouse.config.loading import load_config, override_config
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
-from glasshouse.runs.run_directory import load_run_config
+from glasshouse.runs.run_config import load_run_config
 
 if TYPE_CHECKING:
     from glasshouse.runs.run import Run

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from glasshouse.errors import RunError
-from glasshouse.runs.run_directory import LOCK, is_run_directory
+from glasshouse.runs.run_config import is_run_directory
+from glasshouse.runs.run_directory import LOCK
 
 MAX_DEPTH = 6
 """How deep folders are searched; a study's runs are four levels below a folder of studies."""

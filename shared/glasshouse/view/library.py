@@ -110,7 +110,7 @@ class OpenRun:
         self._log_stamp = stamp
         try:
             self.log.frames = list_frames(self.location.path, self.reader.monitor)
-        except RunDataError:
+        except (RunDataError, RunError):
             self.log.frames = []  # an unreadable manifest: nothing can be found without it
         if self.index is not None:
             self.index.set_frames(self.log.frames)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glasshouse.errors import RunDataError, RunError
-from glasshouse.runs.manifest import ManifestEntry, read_manifest
-from glasshouse.runs.monitored import read_monitored_rollouts
+from glasshouse.errors import RunError
+from glasshouse.runs.manifest import read_manifest
+from glasshouse.runs.monitor_results import read_monitored_rollouts
 from glasshouse.runs.rows import Row
 
 KINDS = ("train", "validation", "discarded", "monitored")
@@ -39,7 +39,7 @@ def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
     """Every frame of the rollout log, and of `monitor`, the run's monitor results."""
     folder = run / "results" / "rollouts"
     logged = [
-        Frame(e.kind, e.step, e.sha256, partial(_read_logged, folder, e), e.rows)
+        Frame(e.kind, e.step, e.sha256, partial(e.read, folder), e.rows)
         for e in (line.entry for line in read_manifest(folder))
         if e is not None and e.kind in KINDS
     ]
@@ -49,18 +49,6 @@ def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
         for subject in (monitor or {}).get("subjects", [])
     ]  # fmt: skip
     return [*logged, *monitored]
-
-
-def _read_logged(folder: Path, entry: ManifestEntry) -> list[Row]:
-    path = folder / entry.file
-    try:
-        if path.exists() and not path.is_file():
-            raise RunDataError(f"{entry.file} is not a regular file")
-        with open(path, "rb") as file:
-            file.seek(entry.offset)
-            return entry.decode(file.read(entry.bytes))
-    except OSError as error:
-        raise RunDataError(f"{entry.file} cannot be read: {error.strerror}") from None
 
 
 class RolloutLog:

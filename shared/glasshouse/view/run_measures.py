@@ -16,7 +16,7 @@ from glasshouse.measurement.registry import (
     lookup,
     sort_measures,
 )
-from glasshouse.runs.checked_lines import Row
+from glasshouse.runs.rows import Row
 
 ACCURACIES = headline_measures(Family.ACCURACY)
 """Sampled accuracy is shown first, as everywhere in the project, and greedy accuracy beside it."""

@@ -20,13 +20,14 @@ from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
-from glasshouse.runs.checked_lines import GrowingFile, Row, read_sample
 from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.runs.lines import EVENTS, METRICS, GrowingFile, read_sample
 from glasshouse.runs.manifest import MANIFEST
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
+from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import config_value, read_run_config
 from glasshouse.runs.run_directory import read_summary
-from glasshouse.runs.verify import verify_curves, verify_manifest
+from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
 from glasshouse.view.run_measures import (
@@ -106,8 +107,8 @@ class RunReader:
 
     def __post_init__(self) -> None:
         results = self.path / "results"
-        self.metrics = GrowingFile(results / "metrics.jsonl", "step")
-        self.events = GrowingFile(results / "events.jsonl", "event")
+        self.metrics = GrowingFile(results / METRICS)
+        self.events = GrowingFile(results / EVENTS)
 
     @property
     def path(self) -> Path:
@@ -148,7 +149,10 @@ class RunReader:
         previous = self.verified
         try:
             state = read_newest_state(self.path / "checkpoints")
-            found = [*verify_curves(self.path, state), *verify_manifest(self.path, state)]
+            found = [
+                *verify_curves(self.path, state),
+                *verify_rollout_log(self.path, state, frames=False),
+            ]
             self.verified = [asdict(item) for item in found]
         except GlasshouseError as error:
             self.verified = [{"file": "results", "problem": str(error), "remedy": ""}]
@@ -243,7 +247,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     path = location.path
     config, _, problem = read_run_config(path)
     metrics = path / "results" / "metrics.jsonl"
-    rows, count, is_damaged = read_sample(metrics, "step", SPARK_POINTS)
+    rows, count, is_damaged = read_sample(metrics, SPARK_POINTS)
     events = read_selected_events(path / "results" / "events.jsonl", (*PHASE_EVENTS, "evaluation"))
     damage = [f"config.yaml {problem}"] if problem else []
     damage += ["results/metrics.jsonl is damaged"] if is_damaged else []

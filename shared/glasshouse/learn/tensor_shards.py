@@ -11,7 +11,6 @@ here the header of each file, which is JSON, says what the file holds. Whole ten
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from torch.distributed.checkpoint.hf_storage import (
 from torch.distributed.tensor import DTensor
 
 from glasshouse.errors import ModelError, RunError
-from glasshouse.runs.checkpoints import SHARD
 
 
 def save_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -48,32 +46,6 @@ def load_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
     reader = HuggingFaceStorageReader(str(folder))
     _check_metadata(reader.read_metadata().state_dict_metadata, tensors)
     dcp.load(dict(tensors), storage_reader=reader)
-
-
-def read_shards(folder: Path) -> dict[str, Tensor]:
-    """The whole tensors of a learner, put together in this process.
-
-    Example: `read_shards(run / "checkpoints" / "step-000020")["exp_avg/model.norm.weight"]`
-    """
-    names = set()
-    for file in list_shards(folder):
-        with safe_open(file, framework="pt") as handle:
-            names |= set(handle.keys())
-    reader = HuggingFaceStorageReader(str(folder))
-    metadata: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
-    tensors = {
-        name: torch.empty(metadata[name].size, dtype=metadata[name].properties.dtype)
-        for name in sorted(names)
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
-    return tensors
-
-
-def list_shards(folder: Path) -> list[Path]:
-    """The files that ranks have written to a checkpoint; empty if its learner was not divided."""
-    return sorted(path for path in folder.glob("learner-*") if SHARD.fullmatch(path.name))
 
 
 def _check_metadata(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
