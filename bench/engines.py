@@ -25,8 +25,8 @@ from glasshouse.files import write_text
 from glasshouse.generate.engines import Generator
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm.engine import VllmGenerator
+from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy, load_policy
-from glasshouse.models.torch_setup import configure_torch
 from glasshouse.types import Request, SamplingParams
 
 GROUP = 8

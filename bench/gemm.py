@@ -5,7 +5,7 @@
 
 Each product of the model is timed by itself in float32 with the shapes of the real computation (`rows` tokens at a
 time): the median of several calls, and the fastest. There are two yardsticks: `torch.mm`, and the faster of `torch.mm`
-and oneDNN for each product (`glasshouse.models.products`; gradients of weights are left to `torch.mm`).
+and oneDNN for each product (`glasshouse.models.matmul`; gradients of weights are left to `torch.mm`).
 
 The share of GEMM speed that a phase reaches is the time of the products it needs, at these speeds, divided by its
 measured time. Needed is each token once: the start that all prompts share once per step, the rest of each prompt once,
@@ -27,8 +27,8 @@ from functools import partial
 import torch
 from transformers import AutoConfig
 
+from glasshouse.models.matmul import linear, pack_weight
 from glasshouse.models.policy import locate_model
-from glasshouse.models.products import multiply, pack_weight
 
 LEARNING_ROWS, GENERATION_ROWS = 1024, 128
 """Tokens per product: of a microbatch (`learn.microbatch_tokens`), and of a decoding step of 16 × 8."""
@@ -79,11 +79,14 @@ def time_product(
     out, grad_x, grad_weight = torch.empty_like(grad), torch.empty_like(x), torch.empty_like(weight)
     for_onednn = weight if training else pack_weight(weight)
     products = [
-        (lambda: torch.mm(x, weight.t(), out=out), lambda: multiply(x, for_onednn)),
+        (lambda: torch.mm(x, weight.t(), out=out), lambda: linear(x, for_onednn, onednn=True)),
     ]
     if training:
         products.append(
-            (lambda: torch.mm(grad, weight, out=grad_x), lambda: multiply(grad, weight.t()))
+            (
+                lambda: torch.mm(grad, weight, out=grad_x),
+                lambda: linear(grad, weight.t(), onednn=True),
+            )
         )
     durations = []
     for by_torch, by_onednn in products:
@@ -146,8 +149,8 @@ def print_by_rows(model: str, numbers_of_rows: list[int]) -> None:
             x = torch.randn(rows, inputs)
             products: list[Callable[[], object]] = [
                 partial(torch.mm, x, weight.t()),
-                partial(multiply, x, weight),
-                partial(multiply, x, packed),
+                partial(linear, x, weight, onednn=True),
+                partial(linear, x, packed, onednn=True),
             ]
             speeds = (
                 2e-9 * rows * inputs * outputs / statistics.median(time_calls(product, 15))

@@ -37,7 +37,7 @@ from glasshouse.config.schema import LearnConfig
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.sharded import ShardedLearner
-from glasshouse.models.lora import add_adapters
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.runs import checkpoints
 from glasshouse.runs.run_directory import load_metrics
@@ -105,7 +105,9 @@ def train_rank(name: str, rank: int, world_size: int, folder: Path) -> None:
     if world_size:
         store = dist.FileStore(str(folder / f"store-{world_size}"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-        learner: Learner = ShardedLearner(make_policy(name), config, torch.device("cpu"), **options)
+        learner: Learner = ShardedLearner(
+            make_policy(name), config, device=torch.device("cpu"), **options
+        )
     else:
         learner = Learner(make_policy(name), config, **options)
     gc.collect()

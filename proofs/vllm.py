@@ -46,13 +46,12 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm.engine import CPU_BLOCK_SIZE, VllmGenerator
 from glasshouse.generate.vllm.installed import find_version, import_vllm
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
-from glasshouse.learn.learner import Learner, accumulate_gradients
+from glasshouse.learn.learner import Learner, StepSize
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.evaluation_setup import fill_task_options
-from glasshouse.models.devices import resolve_device
+from glasshouse.models.devices import configure_torch, resolve_device
 from glasshouse.models.policy import Policy, load_policy
-from glasshouse.models.torch_setup import configure_torch
 from glasshouse.runs.run_directory import load_events, load_metrics
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.training.build import make_problem_stream
@@ -360,15 +359,11 @@ def compare_gradients(
     def compute(cap: float) -> tuple[torch.Tensor, dict[str, float]]:
         learn = config.learn.model_copy(update={"algorithm": "cispo", "importance_cap": cap})
         learner = Learner(policy, learn, max_tokens=config.generate.max_tokens, steps=1)
-        total: list[torch.Tensor | None] = [None] * len(learner.parameters)
-        sums = dict.fromkeys(("tokens", "ratio", "clip_high"), 0.0)
-        rows, tokens = len(samples), sum(len(s.tokens) for s in samples)
+        size = StepSize(len(samples), sum(len(s.tokens) for s in samples))
         trained = [s for s in samples if s.tokens and s.advantage]
-        for block in learner._compute_gradients(trained, rows, tokens):
-            accumulate_gradients(total, list(block.gradients))
-            for name in sums:
-                sums[name] += block.metric_sums[name]
-        return torch.cat([g.flatten() for g in total if g is not None]), sums
+        gradients = learner.compute_gradients(trained, size)
+        found = [g.flatten() for g in gradients.values if g is not None]
+        return torch.cat(found), gradients.metric_sums
 
     def measure() -> dict[str, float]:
         unweighted, _ = compute(0.0)  # 0: every weight is 1

@@ -63,13 +63,13 @@ def test_each_learner_differentiates_its_share_and_all_get_the_bits_of_one(
 
     def make(kind: type[Learner], index: int) -> Learner:
         learner = kind(policies[index], config, max_tokens=8, steps=3)
-        original = learner._differentiate_block
+        original = learner.differentiate_block
 
-        def spy(rows: int, tokens: int, block: Any) -> Any:
+        def spy(block: Any, size: Any) -> Any:
             differentiated[index].append(sum(map(len, block.microbatches)))
-            return original(rows, tokens, block)
+            return original(block, size)
 
-        monkeypatch.setattr(learner, "_differentiate_block", spy)
+        monkeypatch.setattr(learner, "differentiate_block", spy)
         return learner
 
     alone = make(Learner, 2)

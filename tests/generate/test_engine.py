@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError
 from glasshouse.generate.decoders import TransformersDecoder, make_decoder
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.models import devices, llama, products
+from glasshouse.models import llama, tuning
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
@@ -80,15 +81,15 @@ def end_at_different_lengths(policy: Policy, prompts: Sequence[tuple[int, ...]])
 
 @pytest.fixture
 def compactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many slots each compaction kept."""
+    """How many rows each compaction kept."""
     seen: list[int] = []
     for decoder in (LlamaDecoder, LargeLlamaDecoder, TransformersDecoder):
         original = decoder.compact
 
         def spy(self: Any, active: torch.Tensor, original: Any = original) -> torch.Tensor:
-            slots = original(self, active)
-            seen.append(len(slots))
-            return slots
+            rows = original(self, active)
+            seen.append(len(rows))
+            return rows
 
         monkeypatch.setattr(decoder, "compact", spy)
     return seen
@@ -173,15 +174,15 @@ def max_logprob_diff(
     return (mine - expected).abs().max().item()
 
 
-# ── slots: compaction ────────────────────────────────────────────────────────────────────────────
+# ── rows: compaction ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("dense_cost", "active", "group_size_after"),
     [
         (96, [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], 2),  # a smaller grid
-        (96, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1]], 1),  # unequal: one prompt per slot
-        (0, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 2),  # unequal, an inactive slot stays
+        (96, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1]], 1),  # unequal: one prompt per row
+        (0, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]], 2),  # unequal, an inactive row stays
         (96, [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], 1),  # the last one
     ],
 )
@@ -207,9 +208,9 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
             check_step(decoder, policy, texts, generator)
             if step == 2:
                 mask = torch.tensor(active, dtype=torch.bool).flatten()
-                slots = decoder.compact(mask)
-                assert set(mask.nonzero()[:, 0].tolist()) <= set(slots.tolist())
-                texts = [texts[i] for i in slots.tolist()]
+                rows = decoder.compact(mask)
+                assert set(mask.nonzero()[:, 0].tolist()) <= set(rows.tolist())
+                texts = [texts[i] for i in rows.tolist()]
                 if fast:
                     assert decoder.group_size == group_size_after
         again = torch.ones(len(texts), dtype=torch.bool)
@@ -227,7 +228,7 @@ def test_compaction_does_not_change_the_logits_of_the_other_slots(
 )
 @pytest.mark.parametrize("start", [0, 1, 5])
 @pytest.mark.parametrize("name", ["llama grouped untied", "qwen3"])
-def test_large_models_drop_every_finished_slot(
+def test_large_models_drop_every_finished_row(
     tiny: Tiny,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -235,8 +236,7 @@ def test_large_models_drop_every_finished_slot(
     active: list[list[int]],
     grid_after: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
-    monkeypatch.setattr(products, "LARGE_WEIGHT", 0)
+    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 0)
     policy = tiny(name)
     decoder = make_decoder(policy.model)
     assert isinstance(decoder, LargeLlamaDecoder)
@@ -248,7 +248,7 @@ def test_large_models_drop_every_finished_slot(
     generator = torch.Generator().manual_seed(1)
     with torch.inference_mode():
         decoder.prefill(prompts, 4, 8)
-        keys_of_start, _ = decoder.start_cache[0]
+        keys_of_start, _ = decoder.shared_prefix_cache[0]
         assert keys_of_start.shape[1] == start  # stored once for all prompts
         for step in range(7):
             check_step(decoder, policy, texts, generator)
@@ -315,7 +315,7 @@ def test_requests_may_have_unequal_numbers_of_samples(tiny: Tiny, compactions: l
         Request(prompt=p, noise_keys=k) for p, k in zip(prompts, keys_per_request, strict=True)
     ]
     got = generator.generate(requests, SAMPLED)
-    assert compactions[0] == 13  # unused slots are dropped before the first step
+    assert compactions[0] == 13  # unused rows are dropped before the first step
     assert [len(group) for group in got] == [1, 7, 0, 2, 1, 1, 0, 1]
     for request, group in zip(requests, got, strict=True):
         assert tokens_of([group]) == tokens_of(generator.generate([request], SAMPLED))
@@ -356,7 +356,7 @@ def force_tokens(policy: Policy, tokens: Sequence[int], monkeypatch: pytest.Monk
     """Makes the engine sample these tokens, whatever the logits."""
     remaining = iter(tokens)
 
-    def sample(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample(logits: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.full((len(logits),), next(remaining)), torch.zeros(len(logits))
 
     monkeypatch.setattr("glasshouse.generate.torch_engine.sample_tokens", sample)
@@ -410,11 +410,11 @@ def test_small_cache_splits_batches_and_gives_the_same_completions(
 ) -> None:
     policy = tiny(name)
     decoder = LlamaDecoder if name == "llama" else TransformersDecoder
-    slots: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     original = decoder.prefill
 
     def spy(self: Any, prompts: Any, group_size: int, max_new_tokens: int) -> torch.Tensor:
-        slots.append((len(prompts), group_size, max(len(p) for p in prompts) + max_new_tokens))
+        rows.append((len(prompts), group_size, max(len(p) for p in prompts) + max_new_tokens))
         return original(self, prompts, group_size, max_new_tokens)
 
     monkeypatch.setattr(decoder, "prefill", spy)
@@ -426,12 +426,12 @@ def test_small_cache_splits_batches_and_gives_the_same_completions(
         Request(prompt=(7, 8), noise_keys=tuple(range(1000, 1120)))
     ]  # too many for one batch
     whole = TorchGenerator(policy).generate(requests, SAMPLED)
-    assert len(slots) == 1
-    slots.clear()
-    parts = TorchGenerator(policy, cache_mb=1).generate(requests, SAMPLED)
+    assert len(rows) == 1
+    rows.clear()
+    parts = TorchGenerator(policy, GenerateConfig(kv_cache_mb=1)).generate(requests, SAMPLED)
     token_bytes = 2 * 4 * 32 * 2  # keys and values, float32, hidden size, layers
-    assert len(slots) > 3
-    assert max(g * k * length * token_bytes for g, k, length in slots) <= 2**20
+    assert len(rows) > 3
+    assert max(g * k * length * token_bytes for g, k, length in rows) <= 2**20
     assert tokens_of(parts) == tokens_of(whole)
 
 

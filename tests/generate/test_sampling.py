@@ -180,8 +180,8 @@ def test_generator_that_ignores_the_temperature_is_detected(
 ) -> None:
     monkeypatch.setattr(
         "glasshouse.generate.torch_engine.sample_tokens",
-        lambda logits, uniform, sampling: sample_tokens(
-            logits, uniform, replace(sampling, temperature=1.0)
+        lambda logits, uniform, sampling, **options: sample_tokens(
+            logits, uniform, replace(sampling, temperature=1.0), **options
         ),
     )
     got, expected = sample_pairs(tiny("llama grouped untied", vocab_size=VOCABULARY), 0.7)
@@ -289,7 +289,7 @@ def test_invalid_sampling_params_are_named(invalid: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("size", [8192, 10_001])
-def test_large_vocabulary_is_sampled_like_a_small_one(size: int) -> None:
+def test_sampling_by_block_gives_the_same_tokens(size: int) -> None:
     """The tokens of the cumulative distribution in float64, but where the noise is within rounding of a
     border; tokens of probability 0 never."""
     generator = torch.Generator().manual_seed(0)
@@ -297,7 +297,7 @@ def test_large_vocabulary_is_sampled_like_a_small_one(size: int) -> None:
     logits[:, torch.randperm(size, generator=generator)[: size // 2]] = -torch.inf
     logits[:, -1] = 11.0  # likely, at the border of the last block
     uniform = noise(len(logits))
-    tokens, logprobs = sample_tokens(logits, uniform, PLAIN)
+    tokens, logprobs = sample_tokens(logits, uniform, PLAIN, by_block=True)
     expected = logits.double().log_softmax(-1)
     assert torch.isfinite(logprobs).all()
     assert (tokens == size - 1).sum() > 10
@@ -308,5 +308,5 @@ def test_large_vocabulary_is_sampled_like_a_small_one(size: int) -> None:
     plain = torch.searchsorted(cumulative, uniform[:, None].double())[:, 0]
     assert (tokens == plain).float().mean() > 0.99
     for extreme in (torch.finfo(torch.float32).tiny, 1 - 2**-24):
-        tokens, _ = sample_tokens(logits, torch.full_like(uniform, extreme), PLAIN)
+        tokens, _ = sample_tokens(logits, torch.full_like(uniform, extreme), PLAIN, by_block=True)
         assert torch.isfinite(logits.gather(-1, tokens[:, None])).all()

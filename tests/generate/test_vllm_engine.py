@@ -24,7 +24,7 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm import engine, installed
 from glasshouse.generate.vllm.engine import VllmGenerator
 from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
-from glasshouse.models.lora import add_adapters
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import FinishReason, Request, SamplingParams
 

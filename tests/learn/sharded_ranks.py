@@ -27,9 +27,10 @@ from transformers import (
 from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import RunError
 from glasshouse.learn.learner import Learner
+from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.learn.sharded import ShardedLearner
-from glasshouse.models.lora import add_adapters
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy
 
 CASES: dict[str, dict[str, Any]] = {
@@ -88,7 +89,9 @@ def learn_config(case: str) -> LearnConfig:
 
 
 def make_sharded(case: str) -> ShardedLearner:
-    return ShardedLearner(make_policy(case), learn_config(case), DEVICE, max_tokens=8, steps=STEPS)
+    return ShardedLearner(
+        make_policy(case), learn_config(case), device=DEVICE, max_tokens=8, steps=STEPS
+    )
 
 
 def train_alone(case: str, folder: Path) -> None:
@@ -142,7 +145,7 @@ def save(learner: ShardedLearner, checkpoint: Path) -> None:
         checkpoint.mkdir()
         save_file(weights, checkpoint / "model.safetensors")
     dist.barrier()
-    learner.save(checkpoint)
+    learner.state().save_shards(checkpoint)
 
 
 def resume(folder: Path) -> dict[str, Any]:
@@ -150,7 +153,7 @@ def resume(folder: Path) -> dict[str, Any]:
     results = {}
     for case in CASES if dist.get_world_size() > 1 else ("llama",):
         learner = make_sharded(case)
-        learner.load(1, folder / f"{case}-checkpoint")
+        learner.restore(LearnerState(1, {}, folder=folder / f"{case}-checkpoint"))
         results[case] = compare(learner, [learner.update(make_samples())], folder)
     return results
 

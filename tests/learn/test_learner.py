@@ -25,8 +25,8 @@ from glasshouse.learn.losses import LossInputs, algorithm, grpo
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_at_least_cost
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.types import Request, SamplingParams
 
@@ -271,8 +271,8 @@ def test_rows_of_large_models_are_padded_less() -> None:
         for t in [8] * 4 + [64] * 12
     ]
     sizes = {
-        minimise: [len(p) for p in pack_microbatches(samples, 1040, minimise_padding=minimise)]
-        for minimise in (False, True)
+        least: [len(p) for p in pack_microbatches(samples, 1040, least_padding=least)]
+        for least in (False, True)
     }
     assert sizes == {False: [16], True: [4, 12]}
 

@@ -86,8 +86,9 @@ def test_few_prompts_no_samples_and_errors_leave_no_rank_waiting(folder: Path) -
 
 def test_ranks_have_equally_many_rounds_and_every_sample_once() -> None:
     samples = make_samples(7)
+    parts = [samples[n : n + 3] for n in range(0, len(samples), 3)]
     for world_size in (1, 2, 3):
-        ranks = [list(plan_rounds(samples, 16, world_size, rank)) for rank in range(world_size)]
+        ranks = [list(plan_rounds(parts, world_size, rank)) for rank in range(world_size)]
         assert len({len(works) for works in ranks}) == 1
         counted = [s for works in ranks for work in works if work.counts for s in work.microbatch]
         assert sorted(map(id, counted)) == sorted(map(id, samples))

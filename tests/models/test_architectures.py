@@ -21,9 +21,9 @@ from glasshouse.errors import ConfigError, ModelError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.chat_template import ChatOptions, drops_system_messages, find_turn_end
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import Message, Request, SamplingParams
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from glasshouse.models import fused_ops, products
+from glasshouse.models import fused_ops
 from glasshouse.models.fused_ops import (
     LowRank,
     embed,
@@ -17,11 +19,7 @@ from glasshouse.models.fused_ops import (
     token_logprobs,
 )
 
-
-@pytest.fixture(params=["small weights", "large weights"])
-def size_of_weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "large weights":
-        monkeypatch.setattr(products, "LARGE_WEIGHT", 1)
+both_sizes = pytest.mark.parametrize("large", [False, True])
 
 
 def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -31,25 +29,29 @@ def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.usefixtures("size_of_weights")
+@both_sizes
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_linear_equals_the_plain_operation(has_bias: bool) -> None:
+def test_linear_equals_the_plain_operation(has_bias: bool, large: bool) -> None:
     x, weight, bias = random_tensors((2, 3, 4), (5, 4), (5,))
     arguments = (x, weight, bias if has_bias else None, None)
-    assert torch.allclose(linear(*arguments), F.linear(*arguments[:3]))
-    assert torch.autograd.gradcheck(linear, arguments)
+    own = partial(linear, large=large)
+    assert torch.allclose(own(*arguments), F.linear(*arguments[:3]))
+    assert torch.autograd.gradcheck(own, arguments)
 
 
-@pytest.mark.usefixtures("size_of_weights")
-def test_gradients_of_adapters_are_those_of_their_product() -> None:
+@both_sizes
+def test_gradients_of_adapters_are_those_of_their_product(large: bool) -> None:
     """The weight is passed merged and frozen; gradients reach x and the factors as if it had been computed."""
     x, base, gain, down, up = random_tensors((2, 3, 4), (5, 4), (4,), (2, 4), (5, 2))
     base, gain = base.detach(), gain.detach()
     grad = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     merged, adapter = (base + up @ down).detach(), LowRank(down, up)
     for own, normed in (
-        (linear(x, merged, None, adapter), x),
-        (rms_norm_linear(x, gain, merged, None, 1e-5, adapter), F.rms_norm(x, (4,), gain, 1e-5)),
+        (linear(x, merged, None, adapter, large=large), x),
+        (
+            rms_norm_linear(x, gain, merged, None, 1e-5, adapter, large=large),
+            F.rms_norm(x, (4,), gain, 1e-5),
+        ),
     ):
         plain = F.linear(normed, base + up @ down)
         assert torch.allclose(own, plain)
@@ -58,39 +60,39 @@ def test_gradients_of_adapters_are_those_of_their_product() -> None:
         assert all(torch.allclose(a, b) for a, b in zip(gradients, expected, strict=True))
 
 
-@pytest.mark.usefixtures("size_of_weights")
+@both_sizes
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool) -> None:
+def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool, large: bool) -> None:
     x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
     arguments = (x, gain, weight, bias if has_bias else None, 1e-5)
     plain = F.linear(F.rms_norm(x, (4,), gain, 1e-5), weight, arguments[3])
-    assert torch.allclose(rms_norm_linear(*arguments), plain, atol=1e-12)
-    assert torch.autograd.gradcheck(rms_norm_linear, arguments)
+    own = partial(rms_norm_linear, large=large)
+    assert torch.allclose(own(*arguments), plain, atol=1e-12)
+    assert torch.autograd.gradcheck(own, arguments)
 
 
-@pytest.mark.usefixtures("size_of_weights")
+@both_sizes
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool) -> None:
+def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool, large: bool) -> None:
     x, gate_up, down, bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
     arguments = (x, gate_up, down, bias if has_bias else None)
     gate, up = gate_up.chunk(2, -1)
-    assert torch.allclose(
-        gated_mlp_output(*arguments), x + F.linear(F.silu(gate) * up, down, arguments[3])
-    )
-    assert torch.autograd.gradcheck(gated_mlp_output, arguments)
+    own = partial(gated_mlp_output, large=large)
+    assert torch.allclose(own(*arguments), x + F.linear(F.silu(gate) * up, down, arguments[3]))
+    assert torch.autograd.gradcheck(own, arguments)
 
 
-def test_large_leaves_add_gradients_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaves_add_gradients_in_place() -> None:
     """From the second backward pass on, and with the sums that autograd would give. Parameters never do: their
     gradients may be asked for by `torch.autograd.grad`."""
-    monkeypatch.setattr(products, "LARGE_WEIGHT", 1)
     table, weight, down, head = random_tensors((9, 4), (10, 4), (4, 5), (9, 4))
     tokens, targets = torch.tensor([[1, 2, 2], [0, 8, 3]]), torch.tensor([4, 0, 8, 1, 1, 2])
 
     def run(*weights: torch.Tensor, temperature: float) -> torch.Tensor:
-        x = embed(tokens, weights[0], 3)
-        x = gated_mlp_output(x, linear(x, weights[1], None, None), weights[2], None)
-        return token_logprobs(x.flatten(0, 1), weights[3], targets, temperature).square().sum()
+        x = embed(tokens, weights[0], 3, large=True)
+        x = gated_mlp_output(x, linear(x, weights[1], large=True), weights[2], large=True)
+        found = token_logprobs(x.flatten(0, 1), weights[3], targets, temperature, large=True)
+        return found.square().sum()
 
     def plain(*weights: torch.Tensor, temperature: float) -> torch.Tensor:
         x = F.embedding(tokens, weights[0], 3)
@@ -112,7 +114,7 @@ def test_large_leaves_add_gradients_in_place(monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(leaf.grad, gradient)
     parameter = torch.nn.Parameter(weight.detach())
     parameter.grad = torch.zeros_like(parameter)
-    [gradient] = torch.autograd.grad(linear(table, parameter, None, None).sum(), parameter)
+    [gradient] = torch.autograd.grad(linear(table, parameter, large=True).sum(), parameter)
     assert gradient.any()
     assert not parameter.grad.any()
 
@@ -143,18 +145,14 @@ def test_split_and_rotate_has_the_bits_of_the_plain_operations() -> None:
     assert all(torch.equal(a, b) for a, b in zip(again, expected, strict=True))
 
 
-@pytest.mark.usefixtures("size_of_weights")
-@pytest.mark.parametrize("large_from", [8192, 2])
+@both_sizes
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_token_logprobs_equal_a_log_softmax(
-    monkeypatch: pytest.MonkeyPatch, temperature: float, large_from: int
-) -> None:
-    monkeypatch.setattr(fused_ops, "LARGE_VOCABULARY", large_from)
+def test_token_logprobs_equal_a_log_softmax(temperature: float, large: bool) -> None:
     hidden, head = random_tensors((6, 4), (9, 4))
     targets = torch.tensor([0, 3, 8, 8, 1, 2])
     grad = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0, -1.0], dtype=torch.float64)
     plain = (hidden @ head.t() / temperature).log_softmax(-1)[torch.arange(6), targets]
-    own = token_logprobs(hidden, head, targets, temperature)
+    own = token_logprobs(hidden, head, targets, temperature, large=large)
     assert torch.allclose(own, plain)
     expected = torch.autograd.grad(plain, (hidden, head), grad)
     gradients = torch.autograd.grad(own, (hidden, head), grad, retain_graph=True)
@@ -163,13 +161,16 @@ def test_token_logprobs_equal_a_log_softmax(
         torch.autograd.grad(own, (hidden, head), grad)
 
 
-@pytest.mark.usefixtures("size_of_weights")
-def test_results_without_gradients_are_the_same() -> None:
+@both_sizes
+def test_results_without_gradients_are_the_same(large: bool) -> None:
     x, gain, weight, gate_up, down = random_tensors((3, 4), (4,), (5, 4), (3, 10), (4, 5))
-    with torch.no_grad():
-        plain = (
-            rms_norm_linear(x, gain, weight, None, 1e-5),
-            gated_mlp_output(x, gate_up, down, None),
+
+    def compute() -> tuple[torch.Tensor, torch.Tensor]:
+        return (
+            rms_norm_linear(x, gain, weight, None, 1e-5, large=large),
+            gated_mlp_output(x, gate_up, down, large=large),
         )
-    own = rms_norm_linear(x, gain, weight, None, 1e-5), gated_mlp_output(x, gate_up, down, None)
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(plain, own, strict=True))
+
+    with torch.no_grad():
+        plain = compute()
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(plain, compute(), strict=True))

@@ -16,12 +16,11 @@ from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample, split_into_blocks
-from glasshouse.models import devices, llama, products
+from glasshouse.models import llama, tuning
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
-from glasshouse.models.prompt_forward import count_common_tokens
-from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes, count_common_tokens
 from glasshouse.types import Request, SamplingParams
 
 Tiny = Callable[..., Policy]
@@ -39,8 +38,7 @@ PAIRS = [
 
 @pytest.fixture(autouse=True)
 def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
-    monkeypatch.setattr(products, "LARGE_WEIGHT", 0)
+    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 0)
 
 
 @pytest.fixture
@@ -107,17 +105,15 @@ def test_common_start_and_adapters_have_the_gradients_of_a_plain_forward(
     for rows in ([0, 3], [1], [2, 4]):  # in microbatches, as in the learner
         part = prefixes.completion_logprobs([PAIRS[r] for r in rows])
         loss = (part * weight[rows, : part.shape[1]]).sum()
-        loss.backward()
+        prefixes.backward(loss)
         result[rows, : part.shape[1]] = part.detach()
     assert all(parameter.grad is None for parameter in parameters)  # the weights are leaves
-    add_gradients(parameters, prefixes.parameter_gradients(parameters))
+    gradients = prefixes.parameter_gradients()
     torch.testing.assert_close(result, expected.detach(), **FLOAT32)
     torch.testing.assert_close(result, unshared.detach(), **FLOAT64)
-    for parameter, plain, own in zip(
-        parameters, expected_gradients, unshared_gradients, strict=True
-    ):
-        torch.testing.assert_close(parameter.grad, plain, **FLOAT32)
-        torch.testing.assert_close(parameter.grad, own, **FLOAT64)
+    for gradient, plain, own in zip(gradients, expected_gradients, unshared_gradients, strict=True):
+        torch.testing.assert_close(gradient, plain, **FLOAT32)
+        torch.testing.assert_close(gradient, own, **FLOAT64)
 
 
 def test_adapters_outside_the_blocks_use_the_forward_of_transformers(tiny: Tiny) -> None:
@@ -163,8 +159,7 @@ def test_an_update_with_a_kl_term_is_that_of_a_small_model(
     """Both the metrics and the new weights, up to rounding: the reference shares prompts only if large."""
     reports, weights = [], []
     for threshold in (0, 1 << 40):
-        monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
-        monkeypatch.setattr(products, "LARGE_WEIGHT", threshold)
+        monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", threshold)
         policy = tiny("qwen3")
         policy = add_random_adapters(policy) if adapted else policy
         config = LearnConfig(kl_coef=0.1, learning_rate=1e-3, microbatch_tokens=16)
@@ -191,7 +186,7 @@ def test_kl_is_measured_in_the_first_every_tenth_and_the_last_step(tiny: Tiny) -
 def test_kl_of_a_small_model_is_measured_in_every_step(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 1 << 40)
+    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 1 << 40)
     learner = Learner(tiny("llama"), LearnConfig(), max_tokens=8, steps=2)
     assert all("kl" in learner.update(make_samples()[:2]) for _ in range(2))
 

@@ -10,8 +10,8 @@ import torch
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.models import configured, memory
-from glasshouse.models.memory import ModelSize, available_memory, check_generator_memory
+from glasshouse.models import configured, devices
+from glasshouse.models.devices import ModelSize, available_memory, check_generator_memory
 from glasshouse.models.policy import loading_error
 from glasshouse.training import memory_check
 
@@ -57,12 +57,12 @@ def test_generator_that_does_not_fit_is_refused_with_both_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = load_config([], ["model=org/big"])
-    monkeypatch.setattr(memory, "available_memory", lambda device: 24_000_000_000)
+    monkeypatch.setattr(devices, "available_memory", lambda device: 24_000_000_000)
     with pytest.raises(
         ConfigError, match=r"org/big.*8,000 million.*64\.0 GB on cpu.*24\.0 GB.*dtype=bfloat16"
     ):
         check_generator_memory(EIGHT_BILLION, config, CPU)
-    monkeypatch.setattr(memory, "available_memory", lambda device: 64_000_000_000)
+    monkeypatch.setattr(devices, "available_memory", lambda device: 64_000_000_000)
     check_generator_memory(EIGHT_BILLION, config, CPU)
 
 
@@ -73,7 +73,7 @@ def test_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("stat", "anon 1\ninactive_file 200\n"),
     ):
         (tmp_path / f"memory.{name}").write_text(text)
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(devices, "CGROUP", tmp_path)
     assert available_memory(CPU) == 700
     (tmp_path / "memory.max").write_text("max")
     available = available_memory(CPU)

@@ -9,7 +9,7 @@ import torch
 
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
-from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes
 
 PAIRS = [
     ((5, 6, 7), (8, 9, 10, 11)),
@@ -33,23 +33,21 @@ def test_shared_prompts_change_neither_values_nor_gradients(
         weight = torch.randn(len(PAIRS), 5, generator=torch.Generator().manual_seed(1))
         expected, _ = compute_logprobs(model, CompletionBatch.from_pairs(PAIRS), temperature)
         (expected * weight).sum().backward()
-        expected_gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
-        model.zero_grad()
+        expected_gradients = [p.grad.clone() for p in model.parameters()]
 
         prefixes = SharedPrefixes(model, [prompt for prompt, _ in PAIRS])
         assert len(prefixes.prompt_index) == 3
-        result, parameters = torch.zeros_like(expected), list(model.parameters())
+        result = torch.zeros_like(expected)
         for rows in ([0, 3], [1], [2, 4]):  # in microbatches, as in the learner
             part = prefixes.completion_logprobs([PAIRS[r] for r in rows], temperature)
-            loss = (part * weight[rows, : part.shape[1]]).sum()
-            loss.backward()
+            prefixes.backward((part * weight[rows, : part.shape[1]]).sum())
             result[rows, : part.shape[1]] = part.detach()
-        add_gradients(parameters, prefixes.parameter_gradients(parameters))
+        gradients = prefixes.parameter_gradients()
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(result, expected.detach(), atol=1e-7, rtol=1e-6)
-    for n, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected_gradients[n], atol=1e-7, rtol=1e-6)
+    for own, plain in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(own, plain, atol=1e-7, rtol=1e-6)
 
 
 def test_prompt_without_leaf_gradients_gets_none(
@@ -57,4 +55,4 @@ def test_prompt_without_leaf_gradients_gets_none(
 ) -> None:
     model = tiny("llama").model
     prefixes = SharedPrefixes(model, [(5, 6)])
-    assert all(g is None for g in prefixes.parameter_gradients(list(model.parameters())))
+    assert all(g is None for g in prefixes.parameter_gradients())

@@ -9,7 +9,7 @@ import torch
 from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from glasshouse.config.loading import load_config
-from glasshouse.training import memory
+from glasshouse.models import tuning
 from glasshouse.training.memory import LEARN, estimate_generator, estimate_learner, estimate_memory
 from glasshouse.training.memory_trace import PARTS, trace_memory
 from glasshouse.training.traced_model import TracedModel, make_prompts
@@ -84,7 +84,7 @@ def test_a_large_model_is_packed_for_generating_on_a_cpu(monkeypatch: pytest.Mon
         return estimate_generator(traced, config, make_prompts(20))["weight_copies"]
 
     fused, rounded = copies(), copies("dtype=bfloat16")
-    monkeypatch.setattr(memory, "LARGE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 0)
     layers = [m for m in traced.whole.modules() if isinstance(m, torch.nn.Linear)]
     assert copies() == 4 * sum(layer.weight.numel() for layer in layers) > fused
     assert copies("generate.device=cuda") == fused

@@ -1,7 +1,7 @@
 """How next-token logits are computed with a cache: for the Llama family (`llama_decoder`, `large_llama_decoder`), and
-here for any causal LM.
+here for any causal LM. `make_decoder` is the only entrance.
 
-A decoder holds `slots`: rows that are being decoded. `prefill` fills them (each prompt is computed
+A decoder holds rows that are being decoded. `prefill` fills them (each prompt is computed
 once, whatever the group size), `step` advances all by one token, `compact` drops finished ones.
 """
 
@@ -19,15 +19,15 @@ from glasshouse.errors import ConfigError
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.models import llama
-from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import autocast_to
+from glasshouse.models.tuning import tuning_of
 
 
 class Decoder(Protocol):
     """What the generation loop needs from a model."""
 
     compact_when_active_below: float
-    """`compact` pays when the share of active slots falls below this."""
+    """`compact` pays when the share of active rows falls below this."""
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], group_size: int, max_new_tokens: int
@@ -36,14 +36,14 @@ class Decoder(Protocol):
         `max_new_tokens` tokens."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits `(S, V)` after one more token in every slot."""
+        """Logits `(S, V)` after one more token in every row."""
 
     def compact(self, active: Tensor) -> Tensor:
-        """Drops slots that are not active, `(S,)` bool. Returns the old indices of the remaining slots
+        """Drops rows that are not active, `(S,)` bool. Returns the old indices of the remaining rows
         in their new order; a few inactive ones may stay if dropping them would cost more."""
 
     def release(self) -> None:
-        """Frees the memory of the slots; the weights stay."""
+        """Frees the memory of the rows; the weights stay."""
 
     def autocast(self) -> AbstractContextManager[Any]:
         """A context around all calls from `prefill` to `release`."""
@@ -53,7 +53,9 @@ def make_decoder(model: Any, dtype: torch.dtype | None = None) -> Decoder:
     """The fastest decoder that supports the model; `dtype` is that of matrix products, by default the model's."""
     if not llama.is_supported(model):
         return TransformersDecoder(model, dtype)
-    return LargeLlamaDecoder(model, dtype) if is_large(model) else LlamaDecoder(model, dtype)
+    if tuning_of(model).shared_start:
+        return LargeLlamaDecoder(model, dtype)
+    return LlamaDecoder(model, dtype)
 
 
 class TransformersDecoder:

@@ -10,36 +10,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.models.fused_ops import LARGE_VOCABULARY, split_rows
+from glasshouse.models.fused_ops import split_rows
 from glasshouse.types import SamplingParams
 
 BLOCK = 256
-"""Tokens per block of a large vocabulary."""
+"""Tokens per block of the vocabulary."""
 
 
-def sample_tokens(logits: Tensor, noise: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
+def sample_tokens(
+    logits: Tensor, noise: Tensor, sampling: SamplingParams, *, by_block: bool = False
+) -> tuple[Tensor, Tensor]:
     """Samples tokens and their log-probabilities, `(R,)` each, from logits `(R, V)` and noise `(R,)` in
     (0, 1).
 
     Log-probabilities are at the sampling temperature (1 if greedy) and before truncation: those of
-    the policy, with which the learner compares.
+    the policy, with which the learner compares. `by_block` pays for large vocabularies
+    (`Tuning.block_sampling`).
     """
     greedy = sampling.temperature == 0
     if not greedy and sampling.temperature != 1:
         logits = logits / sampling.temperature
-    if not greedy and not sampling.is_truncated and logits.shape[-1] >= LARGE_VOCABULARY:
+    if by_block and not greedy and not sampling.is_truncated:
         return _sample_by_block(logits, noise)
-    normaliser = logits.logsumexp(-1, keepdim=True)
+    normalizer = logits.logsumexp(-1, keepdim=True)
     if greedy:
         tokens = logits.argmax(-1, keepdim=True)
     else:
-        probabilities = (logits - normaliser).exp_()
+        probabilities = (logits - normalizer).exp_()
         if sampling.is_truncated:
             probabilities = truncate_probabilities(probabilities, sampling)
         cumulative = probabilities.cumsum(-1)
         tokens = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:])
         tokens.clamp_(max=logits.shape[-1] - 1)
-    return tokens[:, 0], (logits.gather(-1, tokens) - normaliser)[:, 0]
+    return tokens[:, 0], (logits.gather(-1, tokens) - normalizer)[:, 0]
 
 
 def _sample_by_block(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

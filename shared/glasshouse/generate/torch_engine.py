@@ -2,13 +2,13 @@
 
     requests ──► prefill (each prompt once) ──► sample ──► step ──► sample ──► … ──► completions
                                                    ▲         │
-                                                   └─ compact when enough slots are done
+                                                   └─ compact when enough rows are done
 
 Noise is keyed by (row key, position), so that the completions of a request do not depend on the
 process that runs it. Floating-point results do depend on the shape of the batch: for the same bits,
 pass the same requests in the same call.
 
-The host does not wait for a GPU after every token: it checks which slots are done every few tokens
+The host does not wait for a GPU after every token: it checks which rows are done every few tokens
 (`SYNC_EVERY`) and cuts what was generated past a stop string.
 """
 
@@ -29,15 +29,16 @@ from glasshouse.generate.decoders import Decoder, make_decoder
 from glasshouse.generate.engines import engine
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.models.policy import Policy
+from glasshouse.models.tuning import tuning_of
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SYNC_EVERY = {"cpu": 1}
-"""Tokens between two checks which slots are done, by device type. On a CPU a check costs nothing."""
+"""Tokens between two checks which rows are done, by device type. On a CPU a check costs nothing."""
 SYNC_EVERY_DEFAULT = 16
 
 RUNNING, ENDED, STOPPED = range(3)
 FINISH_REASONS = (FinishReason.LENGTH, FinishReason.END, FinishReason.STOP)
-"""Of a row that is still running at the end of its batch, that has ended, that a stop string has ended."""
+"""Of a sample that is still running at the end of its batch, that has ended, that a stop string has ended."""
 
 
 @engine("torch")
@@ -46,7 +47,7 @@ class TorchGenerator:
 
     Example:
         generator = TorchGenerator(policy)
-        generator.generate([Request(prompt=tokens, keys=(1, 2))], SamplingParams(max_tokens=32))
+        generator.generate([Request(prompt=tokens, noise_keys=(1, 2))], SamplingParams(max_tokens=32))
     """
 
     def __init__(
@@ -137,22 +138,25 @@ class TorchGenerator:
         active = active.flatten().to(device)
         noise = torch.from_numpy(randomness.uniforms(keys.ravel(), 0, max_tokens)).float()
         noise = noise.to(device)
-        rows = torch.arange(len(active), device=device)  # the row that each slot decodes
+        samples = torch.arange(len(active), device=device)  # the sample that each row decodes
         tokens = torch.zeros(len(active), max_tokens, dtype=torch.long, device=device)
         logprobs = torch.zeros(len(active), max_tokens, device=device)
         lengths = torch.zeros(len(active), dtype=torch.long, device=device)
-        state = torch.full((len(active),), RUNNING, device=device)  # of each row
+        state = torch.full((len(active),), RUNNING, device=device)  # of each sample
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long, device=device)
+        by_block = tuning_of(self.policy.model).block_sampling
         sync_every = SYNC_EVERY.get(device.type, SYNC_EVERY_DEFAULT)
         seen = 0  # tokens at the last check
         logits = self._decoder.prefill([r.prompt for r in requests], group_size, max_tokens)
         for t in range(max_tokens):
-            next_tokens, next_logprobs = sample_tokens(logits, noise[rows, t], sampling)
-            tokens[rows, t] = next_tokens
-            logprobs[rows, t] = next_logprobs
-            lengths[rows] += active
+            next_tokens, next_logprobs = sample_tokens(
+                logits, noise[samples, t], sampling, by_block=by_block
+            )
+            tokens[samples, t] = next_tokens
+            logprobs[samples, t] = next_logprobs
+            lengths[samples] += active
             ended = (next_tokens[:, None] == end_tokens).any(1) & active
-            state[rows] = torch.where(ended, ENDED, state[rows])
+            state[samples] = torch.where(ended, ENDED, state[samples])
             active = active & ~ended
             is_last = t + 1 == max_tokens
             if is_last or (t + 1) % sync_every == 0:
@@ -160,14 +164,14 @@ class TorchGenerator:
                     self._cut_at_stop_strings(
                         tokens[:, : t + 1], lengths, state, seen, sampling.stop
                     )
-                    active = active & (state[rows] == RUNNING)
+                    active = active & (state[samples] == RUNNING)
                 seen = t + 1
                 remaining = int(active.sum())
                 if not remaining or is_last:
                     break
-                if remaining < self._decoder.compact_when_active_below * len(rows):
-                    slots = self._decoder.compact(active)
-                    rows, active, next_tokens = rows[slots], active[slots], next_tokens[slots]
+                if remaining < self._decoder.compact_when_active_below * len(samples):
+                    rows = self._decoder.compact(active)
+                    samples, active, next_tokens = samples[rows], active[rows], next_tokens[rows]
             logits = self._decoder.step(next_tokens)
         self._decoder.release()
 

@@ -55,12 +55,12 @@ def pack_microbatches(
     max_tokens: int,
     *,
     count_prompts: bool = True,
-    minimise_padding: bool = False,
+    least_padding: bool = False,
 ) -> list[list[TrainingSample]]:
     """Packs rows of similar length into microbatches of at most `max_tokens` tokens with padding.
 
     Prompt tokens count too, unless prompts are computed separately. By default each microbatch is filled
-    before the next one begins; with `minimise_padding` they are divided where that costs least, which pays
+    before the next one begins; with `least_padding` they are divided where that costs least, which pays
     for large models.
     """
 
@@ -68,7 +68,7 @@ def pack_microbatches(
         return len(sample.tokens) + (len(sample.prompt) if count_prompts else 0)
 
     ordered = sorted(samples, key=length)
-    split = split_at_least_cost if minimise_padding else fill_in_order
+    split = split_at_least_cost if least_padding else fill_in_order
     bounds = split([length(sample) for sample in ordered], max_tokens)
     return [ordered[start:end] for start, end in itertools.pairwise(bounds)]
 

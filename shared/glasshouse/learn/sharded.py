@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -33,18 +31,14 @@ from torch.distributed.tensor import DTensor
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import ConfigError
 from glasshouse.learn import tensor_shards
-from glasshouse.learn.learner import GradientBlock, Learner
+from glasshouse.learn.learner import Gradients, Learner, StepSize
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
-from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
+from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.models.adapters import without_adapters
 from glasshouse.models.configured import choose_device, read_size
-from glasshouse.models.logprobs import (
-    CompletionBatch,
-    compute_transformers_logprobs,
-    find_layers,
-)
+from glasshouse.models.logprobs import CompletionBatch, find_layers
 from glasshouse.models.policy import Policy
-
-Pairs = Sequence[tuple[tuple[int, ...], Sequence[int]]]
+from glasshouse.models.shared_prefix import SharedPrefixes
 
 
 class RankWork(NamedTuple):
@@ -55,68 +49,42 @@ class RankWork(NamedTuple):
     """False: a repeated sample that must not change the result."""
 
 
-class TransformersLearner(Learner):
-    """A learner that computes with transformers' own forward pass, as FSDP needs; it has no other use."""
-
-    def _plan_blocks(self, samples: list[TrainingSample]) -> list[GradientBlock]:
-        parts = pack_microbatches(samples, self.config.microbatch_tokens)
-        return [GradientBlock(False, [part]) for part in parts]
-
-    def _policy_logprobs(
-        self, pairs: Pairs, batch: CompletionBatch, prefixes: None
-    ) -> tuple[Tensor, Tensor | None]:
-        return compute_transformers_logprobs(
-            self.policy.model, batch, self.temperature, entropy=self.settings.entropy_coef != 0,
-            dtype=self.policy.dtype, recompute=self.config.activation_checkpointing,
-        )  # fmt: skip
-
-    def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        """Each row computes its prompt."""
-
-    @torch.no_grad()
-    def _reference_logprobs(self, pairs: Pairs, batch: CompletionBatch, prefixes: None) -> Tensor:
-        with without_adapters(self.reference):
-            return compute_transformers_logprobs(
-                self.reference, batch, self.temperature, dtype=self.policy.dtype
-            )[0]
-
-
-class ShardedLearner(TransformersLearner):
+class ShardedLearner(Learner):
     """One rank of a learner. All ranks must call its methods with the same arguments.
 
-    Example: `ShardedLearner(policy, config.learn, device, max_tokens=128, steps=60).update(samples)`
+    Example: `ShardedLearner(policy, config.learn, device=device, max_tokens=128, steps=60).update(samples)`
     """
 
     def __init__(
-        self, policy: Policy, config: LearnConfig, device: torch.device, **options: Any
+        self, policy: Policy, config: LearnConfig, *, device: torch.device, **options: Any
     ) -> None:
         """`policy` is whole, on the CPU and equal on all ranks; this rank computes on `device`. `options` as for
         `Learner`."""
-        self.mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        shard_model(policy.model, self.mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
-        super().__init__(policy, config, **options)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        model = policy.model
+        shard_model(model, mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
+        # the starting policy: a divided copy, or the model itself without its adapters
+        has_adapters = hasattr(model, "peft_config")
+        reference = model if has_adapters else copy_frozen(model, mesh, policy.dtype)
+        super().__init__(policy, config, reference=reference, transformers_forward=True, **options)
         self.device = device
-
-    @classmethod
-    def on_device(cls, policy: Policy, config: Config, device: torch.device) -> ShardedLearner:
-        """This rank of the learner of a run."""
-        return cls(
-            policy, config.learn, device, max_tokens=config.generate.max_tokens,
-            steps=config.steps, temperature=config.generate.temperature,
-            kl_every=config.diagnostics.kl_every,
-        )  # fmt: skip
 
     def whole_tensors(self) -> Iterator[Tensor]:
         """The trained tensors, gathered one after another, in the model's order."""
         for parameter in self.parameters:
             yield whole_tensor(parameter, self.device)
 
-    def save(self, folder: Path) -> None:
-        """Writes this rank's part of the learner's state to the folder of a checkpoint."""
-        tensor_shards.save_shards(super().state().tensors, folder)
+    def state(self) -> LearnerState:
+        """`save_shards` writes this rank's part of the state to the folder of a checkpoint."""
+        tensors = super().state().tensors
+        return LearnerState(
+            self.version, {}, save_shards=lambda folder: tensor_shards.save_shards(tensors, folder)
+        )
 
-    def load(self, version: int, folder: Path) -> None:
-        """Continues from a checkpoint that any number of ranks, or a learner that was not divided, has written."""
+    def restore(self, state: LearnerState) -> None:
+        """Continues from the checkpoint in `state.folder`, which any number of ranks, or a learner that was not
+        divided, has written."""
+        assert state.folder is not None
         parameters = trained_parameters(self.policy.model)
         has_adapters = hasattr(self.policy.model, "peft_config")
         targets: dict[str, Tensor] = {
@@ -124,62 +92,45 @@ class ShardedLearner(TransformersLearner):
             for name, parameter in parameters.items()
         }
         self.optimizer.state.clear()
-        if version:
+        if state.version:
             for name, parameter in parameters.items():
-                state = {
+                moments = {
                     "step": torch.zeros(()),
                     "exp_avg": torch.zeros_like(parameter.detach()),
                     "exp_avg_sq": torch.zeros_like(parameter.detach()),
                 }
-                self.optimizer.state[parameter] = state
-                targets |= {f"{key}/{name}": tensor for key, tensor in state.items()}
-        tensor_shards.load_shards(targets, folder)
-        self.version = version
+                self.optimizer.state[parameter] = moments
+                targets |= {f"{key}/{name}": tensor for key, tensor in moments.items()}
+        tensor_shards.load_shards(targets, state.folder)
+        self.version = state.version
 
-    def state(self) -> LearnerState:
-        raise NotImplementedError("A sharded learner is saved by its ranks: `save`.")
+    def _reference_logprobs(
+        self, pairs: Any, batch: CompletionBatch, prefixes: SharedPrefixes | None
+    ) -> Tensor:
+        with without_adapters(self.reference):
+            return super()._reference_logprobs(pairs, batch, prefixes)
 
-    def restore(self, state: LearnerState) -> None:
-        raise NotImplementedError("A sharded learner is loaded by its ranks: `load`.")
-
-    def _copy_reference(self) -> Any:
-        """The starting policy: a divided copy, or the model itself without its adapters."""
-        if hasattr(self.policy.model, "peft_config"):
-            return self.policy.model
-        return copy_frozen(self.policy.model, self.mesh, self.policy.dtype)
-
-    def _accumulate_gradients(
-        self, samples: list[TrainingSample], rows: int, tokens: int
-    ) -> tuple[float, list[Tensor], dict[str, float]]:
-        loss, logprob_diffs, metric_sums = 0.0, list[Tensor](), dict[str, float]()
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        for work in plan_rounds(samples, self.config.microbatch_tokens, world_size, rank):
-            inputs = self._build_loss_inputs(work.microbatch, None, None, rows, tokens)
-            part, sums = self.algorithm.loss(inputs)
-            if not work.counts:
-                (part * 0.0).backward()
-                continue
-            part.backward()
-            difference = (inputs.logprobs.detach() - inputs.sampler_logprobs).abs()
-            loss += part.item()
-            logprob_diffs.append(difference[inputs.mask.bool()].cpu())
-            for name, value in sums.items():
-                metric_sums[name] = metric_sums.get(name, 0.0) + value.item()
-        return self._gather_metrics(loss, logprob_diffs, metric_sums)
-
-    def _gather_metrics(
-        self, loss: float, differences: list[Tensor], metric_sums: dict[str, float]
-    ) -> tuple[float, list[Tensor], dict[str, float]]:
-        """Loss, differences and metric sums of all ranks. A loss that is not finite raises on all of them."""
+    def compute_gradients(self, samples: list[TrainingSample], size: StepSize) -> Gradients:
+        """Every rank computes its microbatches; FSDP's backward pass adds up their gradients and leaves each rank its
+        parts in `parameter.grad`."""
+        microbatches = [part for block in self.plan_blocks(samples) for part in block.microbatches]
+        own = Gradients([])
+        for work in plan_rounds(microbatches, dist.get_world_size(), dist.get_rank()):
+            inputs = self.build_loss_inputs(work.microbatch, size)
+            loss, sums = self.algorithm.loss(inputs)
+            if work.counts:
+                loss.backward()
+                own.count_loss(loss, sums, inputs)
+            else:
+                (loss * 0.0).backward()
         reports: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(reports, (loss, differences, metric_sums))
-        total = sum(loss for loss, _, _ in reports)
-        self._check_loss(total)
-        sums: dict[str, float] = {}
-        for _, _, report in reports:
-            for name, value in report.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return total, [tensor for _, tensors, _ in reports for tensor in tensors], sums
+        dist.all_gather_object(reports, (own.loss, own.logprob_diffs, own.metric_sums))
+        total = Gradients([])
+        for report in reports:
+            total.add(Gradients([], *report))
+        self._check_loss(total.loss)  # on all ranks alike
+        total.values = [parameter.grad for parameter in self.parameters]
+        return total
 
     def _clip_gradients(self, limit: float) -> float:
         """The norm is summed in double precision, so that it hardly depends on the number of ranks."""
@@ -231,19 +182,6 @@ def copy_frozen(source: Any, mesh: DeviceMesh, dtype: torch.dtype) -> Any:
     return model
 
 
-@contextmanager
-def without_adapters(model: Any) -> Iterator[None]:
-    """Inside, LoRA adapters add nothing: the model is the one that training started from."""
-    layers = [m for m in model.modules() if hasattr(m, "lora_A")]
-    for layer in layers:
-        layer._disable_adapters = True  # peft's own method also freezes them
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._disable_adapters = False
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -257,10 +195,9 @@ def whole_tensor(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def plan_rounds(
-    samples: list[TrainingSample], max_tokens: int, world_size: int, rank: int
+    microbatches: Sequence[list[TrainingSample]], world_size: int, rank: int
 ) -> Iterator[RankWork]:
     """What this rank computes, round by round; all ranks have the same number of rounds."""
-    microbatches = pack_microbatches(samples, max_tokens)
     for start in range(0, len(microbatches), world_size):
         if start + rank < len(microbatches):
             yield RankWork(microbatches[start + rank], counts=True)

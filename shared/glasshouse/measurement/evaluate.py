@@ -24,7 +24,7 @@ from glasshouse.measurement.evaluation_setup import (
 from glasshouse.measurement.organisms.labelling import evaluate_organism, summarize_labels
 from glasshouse.measurement.partial_credit import summarize_partial_credit
 from glasshouse.models.configured import load_configured_policy
-from glasshouse.models.torch_setup import configure_torch
+from glasshouse.models.devices import configure_torch
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.catalogue import make_task

@@ -40,9 +40,9 @@ from glasshouse.measurement.organisms.catalogue import EVALUATIONS
 from glasshouse.measurement.organisms.fitted_monitors import FittingPlan
 from glasshouse.measurement.organisms.planted import OrganismEvaluation
 from glasshouse.models.configured import load_configured_policy
+from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
-from glasshouse.models.torch_setup import configure_torch
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties

@@ -1,13 +1,73 @@
-"""Reads the linear layers of a model with or without LoRA adapters (peft), concatenated and merged."""
+"""Low-rank adapters (LoRA, through peft): adds them, switches them off, and reads linear layers with them merged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from glasshouse.errors import ConfigError, did_you_mean
+from glasshouse.extras import install_command
 from glasshouse.models.fused_ops import LowRank
+from glasshouse.models.policy import Policy
+
+
+def add_adapters(policy: Policy, rank: int, seed: int, targets: Sequence[str] = ()) -> Policy:
+    """Adds LoRA adapters to every linear layer, or to those named in `targets`; only they are trained.
+    Checkpoints are saved with the adapters merged, in the standard layout."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ConfigError(
+            f"learn.lora_rank needs peft; install it with: {install_command('lora')}"
+        ) from None
+    check_targets(policy.model, targets)
+    with torch.random.fork_rng(devices=[]):  # of the CPU
+        torch.manual_seed(seed)
+        lora_config = LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank,
+            target_modules=list(targets) or "all-linear",
+            task_type="CAUSAL_LM",
+        )
+        try:
+            model = get_peft_model(policy.model, lora_config)
+        except ValueError as error:  # as for experts, whose weights are not in linear layers
+            raise ConfigError(f"learn.lora_targets: {' '.join(str(error).split())[:300]}") from None
+    return replace(policy, model=model)
+
+
+def check_targets(model: Any, targets: Sequence[str]) -> None:
+    """Raises if the model has no module of one of these names."""
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if type(module).__name__ in {"Linear", "Conv1D"}
+    }
+    for target in targets:
+        if target not in names:
+            raise ConfigError(
+                f'learn.lora_targets: "{target}" is not a layer of this model.'
+                f"{did_you_mean(target, linear)}"
+            )
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """Inside, LoRA adapters add nothing: the model is the one that training started from."""
+    layers = [m for m in model.modules() if hasattr(m, "lora_A")]
+    for layer in layers:
+        layer._disable_adapters = True  # peft's own method also freezes them
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
 
 
 class LinearWeights(NamedTuple):

@@ -7,10 +7,15 @@ from dataclasses import replace
 import torch
 
 from glasshouse.config.schema import Config
+from glasshouse.models.adapters import add_adapters
 from glasshouse.models.chat_template import ChatOptions
-from glasshouse.models.devices import LARGE_MODEL_PARAMETERS, resolve_device, resolve_dtype
-from glasshouse.models.lora import add_adapters
-from glasshouse.models.memory import ModelSize, check_generator_memory, keep_freed_memory
+from glasshouse.models.devices import (
+    ModelSize,
+    check_generator_memory,
+    keep_freed_memory,
+    resolve_device,
+    resolve_dtype,
+)
 from glasshouse.models.policy import (
     LOADING_ERRORS,
     Policy,
@@ -18,6 +23,7 @@ from glasshouse.models.policy import (
     loading_error,
     locate_model,
 )
+from glasshouse.models.tuning import tuning_for
 
 
 def load_configured_policy(
@@ -37,7 +43,8 @@ def load_configured_policy(
     dtype = resolve_dtype(config.dtype, device)
     if role == "generator":  # training is checked as a whole, in `training.memory_check`
         check_generator_memory(size, config, device)
-    if role != "controller" and device.type == "cpu" and size.parameters >= LARGE_MODEL_PARAMETERS:
+    computes_here = role != "controller" and device.type == "cpu"
+    if computes_here and tuning_for(size.parameters).keep_freed_memory:
         keep_freed_memory()
     policy = load_policy(config.model, ChatOptions.from_config(config.chat))
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device

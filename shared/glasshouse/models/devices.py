@@ -1,27 +1,40 @@
-"""Where a model runs and in which number format: the config keys `device` and `dtype`.
+"""Where a model runs and in which number format (the config keys `device` and `dtype`), and whether it fits there.
 
-Weights, gradients and optimizer state are always float32. `dtype` is what matrix products are computed in.
+Weights, gradients and optimizer state are always float32. `dtype` is what matrix products are computed in. The memory
+of training is estimated in `training.memory`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
+from glasshouse.models.tuning import LARGE_MODEL_PARAMETERS
 
-LARGE_MODEL_PARAMETERS = 10_000_000
-"""A model with at least this many parameters is large. `device: auto` runs smaller ones on the CPU: they are
-faster there, and their published results can be reproduced bit by bit. For the same reason the computations
-that only pay for large models (`is_large`) are not used for smaller ones."""
+GB = 1e9
+CGROUP = Path("/sys/fs/cgroup")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Options of glibc's mallopt."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def is_large(model: Any) -> bool:
-    """Whether the model has at least `LARGE_MODEL_PARAMETERS` parameters."""
-    return sum(p.numel() for p in model.parameters()) >= LARGE_MODEL_PARAMETERS
+def configure_torch(threads: int) -> None:
+    """Set the number of threads and deterministic algorithms."""
+    # cuBLAS is deterministic only with this, set before its first call.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling empty tensors costs 6 % of a step; nothing reads them before they are written.
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
 def resolve_device(name: str, parameters: int, index: int = 0, key: str = "device") -> torch.device:
@@ -79,3 +92,78 @@ def _require_gpu(name: str, key: str) -> None:
     if number and int(number) >= count:
         known = ", ".join(f"cuda:{i}" for i in range(count))
         raise ConfigError(f"{key} is {name}, but this machine has only {known}.")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What the estimate needs to know about a model."""
+
+    parameters: int
+    hidden_size: int
+    layers: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, source: str) -> ModelSize:
+        """Builds the model without memory for its weights."""
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        text = config.get_text_config()
+        return cls(
+            sum(p.numel() for p in model.parameters()),
+            text.hidden_size, text.num_hidden_layers, text.vocab_size,
+        )  # fmt: skip
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Free bytes of the device; None if unknown. On the CPU, the limit of a container counts too."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    limits = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        [line] = [line for line in lines if line.startswith("MemAvailable")]
+        limits.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):  # "max" is not a number
+        limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        reclaimable = _read_statistic("inactive_file")
+        limits.append(limit - used + reclaimable)
+    return min(limits) if limits else None
+
+
+def _read_statistic(name: str) -> int:
+    for line in (CGROUP / "memory.stat").read_text().splitlines():
+        key, value = line.split()
+        if key == name:
+            return int(value)
+    return 0
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc reuse the memory of freed tensors in this process instead of returning it to the system.
+
+    By default every tensor of more than 32 MB gets new pages, which the system clears one by one: an
+    elementwise operation then takes four times as long. Without glibc nothing is changed."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)  # never
+
+
+def check_generator_memory(size: ModelSize, config: Config, device: torch.device) -> None:
+    """Raises if a process that only generates clearly cannot hold the model: weights and their fused or
+    rounded copy. The KV cache, which grows with use, is not counted."""
+    available = available_memory(device)
+    copies = (2 if config.dtype == "bfloat16" else 4) * size.parameters
+    required = 4 * size.parameters + copies
+    if available is None or required <= available:
+        return
+    smaller = "" if config.dtype == "bfloat16" else "dtype=bfloat16, "
+    raise ConfigError(
+        f'The model "{config.model}" ({size.parameters / 1e6:,.0f} million parameters) needs about '
+        f"{required / GB:.1f} GB on {device} to generate, but only {available / GB:.1f} GB are free. Set "
+        f"{smaller}generate.device to a larger device, or choose a smaller model."
+    )

@@ -1,14 +1,15 @@
 """Parts of a Llama model with hand-written backward passes that read memory fewer times.
 
 A small model spends its time moving activations, not multiplying. Autograd's generic backward
-of a normalised linear layer, a gated MLP or a log-softmax reads them many times; each function here
+of a normalized linear layer, a gated MLP or a log-softmax reads them many times; each function here
 computes the same sums in fewer passes. Values and gradients equal those of the plain operations up
 to rounding (tests check both). Without gradients, and in bfloat16, the plain operations are used:
-torch's normalisation keeps float32 inside, which these functions do not.
+torch's normalization keeps float32 inside, which these functions do not.
 
-Large weights are multiplied by `products.multiply`, and nothing is folded into them: they have more numbers than
-the activations. Their gradient is added to `weight.grad` where the weight is a leaf that has one, instead of being
-returned (`adds_gradient`): so the gradients of microbatches are added up without another tensor of their size.
+`large` (`Tuning.onednn`) is for the weights of large models. They are multiplied by `matmul.linear`, and nothing is
+folded into them: they have more numbers than the activations. The gradient of a weight is added to `weight.grad` where
+the weight is a leaf that has one, instead of being returned (`adds_gradient`): so the gradients of microbatches are
+added up without another tensor of their size.
 
 Gradients of frozen weights are not computed. A weight with low-rank adapters (LoRA) is passed merged,
 together with its factors (`LowRank`): forward and input gradients cost what they cost without adapters, and
@@ -26,10 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from glasshouse.models.products import is_large_weight, multiply
-
-LARGE_VOCABULARY = 8192
-"""From here on the logits of a microbatch do not fit into a cache: no temporary copies are made of them."""
+from glasshouse.models import matmul
 
 CACHED_LOGITS = 1 << 19
 """Logits that stay in the cache of a processor core: 2 MB."""
@@ -44,14 +42,21 @@ class LowRank(NamedTuple):
     """(outputs, r), with the scale of the adapter."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, adapter: LowRank | None) -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    adapter: LowRank | None = None,
+    *,
+    large: bool,
+) -> Tensor:
     """`linear(x, weight, bias)`; gradients reach the factors of the adapter. Without gradients, the weight may be
     packed."""
     if not torch.is_grad_enabled():
-        return multiply(x, weight, bias)
-    if adapter is None and not is_large_weight(weight):
+        return matmul.linear(x, weight, bias, onednn=large)
+    if adapter is None and not large:
         return F.linear(x, weight, bias)
-    return _Linear.apply(x, weight, bias, *(adapter or (None, None)))
+    return _Linear.apply(x, weight, bias, large, *(adapter or (None, None)))
 
 
 def rms_norm_linear(
@@ -61,12 +66,14 @@ def rms_norm_linear(
     bias: Tensor | None,
     eps: float,
     adapter: LowRank | None = None,
+    *,
+    large: bool,
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
     if not torch.is_grad_enabled() or x.dtype == torch.bfloat16:
-        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter)
-    if is_large_weight(weight):
-        return linear(_RMSNorm.apply(x, gain, eps), weight, bias, adapter)
+        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter, large=large)
+    if large:
+        return linear(_RMSNorm.apply(x, gain, eps), weight, bias, adapter, large=large)
     return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
 
 
@@ -90,29 +97,37 @@ def split_and_rotate(
     return q, k, v
 
 
-def embed(tokens: Tensor, weight: Tensor, padding_token: int | None) -> Tensor:
+def embed(tokens: Tensor, weight: Tensor, padding_token: int | None, *, large: bool) -> Tensor:
     """`embedding(tokens, weight)`; the padding token gets no gradient."""
-    if torch.is_grad_enabled() and is_large_weight(weight):
+    if torch.is_grad_enabled() and large:
         return _Embedding.apply(tokens, weight, padding_token)
     return F.embedding(tokens, weight, padding_token)
 
 
 def gated_mlp_output(
-    x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None, adapter: LowRank | None = None
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    bias: Tensor | None = None,
+    adapter: LowRank | None = None,
+    *,
+    large: bool,
 ) -> Tensor:
     """`x + linear(silu(gate) * up, down, bias)` for gate_up `(N, 2 M)`."""
     if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
-        return _GatedMLPOutput.apply(x, gate_up, down, bias, *(adapter or (None, None)))
+        return _GatedMLPOutput.apply(x, gate_up, down, bias, large, *(adapter or (None, None)))
     gate, up = gate_up.chunk(2, dim=-1)
-    return x + linear(F.silu(gate) * up, down, bias, adapter)
+    return x + linear(F.silu(gate) * up, down, bias, adapter, large=large)
 
 
-def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
+def token_logprobs(
+    hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, *, large: bool
+) -> Tensor:
     """`log_softmax(hidden @ head.T / temperature)[target]`, `(N,)`; float32 if the inputs are bfloat16."""
-    return _TokenLogprobs.apply(hidden, head, targets, temperature)
+    return _TokenLogprobs.apply(hidden, head, targets, temperature, large)
 
 
-def _normalise_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the targets, `(N,)`, and all probabilities, in the memory of the logits."""
     chosen = []
     for part, target in zip(split_rows(logits), split_rows(targets, like=logits), strict=True):
@@ -150,14 +165,10 @@ def _rms_norm_gradient(grad: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
 
 
 def adds_gradient(weight: Tensor) -> bool:
-    """Whether backward passes add the gradient of this weight to `weight.grad`: large leaves that are not parameters,
-    once they have a gradient (`llama.detach_weights` makes such leaves)."""
-    return (
-        is_large_weight(weight)
-        and weight.is_leaf
-        and not isinstance(weight, torch.nn.Parameter)
-        and weight.grad is not None
-    )
+    """Whether backward passes add the gradient of this weight to `weight.grad`: leaves that are not parameters, once
+    they have a gradient (`llama.detach_weights` makes such leaves)."""
+    is_detached = weight.is_leaf and not isinstance(weight, torch.nn.Parameter)
+    return is_detached and weight.grad is not None
 
 
 def _weight_gradient(weight: Tensor, x: Tensor, grad: Tensor) -> Tensor | None:
@@ -208,21 +219,29 @@ class _Embedding(torch.autograd.Function):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        large: bool,
+        down: Tensor | None,
+        up: Tensor | None,
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, down, up)
-        ctx.has_bias = bias is not None
-        return multiply(x, weight, bias)
+        ctx.has_bias, ctx.large = bias is not None, large
+        return matmul.linear(x, weight, bias, onednn=large)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, down, up = ctx.saved_tensors
         flat_x, flat = x.flatten(0, -2), grad.flatten(0, -2)
-        grad_x = multiply(grad, weight.t()) if ctx.needs_input_grad[0] else None
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = matmul.linear(grad, weight.t(), onednn=ctx.large)
         grad_weight = _weight_gradient(weight, flat_x, flat) if ctx.needs_input_grad[1] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
-        return grad_x, grad_weight, grad_bias, *_factor_gradients(flat_x, flat, down, up)
+        return grad_x, grad_weight, grad_bias, None, *_factor_gradients(flat_x, flat, down, up)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -308,16 +327,23 @@ class _SplitAndRotate(torch.autograd.Function):
 class _GatedMLPOutput(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor, bias: Tensor | None,
-        factor_down: Tensor | None, factor_up: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        x: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        bias: Tensor | None,
+        large: bool,
+        factor_down: Tensor | None,
+        factor_up: Tensor | None,
+    ) -> Tensor:
         gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
         activated = F.silu(gate)
         inner = activated * up
         ctx.save_for_backward(gate_up, activated, inner, down, factor_down, factor_up)
-        ctx.has_bias = bias is not None
-        if is_large_weight(down):
-            return multiply(inner, down, bias).add_(x.flatten(0, -2)).view_as(x)
+        ctx.has_bias, ctx.large = bias is not None, large
+        if large:
+            product = matmul.linear(inner, down, bias, onednn=True)
+            return product.add_(x.flatten(0, -2)).view_as(x)
         out = torch.addmm(x.flatten(0, -2), inner, down.t()).view_as(x)
         return out if bias is None else out.add_(bias)
 
@@ -327,14 +353,15 @@ class _GatedMLPOutput(torch.autograd.Function):
         gate_up, activated, inner, down, *factors = ctx.saved_tensors
         flat = grad.flatten(0, -2)
         gate, up = gate_up.flatten(0, -2).chunk(2, dim=-1)
-        grad_inner = multiply(flat, down.t())  # (N, M)
+        grad_inner = matmul.linear(flat, down.t(), onednn=ctx.large)  # (N, M)
         grad_gate_up = torch.empty_like(gate_up)
         grad_gate, grad_up = grad_gate_up.flatten(0, -2).chunk(2, dim=-1)
         torch.mul(grad_inner, activated, out=grad_up)
         torch.ops.aten.silu_backward.grad_input(grad_inner.mul_(up), gate, grad_input=grad_gate)
         grad_down = _weight_gradient(down, inner, flat) if ctx.needs_input_grad[2] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[3] else None
-        return grad, grad_gate_up, grad_down, grad_bias, *_factor_gradients(inner, flat, *factors)
+        of_factors = _factor_gradients(inner, flat, *factors)
+        return grad, grad_gate_up, grad_down, grad_bias, None, *of_factors
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -343,20 +370,20 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, large: bool
     ) -> Tensor:
-        logits = multiply(hidden, head)  # (N, V)
+        logits = matmul.linear(hidden, head, onednn=large)  # (N, V)
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         if temperature != 1:
             logits.div_(temperature)
-        ctx.temperature = temperature
-        if logits.shape[-1] >= LARGE_VOCABULARY:
-            chosen, probabilities = _normalise_in_place(logits, targets)
+        ctx.temperature, ctx.large = temperature, large
+        if large:  # no temporary copies of logits that do not fit into a cache
+            chosen, probabilities = _normalize_in_place(logits, targets)
         else:
-            normaliser = logits.logsumexp(-1, keepdim=True)
-            chosen = (logits.gather(-1, targets[:, None]) - normaliser)[:, 0]
-            probabilities = logits.sub_(normaliser).exp_()
+            normalizer = logits.logsumexp(-1, keepdim=True)
+            chosen = (logits.gather(-1, targets[:, None]) - normalizer)[:, 0]
+            probabilities = logits.sub_(normalizer).exp_()
         ctx.save_for_backward(hidden, head, targets, probabilities)
         return chosen
 
@@ -369,4 +396,5 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_logits.scatter_add_(-1, targets[:, None], grad[:, None])
         grad_logits = grad_logits.to(hidden.dtype)
         grad_head = _weight_gradient(head, hidden, grad_logits) if ctx.needs_input_grad[1] else None
-        return multiply(grad_logits, head.t()), grad_head, None, None
+        grad_hidden = matmul.linear(grad_logits, head.t(), onednn=ctx.large)
+        return grad_hidden, grad_head, None, None, None

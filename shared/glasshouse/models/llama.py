@@ -14,6 +14,7 @@ Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from glasshouse.models.adapters import LinearWeights, find_adapted, read_linears
-from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import (
     LowRank,
     embed,
@@ -32,9 +32,12 @@ from glasshouse.models.fused_ops import (
     rotate,
     split_and_rotate,
 )
-from glasshouse.models.products import pack_weight
+from glasshouse.models.matmul import pack_weight
+from glasshouse.models.tuning import Tuning, tuning_of
 
 SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
+Cache = list[tuple[Tensor, Tensor]]
+"""Rotated keys and values `(B, J, L, d)` of each layer."""
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -75,6 +78,7 @@ class LlamaWeights(NamedTuple):
     num_kv_heads: int
     head_dim: int
     eps: float
+    tuning: Tuning
 
     @property
     def device(self) -> torch.device:
@@ -107,7 +111,7 @@ def is_llama_family(config: Any) -> bool:
 
 def _supports_adapters(model: Any) -> bool:
     adapted = find_adapted(model)
-    return adapted is not None and adapted <= set(PROJECTIONS) and is_large(model)
+    return adapted is not None and adapted <= set(PROJECTIONS) and tuning_of(model).fused_adapters
 
 
 def unwrap_adapters(model: Any) -> Any:
@@ -123,14 +127,15 @@ def fuse_weights(
     pack: bool = False,
 ) -> LlamaWeights:
     """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
-    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, large weights have a layout
-    for fast products without gradients (`products`)."""
+    gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, the weights of a large model
+    have a layout for fast products without gradients (`matmul`)."""
+    tuning = tuning_of(model)
     model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
 
     def convert_weight(weight: Tensor) -> Tensor:
-        return pack_weight(weight.to(dtype)) if pack else weight.to(dtype)
+        return pack_weight(weight.to(dtype)) if pack and tuning.onednn else weight.to(dtype)
 
     layers = []
     for block in body.layers:
@@ -170,6 +175,7 @@ def fuse_weights(
         num_kv_heads=config.num_key_value_heads,
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
+        tuning=tuning,
     )
 
 
@@ -217,14 +223,9 @@ def _fuse_qkv(
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and *signed* sines, `(positions, d)`: `x·cos + halves_swapped(x)·sin` rotates."""
-    return compute_rotary(weights.inv_freq, weights.rope_scale, positions)
-
-
-def compute_rotary(inv_freq: Tensor, scale: float, positions: int) -> tuple[Tensor, Tensor]:
-    """`rotary_tables` from the frequencies and their scale."""
-    steps = torch.arange(positions, dtype=torch.float32, device=inv_freq.device)
-    angles = torch.outer(steps, inv_freq)
-    cos, sin = angles.cos() * scale, angles.sin() * scale
+    steps = torch.arange(positions, dtype=torch.float32, device=weights.inv_freq.device)
+    angles = torch.outer(steps, weights.inv_freq)
+    cos, sin = angles.cos() * weights.rope_scale, angles.sin() * weights.rope_scale
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
@@ -234,8 +235,9 @@ def project_qkv(
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
     h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
     joined = rms_norm_linear(
-        x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps, layer.qkv_adapter
-    )
+        x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps, layer.qkv_adapter,
+        large=w.tuning.onednn,
+    )  # fmt: skip
     joined = joined.unflatten(-1, (h + 2 * j, d))
     if layer.q_norm is None or layer.k_norm is None:
         return split_and_rotate(joined, cos, sin, h, j)
@@ -247,46 +249,87 @@ def project_qkv(
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
-    x = x + linear(attended, layer.out, layer.out_bias, layer.out_adapter)
+    large = w.tuning.onednn
+    x = x + linear(attended, layer.out, layer.out_bias, layer.out_adapter, large=large)
     gate_up = rms_norm_linear(
-        x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps, layer.gate_up_adapter
+        x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps, layer.gate_up_adapter,
+        large=large,
+    )  # fmt: skip
+    return gated_mlp_output(
+        x, gate_up, layer.down, layer.down_bias, layer.down_adapter, large=large
     )
-    return gated_mlp_output(x, gate_up, layer.down, layer.down_bias, layer.down_adapter)
+
+
+class Past(NamedTuple):
+    """What precedes the tokens of a forward pass: the keys and values of R prompts."""
+
+    lengths: Tensor
+    """(R,)"""
+    cache: Sequence[tuple[Tensor, ...]]
+    """One entry per layer."""
+    gather: Callable[..., tuple[Tensor, Tensor]]
+    """Turns the entry of a layer into keys and values `(R, J, p, d)`, padded on the right. It is called in each layer,
+    so that copies for all rows exist for one layer at a time."""
 
 
 def forward(
     w: LlamaWeights,
     tokens: Tensor,
+    past: Past | None = None,
     *,
     return_cache: bool = False,
     scale: float | None = None,
     recompute: bool = False,
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, and with `return_cache` the
-    rotated keys and values `(B, J, L, d)` of each layer. Right padding needs no mask: attention is
-    causal. Scores are multiplied by `scale`, by default `d ** -0.5`. `recompute` stores only the input of
-    each block and computes the block again in the backward pass (activation checkpointing)."""
-    cos, sin = rotary_tables(w, tokens.shape[1])
-    cos, sin = cos[:, None], sin[:, None]
+) -> tuple[Tensor, Cache]:
+    """Final hidden states `(B, L, D)` of right-padded tokens `(B, L)`, which follow `past`, and with `return_cache`
+    their keys and values.
 
-    def run_block(layer: LayerWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = project_qkv(w, layer, x, cos, sin)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        attended = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=w.num_heads != w.num_kv_heads
-        )
+    Without `past`, right padding needs no mask: attention is causal. (The two calls of attention round differently:
+    published results need both.) Scores are multiplied by `scale`, by default `d ** -0.5`. `recompute` stores only the
+    input of each block and computes the block again in the backward pass (activation checkpointing)."""
+    length, past_length = tokens.shape[1], 0
+    if past is not None:
+        past_length = int(past.gather(*past.cache[0])[0].shape[2])
+        mask = _past_mask(w, past.lengths, past_length, length)
+    cos, sin = rotary_tables(w, past_length + length)
+    if past is not None:
+        positions = past.lengths[:, None] + torch.arange(length, device=w.device)
+        cos, sin = cos[positions], sin[positions]
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+
+    def run_block(layer: LayerWeights, x: Tensor, *before: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = (part.transpose(1, 2) for part in project_qkv(w, layer, x, cos, sin))
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": w.num_heads != w.num_kv_heads}
+        if past is None:
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+        else:
+            keys, values = past.gather(*before)
+            keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+            attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, **options)
         return finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2)), k, v
 
-    x = embed(tokens, w.embed, w.padding_token)
+    x = embed(tokens, w.embed, w.padding_token, large=w.tuning.onednn)
     cache = []
-    for layer in w.layers:
-        x, k, v = run_or_recompute(run_block, layer, x, recompute=recompute)
+    for index, layer in enumerate(w.layers):
+        before = past.cache[index] if past is not None else ()
+        x, k, v = _run_or_recompute(run_block, layer, x, *before, recompute=recompute)
         if return_cache:
             cache.append((k.contiguous(), v.contiguous()))
     return F.rms_norm(x, x.shape[-1:], w.norm, w.eps), cache
 
 
-def run_or_recompute(function: Any, *arguments: Any, recompute: bool) -> Any:
+def _past_mask(w: LlamaWeights, lengths: Tensor, past_length: int, length: int) -> Tensor:
+    """(R, 1, L, p + L), 0 where attention is allowed: to the prompt without its padding, and causal after it."""
+    total = past_length + length
+    mask = torch.zeros(len(lengths), 1, length, total, dtype=w.dtype, device=w.device)
+    is_padding = torch.arange(past_length, device=w.device) >= lengths[:, None]
+    mask[..., :past_length].masked_fill_(is_padding[:, None, None], -torch.inf)
+    future = torch.full((length, length), -torch.inf, dtype=w.dtype, device=w.device)
+    mask[..., past_length:] = future.triu_(1)
+    return mask
+
+
+def _run_or_recompute(function: Any, *arguments: Any, recompute: bool) -> Any:
     """Calls the function; with `recompute`, its intermediate results are computed again for the backward
     pass instead of being stored."""
     if not recompute or not torch.is_grad_enabled():

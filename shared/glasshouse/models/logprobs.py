@@ -77,7 +77,10 @@ def compute_logprobs(
     hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
     predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
     if not entropy:
-        chosen = token_logprobs(predicting_hidden, weights.head, batch.targets, temperature or 1.0)
+        chosen = token_logprobs(
+            predicting_hidden, weights.head, batch.targets, temperature or 1.0,
+            large=weights.tuning.onednn,
+        )  # fmt: skip
         return scatter_to_mask(batch.mask, chosen), None
     logits = F.linear(predicting_hidden, weights.head)  # (N, V)
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
@@ -104,11 +107,11 @@ def _logprobs_of_logits(
 ) -> tuple[Tensor, Tensor | None]:
     if temperature not in (0, 1):
         logits = logits / temperature
-    normaliser = logits.logsumexp(-1)
-    chosen = logits.gather(-1, batch.targets[:, None])[:, 0] - normaliser
+    normalizer = logits.logsumexp(-1)
+    chosen = logits.gather(-1, batch.targets[:, None])[:, 0] - normalizer
     entropies = None
     if entropy:
-        terms = normaliser - (logits.softmax(-1) * logits).sum(-1)
+        terms = normalizer - (logits.softmax(-1) * logits).sum(-1)
         entropies = scatter_to_mask(batch.mask, terms)
     return scatter_to_mask(batch.mask, chosen), entropies
 

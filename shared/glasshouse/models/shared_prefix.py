@@ -1,29 +1,88 @@
-"""Computes each prompt once for all its completions during learning.
+"""Prompts of the Llama family, each token computed once: for all completions, and although prompts start alike.
 
-    prompts (G, P) ──► keys, values, last hidden state ──┐  detached from their graph: leaves
+    common start (1, C) ──► keys and values ──┐
+    rest of each prompt (G, P - C) ───────────┴► keys and values, last hidden state
+
+`forward_prompts` serves the decoders. `SharedPrefixes` adds gradients, for learning:
+
+    prompts ──► keys, values, last hidden state ─────────┐  detached from their graph: leaves
     completions, microbatch by microbatch ───────────────┴► gradients of their losses at the leaves
     one final backward pass through the prompts propagates these to the parameters
 
-The sum is exactly the gradient of prompt and completion together. For the Llama family
-(`llama.is_supported`). In large models the common start of all prompts is computed once, too, and so are the fused
-weights: they are leaves as well, and their gradients are propagated to the parameters last.
+The sum is exactly the gradient of prompt and completion together. In large models (`tuning`) the common start of all
+prompts is computed once, and so are the fused weights: they are leaves as well, and their gradients are propagated to
+the parameters last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from glasshouse.models import llama
-from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import token_logprobs
+from glasshouse.models.llama import Cache, Past
 from glasshouse.models.logprobs import scatter_to_mask
-from glasshouse.models.prompt_forward import count_common_tokens, forward_after, forward_prompts
 
 Tokens = tuple[int, ...]
+
+
+class PromptStates(NamedTuple):
+    """What completions need of G prompts."""
+
+    last: Tensor
+    """(G, D) final hidden state of the last token."""
+    common: Cache
+    """(1, J, C, d) of the common start; empty if C is 0."""
+    rest: Cache
+    """(G, J, P - C, d)"""
+
+
+def count_common_tokens(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens with which all prompts start, at most all but one of the shortest.
+
+    Example: `count_common_tokens([(1, 2, 3), (1, 2, 4, 5)]) == 2`
+    """
+    if len(prompts) < 2:
+        return 0
+    columns = zip(*prompts, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    return min(common, min(map(len, prompts)) - 1)
+
+
+def forward_prompts(
+    w: llama.LlamaWeights,
+    prompts: Sequence[Sequence[int]],
+    common: int,
+    *,
+    scale: float | None = None,
+    recompute: bool = False,
+) -> PromptStates:
+    """Computes prompts whose first `common` tokens are equal."""
+    lengths = torch.tensor([len(prompt) - common for prompt in prompts])
+    tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt) - common] = torch.tensor(prompt[common:])
+    tokens, lengths = tokens.to(w.device), lengths.to(w.device)
+    past, start = None, Cache()
+    if common:
+        first = torch.tensor([list(prompts[0][:common])]).to(w.device)
+        _, start = llama.forward(w, first, return_cache=True, scale=scale, recompute=recompute)
+
+        def expand(*start: Tensor) -> tuple[Tensor, Tensor]:
+            keys, values = (tensor.expand(len(tokens), -1, -1, -1) for tensor in start)
+            return keys, values
+
+        past = Past(torch.full_like(lengths, common), start, expand)
+    hidden, rest = llama.forward(
+        w, tokens, past, return_cache=True, scale=scale, recompute=recompute
+    )
+    index = torch.arange(len(prompts), device=w.device)
+    return PromptStates(hidden[index, lengths - 1], start, rest)
 
 
 class SharedPrefixes:
@@ -31,9 +90,9 @@ class SharedPrefixes:
 
     Example:
         prefixes = SharedPrefixes(model, prompts)
-        loss = compute_loss(prefixes.completion_logprobs(pairs))
-        loss.backward()
-        prefixes.parameter_gradients(parameters)  # add to those of the completions
+        for pairs in microbatches:
+            prefixes.backward(compute_loss(prefixes.completion_logprobs(pairs)))
+        gradients = prefixes.parameter_gradients()
     """
 
     def __init__(
@@ -46,59 +105,61 @@ class SharedPrefixes:
     ) -> None:
         """`dtype` and `recompute` as in `compute_logprobs`."""
         self.model, self.dtype, self.recompute = model, dtype, recompute
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         weights = llama.fuse_weights(model, dtype)
-        self.device = weights.device
+        self.device, tuning = weights.device, weights.tuning
         self.weights: llama.LlamaWeights | None = None
         self.fused, self.weight_leaves = list[Tensor](), list[Tensor]()
         # not in bfloat16, in which the gradients of microbatches would be added up with its low precision
-        if is_large(model) and weights.dtype != torch.bfloat16 and torch.is_grad_enabled():
+        if (
+            tuning.gradients_in_place
+            and weights.dtype != torch.bfloat16
+            and torch.is_grad_enabled()
+        ):
             weights, self.fused, self.weight_leaves = llama.detach_weights(weights)
             self.weights = weights
-        self.prompt_index = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
-        self.lengths = torch.tensor([len(p) for p in self.prompt_index])  # on the CPU
-        unique = list(self.prompt_index)
-        self.common = count_common_tokens(unique) if is_large(model) else 0
+        unique = list(dict.fromkeys(prompts))
+        self.prompt_index = {prompt: row for row, prompt in enumerate(unique)}
+        self.lengths = torch.tensor([len(p) for p in unique])  # on the CPU
+        self.common = count_common_tokens(unique) if tuning.shared_start else 0
         last, common, rest = forward_prompts(weights, unique, self.common, recompute=recompute)
         # of each layer: keys and values of the rest of each prompt, and of their common start
-        entries: list[tuple[Tensor, ...]] = [
-            (*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)
-        ]
+        entries = [(*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)]
         self.tensors_per_layer = len(entries[0])
         self.outputs = [last, *(tensor for entry in entries for tensor in entry)]
         self.prompt_leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
-        self.leaves = [*self.prompt_leaves, *self.weight_leaves]
+        # gradients of the parameters, then of the prompts' leaves
+        self.sums: list[Tensor | None] = [None] * (len(self.parameters) + len(self.prompt_leaves))
 
     def completion_logprobs(
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
     ) -> Tensor:
         """(R, T) log-probabilities of the completions of (prompt, completion) pairs, 0 on padding."""
-        tokens, mask, rows = pad_completions(self.prompt_index, pairs)
+        tokens, mask = pad_completions([completion for _, completion in pairs])
+        rows = torch.tensor([self.prompt_index[prompt] for prompt, _ in pairs])
         starts, positions = self.lengths[rows], mask.flatten().nonzero()[:, 0]
         rows, tokens, mask, starts, positions = (
             tensor.to(self.device) for tensor in (rows, tokens, mask, starts, positions)
         )
         weights = self.weights or llama.fuse_weights(self.model, self.dtype)
-        last, *cache = self.prompt_leaves
-        hidden = last[rows][:, None]  # the end of the prompt predicts the first token
+        hidden = self.prompt_leaves[0][rows][:, None]  # the prompt's end predicts the first token
         if tokens.shape[1] > 1:
-            hidden = torch.cat(
-                [hidden, self._continue(weights, tokens[:, :-1], rows, starts, cache)], dim=1
-            )
+            past = Past(starts, self._cache_entries(), self._select_rows(rows))
+            after, _ = llama.forward(weights, tokens[:, :-1], past, recompute=self.recompute)
+            hidden = torch.cat([hidden, after], dim=1)
         chosen = token_logprobs(
             hidden.flatten(0, 1)[positions], weights.head, tokens.flatten()[positions],
-            temperature or 1.0,
+            temperature or 1.0, large=weights.tuning.onednn,
         )  # fmt: skip
         return scatter_to_mask(mask, chosen)
 
-    def _continue(
-        self,
-        w: llama.LlamaWeights,
-        tokens: Tensor,
-        rows: Tensor,
-        starts: Tensor,
-        cache: list[Tensor],
-    ) -> Tensor:
-        """Final hidden states `(R, n, D)` of tokens `(R, n)` that follow prompts of lengths `starts`."""
+    def _cache_entries(self) -> list[tuple[Tensor, ...]]:
+        cache, width = self.prompt_leaves[1:], self.tensors_per_layer
+        return [tuple(cache[n : n + width]) for n in range(0, len(cache), width)]
+
+    @staticmethod
+    def _select_rows(rows: Tensor) -> Any:
+        """`Past.gather` for completions of these prompts."""
 
         def gather(keys: Tensor, values: Tensor, *common: Tensor) -> tuple[Tensor, Tensor]:
             keys, values = keys[rows], values[rows]
@@ -107,19 +168,29 @@ class SharedPrefixes:
             start = [tensor.expand(len(rows), -1, -1, -1) for tensor in common]
             return torch.cat([start[0], keys], dim=2), torch.cat([start[1], values], dim=2)
 
-        width = self.tensors_per_layer
-        entries = [tuple(cache[n : n + width]) for n in range(0, len(cache), width)]
-        hidden, _ = forward_after(w, tokens, starts, entries, gather, recompute=self.recompute)
-        return hidden
+        return gather
 
-    def parameter_gradients(self, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Propagates the gradients of the leaves (`leaf.grad`) through the prompts, and through the fused weights if
-        they are leaves, to the parameters."""
-        at_prompts = [leaf.grad for leaf in self.prompt_leaves]
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of the loss of a microbatch, up to the leaves and, unless the weights are leaves, to the
+        parameters."""
+        if self.weights:
+            loss.backward(inputs=[*self.prompt_leaves, *self.weight_leaves])
+            return
+        targets = [*self.parameters, *self.prompt_leaves]
+        add_gradients(self.sums, torch.autograd.grad(loss, targets, allow_unused=True))
+
+    def parameter_gradients(self) -> list[Tensor | None]:
+        """The sums of the gradients of all microbatches, those that reach the parameters through the prompts
+        included."""
+        count = len(self.parameters)
         if not self.weights:
-            return propagate(self.outputs, at_prompts, parameters)
-        add_gradients(self.weight_leaves, propagate(self.outputs, at_prompts, self.weight_leaves))
-        return propagate(self.fused, [leaf.grad for leaf in self.weight_leaves], parameters)
+            sums, at_prompts = self.sums[:count], self.sums[count:]
+            add_gradients(sums, propagate(self.outputs, at_prompts, self.parameters))
+            return sums
+        at_prompts = [leaf.grad for leaf in self.prompt_leaves]
+        at_weights = [leaf.grad for leaf in self.weight_leaves]
+        add_gradients(at_weights, propagate(self.outputs, at_prompts, self.weight_leaves))
+        return list(propagate(self.fused, at_weights, self.parameters))
 
 
 def propagate(
@@ -137,20 +208,19 @@ def propagate(
     return torch.autograd.grad(used, inputs, given, allow_unused=True)
 
 
-def add_gradients(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Adds gradients to `tensor.grad`; None counts as zero."""
-    for tensor, gradient in zip(tensors, gradients, strict=True):
+def add_gradients(sums: list[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+    """Adds gradients to their sums, in place where there is one; None counts as zero. The first gradient becomes the
+    sum, so two of them must not share memory: those of the Llama family do not."""
+    for index, gradient in enumerate(gradients):
+        total = sums[index]
         if gradient is not None:
-            tensor.grad = gradient if tensor.grad is None else tensor.grad.add_(gradient)
+            sums[index] = gradient if total is None else total.add_(gradient)
 
 
-def pad_completions(
-    prompt_index: Mapping[Tokens, int], pairs: Sequence[tuple[Tokens, Sequence[int]]]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens and mask, (R, T), of the completions of (prompt, completion) pairs, and the index of each prompt."""
-    rows = torch.tensor([prompt_index[prompt] for prompt, _ in pairs])
-    lengths = torch.tensor([len(completion) for _, completion in pairs])
-    tokens = torch.zeros(len(pairs), int(lengths.max()), dtype=torch.long)
-    for row, (_, completion) in enumerate(pairs):
+def pad_completions(completions: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens and mask, (R, T)."""
+    lengths = torch.tensor([len(completion) for completion in completions])
+    tokens = torch.zeros(len(completions), int(lengths.max()), dtype=torch.long)
+    for row, completion in enumerate(completions):
         tokens[row, : len(completion)] = torch.tensor(completion)
-    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None], rows
+    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]

@@ -20,7 +20,7 @@ from glasshouse.config.loading import merge_layers, override_config
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import dump_yaml
 from glasshouse.errors import ConfigError, did_you_mean
-from glasshouse.models.memory import available_memory
+from glasshouse.models.devices import available_memory
 from glasshouse.training.memory import ProcessMemory, estimate_memory
 from glasshouse.training.traced_model import Prompts, TracedModel, sample_prompts
 

@@ -25,13 +25,13 @@ from glasshouse.generate.sampling import sample_tokens
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.learn.sharded import TransformersLearner
 from glasshouse.models import llama
-from glasshouse.models.devices import DTYPES, LARGE_MODEL_PARAMETERS
+from glasshouse.models.adapters import add_adapters
+from glasshouse.models.devices import DTYPES
 from glasshouse.models.logprobs import find_layers
-from glasshouse.models.lora import add_adapters
 from glasshouse.models.policy import Policy
-from glasshouse.models.prompt_forward import count_common_tokens
+from glasshouse.models.shared_prefix import count_common_tokens
+from glasshouse.models.tuning import tuning_for, tuning_of
 from glasshouse.training.memory_trace import PARTS, MemoryTrace, trace_memory
 from glasshouse.training.traced_model import Prompts, TracedModel, count_parameters, sample_prompts
 from glasshouse.types import Request
@@ -109,13 +109,14 @@ def estimate_memory(model: TracedModel, config: Config, prompts: Prompts) -> lis
 
 def estimate_learner(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, Parts]:
     """Traces an update, after a first one that creates the optimizer's state."""
-    kind = TransformersLearner if config.learn.sharding == "fsdp" else Learner
     samples = choose_samples(config, prompts)
 
     def run(module: Any) -> MemoryTrace:
         policy = _make_policy(module, config, adapters=True)
         with _trace(policy) as trace:
-            learner = kind.from_config(policy, config)
+            learner = Learner.from_config(
+                policy, config, transformers_forward=config.learn.sharding == "fsdp"
+            )
             trace.add(learner.reference.parameters(), "reference")
             learner.update(samples[:1])
             trace.add((p.grad for p in learner.parameters if p.grad is not None), "gradients")
@@ -153,10 +154,11 @@ def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> 
             logits = decoder.prefill(starts, group_size, sampling.max_tokens)
             trace.move("activations", "kv_cache")  # what is left of the prompts
             noise = torch.empty(len(logits), device="meta")
-            tokens, _ = sample_tokens(logits, noise, sampling)
+            by_block = tuning_of(policy.model).block_sampling
+            tokens, _ = sample_tokens(logits, noise, sampling, by_block=by_block)
             logits = decoder.step(tokens)
             trace.move("activations", "kv_cache")
-            sample_tokens(logits, noise, sampling)
+            sample_tokens(logits, noise, sampling, by_block=by_block)
         return trace
 
     parts = model.trace(f"generator {_describe(config, prompts, {'learn': True})}", run)
@@ -237,10 +239,13 @@ def _divide_among_ranks(model: TracedModel, config: Config, peak: Parts) -> Part
 
 
 def _packs_weights(model: TracedModel, config: Config) -> bool:
-    """Whether the generator holds a copy of its linear layers in oneDNN's layout (`products.pack_weight`)."""
+    """Whether the generator holds a copy of its linear layers in oneDNN's layout (`matmul.pack_weight`)."""
     device = config.generate.device or config.device
-    is_large = model.parameters >= LARGE_MODEL_PARAMETERS
-    return is_large and config.dtype == "float32" and device in ("cpu", "auto")
+    return (
+        tuning_for(model.parameters).onednn
+        and config.dtype == "float32"
+        and device in ("cpu", "auto")
+    )
 
 
 def _checkpoint_memory(model: TracedModel, config: Config, learning: Parts) -> Parts:

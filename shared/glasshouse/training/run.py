@@ -29,8 +29,8 @@ from glasshouse.measurement.evaluation_setup import (
 )
 from glasshouse.measurement.held_out_filter import HeldOutFilter, describe_unreadable
 from glasshouse.models.configured import load_configured_policy
+from glasshouse.models.devices import configure_torch
 from glasshouse.models.provenance import fingerprint_weights, software_versions
-from glasshouse.models.torch_setup import configure_torch
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp

@@ -31,12 +31,12 @@ from glasshouse.learn.learner_state import LearnerState, collect_tensors, restor
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
-from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.packaged import write_checksums
 from glasshouse.models.policy import Policy, load_policy, save_policy
-from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients
+from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.models.tokenizer import train_tokenizer
+from glasshouse.models.tuning import tuning_of
 from glasshouse.runs.checkpoints import (
     Snapshot,
     newest_checkpoint,
@@ -188,11 +188,11 @@ def compute_gradients(
     *,
     recompute: bool = False,
 ) -> float:
-    """Add the gradient of the next-token loss (mean over all completion tokens) to the parameters;
-    return the loss. `recompute`: activation checkpointing."""
+    """Compute the gradient of the next-token loss (mean over all completion tokens) of parameters whose gradients were
+    cleared; return the loss. `recompute`: activation checkpointing."""
     model, tokens = policy.model, sum(len(s.tokens) for s in samples)
     shared = None
-    if llama.is_supported(model) and is_large(model):  # computes what all prompts start with once
+    if llama.is_supported(model) and tuning_of(model).shared_start:
         prompts = [s.prompt for s in samples]
         shared = SharedPrefixes(model, prompts, dtype=policy.dtype, recompute=recompute)
     total_loss = 0.0
@@ -204,11 +204,16 @@ def compute_gradients(
             batch = CompletionBatch.from_pairs(pairs, policy.device)
             logprobs, _ = compute_logprobs(model, batch, dtype=policy.dtype, recompute=recompute)
         loss = -logprobs.sum() / tokens
-        loss.backward()
+        if shared:
+            shared.backward(loss)
+        else:
+            loss.backward()
         total_loss += loss.item()
     if shared:
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        add_gradients(parameters, shared.parameter_gradients(parameters))
+        for parameter, gradient in zip(
+            shared.parameters, shared.parameter_gradients(), strict=True
+        ):
+            parameter.grad = gradient
     return total_loss
 
 

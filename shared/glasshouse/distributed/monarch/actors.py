@@ -34,8 +34,8 @@ from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.configured import choose_device, load_configured_policy, read_size
+from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy
-from glasshouse.models.torch_setup import configure_torch
 from glasshouse.types import Request, SamplingParams
 
 GROUP_TIMEOUT = timedelta(hours=1)
@@ -172,7 +172,7 @@ class LearnerActor(Actor):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         join_process_group(setup.rendezvous, self.rank, world_size, group)
-        self.learner = sharded.ShardedLearner.on_device(policy, config, device)
+        self.learner = sharded.ShardedLearner.from_config(policy, config, device=device)
 
     def _write_weights(self) -> None:
         """Publish the weights of the learner's version in the shared file."""
@@ -225,9 +225,10 @@ class LearnerActor(Actor):
     @endpoint
     def save_shards(self, folder: str) -> RemoteUserError | None:
         """Write this rank's part of a sharded learner's state to the folder of a checkpoint."""
-        assert isinstance(self.learner, sharded.ShardedLearner)
+        save_shards = self.learner.state().save_shards
+        assert save_shards is not None
         try:
-            self.learner.save(Path(folder))
+            save_shards(Path(folder))
         except (GlasshouseError, OSError, CheckpointException) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             text = f"Rank {self.rank} of the learner could not write to {folder}: {reason}."
@@ -237,9 +238,8 @@ class LearnerActor(Actor):
     @endpoint
     def load_shards(self, version: int, folder: str) -> RemoteUserError | None:
         """Continue from a checkpoint, of which this rank reads its parts."""
-        assert isinstance(self.learner, sharded.ShardedLearner)
         try:
-            self.learner.load(version, Path(folder))
+            self.learner.restore(LearnerState(version, {}, folder=Path(folder)))
         except GlasshouseError as error:
             return RemoteUserError.from_error(error)
         self._write_weights()

@@ -27,6 +27,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.engines import engine
 from glasshouse.generate.vllm.installed import check_model, import_vllm
 from glasshouse.models.policy import Policy, locate_model
+from glasshouse.models.tuning import tuning_of
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 CPU_BLOCK_SIZE = 32
@@ -86,6 +87,7 @@ class VllmGenerator:
 
         if not self._has_weights:
             self._send_weights(self.version)
+        by_block = tuning_of(self.policy.model).block_sampling
         prompts: list[dict[str, Any]] = []
         params = []
         for request in requests:
@@ -102,7 +104,7 @@ class VllmGenerator:
                         stop_token_ids=sorted(self.policy.end_tokens),
                         stop=list(sampling.stop),
                         detokenize=bool(sampling.stop),
-                        extra_args=encode_arguments(key, sampling),
+                        extra_args=encode_arguments(key, sampling, by_block=by_block),
                     )
                 )
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
