@@ -33,7 +33,7 @@ PICTURES: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
     "view-run-light": ("#/run/{run}?smooth=5", 1440, 900, "light"),
     "view-rollouts-light": ("#/run/{run}/rollouts?first=10&last=10", 1440, 900, "light"),
     "view-rollouts-dark": (
-        "#/run/{run}/rollouts?kind=train&correct=no&view=group",
+        "#/run/{run}/rollouts?split=train&correct=no&view=group",
         1440,
         900,
         "dark",

@@ -33,11 +33,12 @@ function panels(run: Run, entries: Entry[], base: Pick<ChartSpec, "from" | "to" 
 function panel(title: string, entries: Entry[], base: Pick<ChartSpec, "from" | "to" | "marks">): ChartSpec {
   const specs = entries.map((e) => e.spec);
   const areShares = specs.every((s) => s.bounds && s.bounds[0] === 0 && s.bounds[1] === 1);
-  const unit = specs[0]!.unit || (areShares ? "share" : "mean per step");
+  const hasIntervals = entries.some((e) => e.line.band);
+  const unit = specs[0]!.unit || (areShares ? "share" : hasIntervals ? "" : "mean per step");
   return {
     ...base,
     title,
-    unit: entries.some((e) => e.line.band) ? `${unit}, 95 % intervals` : unit,
+    unit: [unit, hasIntervals ? "95 % intervals" : ""].filter(Boolean).join(", "),
     help: specs.map((s) => `${s.label}: ${s.sentence}`).join("\n"),
     bounds: areShares ? [0, 1] : null,
     lines: entries.map((e, i) => ({ ...e.line, color: i, dashed: i > 0 && !e.line.band && Boolean(entries[0]!.line.band) })),
