@@ -170,7 +170,7 @@ def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
             run = complete / "runs" / arm / f"seed-{seed}"
             rows = read_rows(run / "results" / "rollouts", "train")
             trained = [(row["step"], row["key"]) for row in rows]
-            problems.append((trained, (run / "data" / "evaluation.jsonl").read_text()))
+            problems.append((trained, (run / "data" / "validation.jsonl").read_text()))
         assert problems[0] == problems[1]
     # seed 1 was trained by a worker that had trained another run before
     run = complete / "runs" / "kl" / "seed-1"

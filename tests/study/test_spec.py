@@ -8,7 +8,7 @@ import pytest
 
 from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import ConfigError
-from glasshouse.measurement.evaluation_setup import draw_held_out
+from glasshouse.measurement.evaluation_setup import draw_validation
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
 from glasshouse.tasks.catalogue import make_task
 
@@ -62,7 +62,7 @@ def test_each_seed_can_have_its_own_evaluation_problems_the_same_in_every_arm(fi
     study = load_study(file)
     for seed in (0, 1):
         drawn = {
-            arm: [p.key for p in draw_held_out(config, make_task("leaked_hint", {}))]
+            arm: [p.key for p in draw_validation(config, make_task("leaked_hint", {}))]
             for arm in ("outcome", "kl")
             for config in [study.run_config(arm, seed)]
         }

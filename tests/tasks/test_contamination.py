@@ -10,7 +10,7 @@ from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
-from glasshouse.measurement.held_out_filter import HeldOutFilter
+from glasshouse.measurement.validation_filter import ValidationFilter
 from glasshouse.runs import rollout_reader
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
@@ -50,10 +50,10 @@ def find_leaks(problems, trained):
 @pytest.mark.parametrize("name", TASKS)
 def test_one_leaked_problem_is_found_and_no_other(name):
     task = make_task(name)
-    held_out = FreshProblems(task, Split.VALIDATION, 0).take(50)
+    validation = FreshProblems(task, Split.VALIDATION, 0).take(50)
     trained = FreshProblems(task, Split.TRAIN, 0).take(300)
-    assert find_leaks(held_out, trained) == {}
-    assert find_leaks(held_out, [*trained[:200], held_out[17], *trained[200:]]) == {17: "key"}
+    assert find_leaks(validation, trained) == {}
+    assert find_leaks(validation, [*trained[:200], validation[17], *trained[200:]]) == {17: "key"}
 
 
 def test_swapped_factors_are_the_same_problem():
@@ -118,20 +118,20 @@ def test_normalized_question_ignores_case_spacing_and_punctuation():
 
 
 def test_repeated_scans_count_problems_and_collect_leaks():
-    held_out = FreshProblems(make_task("multiplication"), Split.VALIDATION, 0).take(5)
-    check = ContaminationCheck(held_out)
+    validation = FreshProblems(make_task("multiplication"), Split.VALIDATION, 0).take(5)
+    check = ContaminationCheck(validation)
     assert (
-        check.scan(training_row(p, 1) for p in held_out[:1] * 8) == 1
+        check.scan(training_row(p, 1) for p in validation[:1] * 8) == 1
     )  # eight samples of one group
     assert check.last_step == 1
-    assert check.scan(training_row(p, 2) for p in held_out[1:3]) == 2
+    assert check.scan(training_row(p, 2) for p in validation[1:3]) == 2
     assert [(leak.step, leak.problem) for leak in check.leaks.values()] == [
-        (1, held_out[0]),
-        (2, held_out[1]),
-        (2, held_out[2]),
+        (1, validation[0]),
+        (2, validation[1]),
+        (2, validation[2]),
     ]
-    assert check.clean_problems(9) == held_out[3:]
-    assert check.clean_problems(1) == held_out[3:4]
+    assert check.clean_problems(9) == validation[3:]
+    assert check.clean_problems(1) == validation[3:4]
 
 
 # --- in a run ------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def evaluated_keys(out, step):
 def leaky_file(tmp_path):
     """A training file with two of the first six validation problems and two training problems."""
     task = make_task("multiplication", {"right_digits": 1})
-    held_out = FreshProblems(task, Split.VALIDATION, 0).take(6)
-    planted = [held_out[1], held_out[4]]
+    validation = FreshProblems(task, Split.VALIDATION, 0).take(6)
+    planted = [validation[1], validation[4]]
     file = tmp_path / "leaky_file.jsonl"
     files.write_problem_file(file, planted + FreshProblems(task, Split.TRAIN, 0).take(2))
     return [f"data.file={file}", "data.source=fixed", "task.options={right_digits: 1}"], planted
@@ -258,8 +258,8 @@ def test_resampled_groups_count_as_trained(tmp_path):
     )
     files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
     assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
-    held_out = HeldOutFilter([problem_from_row(resampled_row)], 0)
-    assert held_out.select_clean(record)[1]["removed"] == 1
+    validation = ValidationFilter([problem_from_row(resampled_row)], 0)
+    assert validation.select_clean(record)[1]["removed"] == 1
 
 
 def test_reading_after_a_step_skips_earlier_steps(tmp_path):

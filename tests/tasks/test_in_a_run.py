@@ -82,8 +82,8 @@ def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_p
         3: {"2x1, stage 2"},
         4: {"3x1, stage 3"},
     }
-    held_out = rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "validation")
-    assert {r["level"] for r in held_out} == {"3x1"}
+    validation = rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "validation")
+    assert {r["level"] for r in validation} == {"3x1"}
     schedule = load_config([tmp_path / "a" / "config.yaml"]).task.schedule
     assert schedule == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}
 
@@ -101,8 +101,8 @@ def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
     }
     assert training.items() <= manifest["train"].items()
     assert options.items() <= manifest["train"]["options"].items()
-    held_out = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
-    assert manifest["validation"]["problems"] == len(held_out)
+    validation = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
+    assert manifest["validation"]["problems"] == len(validation)
     assert manifest["validation"]["source"]["split"] == "validation"
     command = shlex.split(manifest["test"]["create"])
     command[command.index("--count") + 1] = "1"
@@ -117,21 +117,21 @@ def test_manifest_of_a_file_has_its_checksum_and_a_shortage_of_problems_is_a_war
 ):
     file = tmp_path / "own.jsonl"
     file.write_text('{"question": "1 * 1?", "answer": 1}\n')
-    held_out = tmp_path / "held_out.jsonl"
-    held_out.write_text('{"question": "2 * 3?", "answer": 6}\n')
+    validation = tmp_path / "validation.jsonl"
+    validation.write_text('{"question": "2 * 3?", "answer": 6}\n')
     _, warnings = train(
         tmp_path / "a",
         "steps=1",
         "data.source=fixed",
         f"data.file={file}",
-        f"evaluate.file={held_out}",
+        f"evaluate.file={validation}",
     )
     manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert {"file": str(file), "sha256": digest, "problems": 1}.items() <= manifest["train"].items()
     assert manifest["validation"]["problems"] == 1
     assert any("evaluate.problems is 4" in w and "only 1 " in w for w in warnings)
-    assert main(["eval", str(MOCK), *SMALL[2:], f"evaluate.file={held_out}"]) == 0
+    assert main(["eval", str(MOCK), *SMALL[2:], f"evaluate.file={validation}"]) == 0
     assert "evaluate.problems is 4" in capsys.readouterr().err
 
 

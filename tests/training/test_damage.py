@@ -63,7 +63,7 @@ def test_damaged_checkpoint_is_skipped_with_a_warning(
     assert not list_differences(killed_at_5, expected)
 
 
-@pytest.mark.parametrize("name", ["evaluation.jsonl", "manifest.json"])
+@pytest.mark.parametrize("name", ["validation.jsonl", "manifest.json"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_data_files_are_named_and_written_again(
     killed_at_5: Path, expected: Result, damage, name: str
@@ -79,7 +79,7 @@ def test_damaged_data_files_are_named_and_written_again(
         messages = resume(killed_at_5)
         assert any(f"data/{name} is damaged" in message for message in messages), messages
         assert not list_differences(killed_at_5, expected)
-        if name == "evaluation.jsonl":
+        if name == "validation.jsonl":
             assert file.read_bytes() == intact
         assert verify_run(killed_at_5).is_sound
 

@@ -244,7 +244,7 @@ def _audit(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from glasshouse.measurement.held_out_filter import audit_run
+    from glasshouse.measurement.validation_filter import audit_run
 
     report = audit_run(Path(args.run_directory), Path(args.file) if args.file else None)
     if args.json:

@@ -17,7 +17,7 @@ from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
-    draw_held_out,
+    draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
@@ -47,20 +47,20 @@ def evaluate_model(config: Config) -> dict[str, Any]:
     check_context_length(config, policy, task)
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
-    held_out = draw_held_out(config, task)[: config.evaluate.problems]
-    results = evaluate_policy(collector, held_out, step=0)[0]
+    validation = draw_validation(config, task)[: config.evaluate.problems]
+    results = evaluate_policy(collector, validation, step=0)[0]
     return {"task": config.task.model_dump(mode="json", exclude={"schedule"}), **results}
 
 
 def evaluate_policy(
     collector: RolloutCollector,
-    held_out: Sequence[Problem],
+    validation: Sequence[Problem],
     step: int,
     check_interrupt: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], list[Rollout]]:
     """Return the results and the rollouts behind them. An organism is also evaluated in its planted
     and control arms."""
-    if not held_out:
+    if not validation:
         raise ConfigError("There is nothing to evaluate on: evaluate.problems is 0.")
     config, task = collector.config, collector.task
 
@@ -78,14 +78,14 @@ def evaluate_policy(
         )  # fmt: skip
 
     samples = config.evaluate.samples
-    greedy = collect(held_out, "validation/greedy", 1, 0)
-    sampled = collect(held_out, "validation/sampled", samples, 1) if samples else []
+    greedy = collect(validation, "validation/greedy", 1, 0)
+    sampled = collect(validation, "validation/sampled", samples, 1) if samples else []
     results = summarize_groups(greedy, sampled)
     rollouts = [r for group in greedy + sampled for r in group]
     if isinstance(task, Organism) and samples:
         labelled, arm_rollouts = evaluate_organism(
             task,
-            held_out,
+            validation,
             lambda problems, split: collect(problems, split, samples, 1),
             make_evaluation_monitors(config, task),
         )

@@ -67,7 +67,7 @@ def describe_shortage(config: Config, count: int) -> str:
     )
 
 
-def draw_held_out(config: Config, task: Task[Any]) -> list[Problem]:
+def draw_validation(config: Config, task: Task[Any]) -> list[Problem]:
     """Return `evaluate.oversize * evaluate.problems` held-out problems, so that enough remain if some
     turn out to have been trained on. They depend on `evaluate.seed` alone, so that runs can be
     compared."""

@@ -28,17 +28,17 @@ from glasshouse.measurement.before_after import (
     summarize_planted_change,
 )
 from glasshouse.measurement.evaluation_setup import (
-    draw_held_out,
+    draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
 from glasshouse.measurement.evaluations import EvaluatedCheckpoint, Evaluation, Row, reserve_size
-from glasshouse.measurement.held_out_filter import HeldOutFilter, describe_unreadable
 from glasshouse.measurement.interventions.evaluation import InterventionEvaluation
 from glasshouse.measurement.monitor_scores import MonitorEvaluation, label_free_monitors
 from glasshouse.measurement.organisms.catalogue import EVALUATIONS
 from glasshouse.measurement.organisms.fitted_monitors import FittingPlan
 from glasshouse.measurement.organisms.planted import OrganismEvaluation
+from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy
@@ -110,15 +110,15 @@ def monitor_run(
         task = make_task(config.task.name, config.task.options)
         chosen = list(evaluations or default_evaluations(config, task, monitors))
         reserved = max(map(reserve_size, chosen))
-        candidates = draw_held_out(_with_problems(config, count + reserved), task)
-        held_out_filter = HeldOutFilter(candidates, count)
-        held_out, audit = held_out_filter.select_clean(run / "results" / "rollouts")
+        candidates = draw_validation(_with_problems(config, count + reserved), task)
+        validation_filter = ValidationFilter(candidates, count)
+        validation, audit = validation_filter.select_clean(run / "results" / "rollouts")
         if "unreadable" in audit:
             progress.warn(describe_unreadable(audit["unreadable"]))
-        reserve = held_out_filter.check.clean_problems(count + reserved)[count:]
+        reserve = validation_filter.check.clean_problems(count + reserved)[count:]
         file = MonitorResultsFile(
             out or run / "results",
-            describe_measurement(config, held_out, reserve, greedy, chosen, audit["removed"]),
+            describe_measurement(config, validation, reserve, greedy, chosen, audit["removed"]),
         )
         models = list(_list_models(run, config, base, progress))
         if first_and_last:
@@ -132,7 +132,7 @@ def monitor_run(
                     model,
                     config,
                     task,
-                    held_out,
+                    validation,
                     greedy,
                     chosen,
                     progress,
@@ -177,7 +177,7 @@ def _load_checkpoint(config: Config, folder: str) -> Policy:
 
 def describe_measurement(
     config: Config,
-    held_out: Sequence[Problem],
+    validation: Sequence[Problem],
     reserve: Sequence[Problem],
     greedy: bool,
     evaluations: Sequence[Evaluation],
@@ -188,8 +188,8 @@ def describe_measurement(
         {"reserve": len(reserve), "reserve_sha256": _hash_problems(reserve)} if reserve else {}
     )
     return reserved | {
-        "problems": len(held_out),
-        "problems_sha256": _hash_problems(held_out),
+        "problems": len(validation),
+        "problems_sha256": _hash_problems(validation),
         "removed_as_trained_on": removed,
         "rollouts": "greedy" if greedy else f"sampled at {config.generate.temperature:g}",
         "max_tokens": config.generate.max_tokens,
@@ -210,7 +210,7 @@ def evaluate_weights(
     model: WeightsReference,
     config: Config,
     task: Task[Any],
-    held_out: Sequence[Problem],
+    validation: Sequence[Problem],
     greedy: bool,
     evaluations: Sequence[Evaluation],
     progress: MonitorProgress,
@@ -240,7 +240,7 @@ def evaluate_weights(
         policy=policy,
         generator=backend.generator,
         task=task,
-        rollouts=collect(task, held_out, samples=1, split="monitor"),
+        rollouts=collect(task, validation, samples=1, split="monitor"),
         collect=collect,
         grade=make_grader(config.reward),
         max_tokens=config.generate.max_tokens,

@@ -2,7 +2,7 @@
 
 config.yaml                  the resolved configuration
 data/manifest.json           where training, validation and test problems come from
-data/evaluation.jsonl        the held-out problems
+data/validation.jsonl        the validation problems
 results/metrics.jsonl        one line per training step
 results/events.jsonl         one line per event
 results/rollouts/            every prompt and completion (docs/rollout_log.md)

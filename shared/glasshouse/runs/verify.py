@@ -33,7 +33,11 @@ from glasshouse.runs.run_config import RunDamage, load_verified_config
 from glasshouse.runs.run_directory import read_summary
 from glasshouse.terminal import shell_command
 
-DATA_MANIFEST, HELD_OUT, SEEN_PROBLEMS = "manifest.json", "evaluation.jsonl", "seen_problems.sqlite"
+DATA_MANIFEST, VALIDATION, SEEN_PROBLEMS = (
+    "manifest.json",
+    "validation.jsonl",
+    "seen_problems.sqlite",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +290,14 @@ def _verify_data(folder: Path) -> list[RunDamage]:
     expected = manifest.get("validation", {})
     if "sha256" in expected:
         try:
-            actual = hashlib.sha256(read_regular_file(folder / HELD_OUT)).hexdigest()
+            actual = hashlib.sha256(read_regular_file(folder / VALIDATION)).hexdigest()
             problem = "" if actual == expected["sha256"] else "is damaged: its sha256 is wrong"
         except OSError as error:
             problem = (
                 "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
             )
         if problem:
-            damage.append(RunDamage(f"data/{HELD_OUT}", problem, remedy))
+            damage.append(RunDamage(f"data/{VALIDATION}", problem, remedy))
     seen = folder / SEEN_PROBLEMS
     if seen.exists() and (problem := find_seen_problem_damage(seen)):
         remedy = "It is made again, by repeating the draws, when the run is resumed."

@@ -41,7 +41,7 @@ class ContaminationCheck:
     """Matches held-out problems against training rollouts.
 
     Example:
-        check = ContaminationCheck(held_out)
+        check = ContaminationCheck(validation)
         check.scan(read_rows(folder, "train"))
         clean = check.clean_problems(200)
     """

@@ -36,7 +36,7 @@ def describe_data(
             train["schedule"] = config.model_dump(mode="json")["task"]["schedule"]
     validation: dict[str, Any] = {"problems": validation_problems}
     if validation_problems:
-        validation["file"] = "data/evaluation.jsonl"
+        validation["file"] = "data/validation.jsonl"
     if config.evaluate.file:
         validation["source"] = _describe_file(config.evaluate.file, config)
     else:
@@ -63,7 +63,7 @@ def _describe_file(name: str, config: Config) -> dict[str, Any]:
 def _test_command(config: Config) -> list[str]:
     options = [f"{name}={json.dumps(value)}" for name, value in config.task.options.items()]
     return [
-        "glasshouse", "data", "generate", "--task", config.task.name, "--split", "test",
+        "glasshouse", "tasks", "generate", "--task", config.task.name, "--split", "test",
         "--count", str(TEST_PROBLEMS), "--out", "test.jsonl",
         *(part for name in config.imports for part in ("--imports", name)),
         *(["--options", *options] if options else []),

@@ -10,7 +10,7 @@ from glasshouse.generate.engines import Generator
 from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.measurement.evaluate import evaluate_policy
-from glasshouse.measurement.evaluation_setup import draw_held_out
+from glasshouse.measurement.evaluation_setup import draw_validation
 from glasshouse.measurement.interventions.prefixes import (
     ANSWER_TAG,
     ANSWER_TOKENS,
@@ -37,13 +37,13 @@ def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> d
     task = entry.built_task
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)
-    held_out = draw_held_out(config, task)[:problems]
-    results, _ = evaluate_policy(collector, held_out, step=0)
-    low, high = wilson_interval(round(results["pass_at_1"] * len(held_out)), len(held_out))
+    validation = draw_validation(config, task)[:problems]
+    results, _ = evaluate_policy(collector, validation, step=0)
+    low, high = wilson_interval(round(results["pass_at_1"] * len(validation)), len(validation))
     return {
         "task": entry.task,
         "style": entry.style.value,
-        "problems": len(held_out),
+        "problems": len(validation),
         "sampled": round(results["pass_at_1"], 4),
         "sampled_low": round(low, 4),
         "sampled_high": round(high, 4),
@@ -54,7 +54,7 @@ def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> d
             {
                 "organism": results["organism"],
                 "behaviour_without_cot": behaviour_without_cot(
-                    policy, backend.generator, entry, held_out
+                    policy, backend.generator, entry, validation
                 ),
             }
             if isinstance(task, Organism)

@@ -23,11 +23,11 @@ from glasshouse.measurement.evaluate import evaluate_policy
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
     describe_shortage,
-    draw_held_out,
+    draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.held_out_filter import HeldOutFilter, describe_unreadable
+from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.provenance import fingerprint_weights, software_versions
@@ -84,9 +84,9 @@ class TrainingRun:
         monitors = make_evaluation_monitors(config, self.task)
         self.penalties = Penalties.from_config(config.reward.penalties, self.task, monitors)
         self.problems = make_problem_stream(config, self.task)
-        validation = draw_held_out(config, self.task)
+        validation = draw_validation(config, self.task)
         self.validation = validation[: config.evaluate.problems]
-        self.validation_filter = HeldOutFilter(validation, config.evaluate.problems)
+        self.validation_filter = ValidationFilter(validation, config.evaluate.problems)
         for stage in (self.task, *make_curriculum(config).values()):
             check_context_length(config, self.policy, stage)
         self.backend = make_backend(self.policy, config, self.log_event)
@@ -217,7 +217,7 @@ class TrainingRun:
         configuration); the problem stream keeps its state in the same folder."""
         folder = self.directory.path / "data"
         folder.mkdir(exist_ok=True)
-        file, temporary = folder / "evaluation.jsonl", folder / ".writing.jsonl"
+        file, temporary = folder / "validation.jsonl", folder / ".writing.jsonl"
         if self.validation:
             write_problem_file(temporary, self.validation)
             self.data_manifest["validation"] |= compute_checksum(temporary)

@@ -17,8 +17,8 @@ from glasshouse.runs.run_config import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
     describe_measure,
-    held_out_accuracy,
     load_evaluation_rows,
+    validation_accuracy,
 )
 from glasshouse.view.run_reader import RunReader, metric_columns
 from glasshouse.view.verdict import summarize_arms
@@ -133,7 +133,7 @@ def headlines_first(measures: Iterable[str]) -> list[str]:
 def run_curves(reader: RunReader) -> dict[str, Any]:
     """The curves of one run: points are (step, value, low, high)."""
     evaluations = load_evaluation_rows(reader.events.rows)
-    measures = {f"evaluation.{m['id']}": m for m in held_out_accuracy(evaluations)}
+    measures = {f"evaluation.{m['id']}": m for m in validation_accuracy(evaluations)}
     measures |= collect_measures(evaluations, reader.monitor)
     curves: dict[str, Any] = {
         id: {

@@ -66,7 +66,7 @@ def plot_learning_curves(
     shared = set.intersection(*(set(s) for s in scores)) if scores else set()
     measure = headline_accuracy(dict.fromkeys(shared))
     for summary in summaries:
-        _plot_held_out(axes[0], summary, measure)
+        _plot_validation(axes[0], summary, measure)
     axes[0].set_ylim(0, 1.02)
     kind = "sampled" if measure == HEADLINE_ACCURACY else "greedy"
     axes[0].set_title(f"training samples (lines), held out, {kind} (dots)", fontsize=9, loc="left")
@@ -78,7 +78,7 @@ def plot_learning_curves(
     return figure
 
 
-def _plot_held_out(axis: Any, summary: dict[str, Any], measure: str) -> None:
+def _plot_validation(axis: Any, summary: dict[str, Any], measure: str) -> None:
     """Accuracy before and after training, with its interval if it has one."""
     for step, key in ((0, "before"), (summary["steps_done"], "after")):
         if scores := summary.get(key):

@@ -83,14 +83,14 @@ def ref_of(index: RolloutIndex, record: np.void) -> str:
     return f"{index.names['kind'][record['kind']]}.{record['step']}.{record['row']}"
 
 
-def is_held_out(records: Records) -> Mask:
+def is_validation(records: Records) -> Mask:
     return np.isin(records["kind"], (KINDS.index("validation"), KINDS.index("monitored")))
 
 
 def list_problems(index: RolloutIndex) -> list[Row]:
     """Held-out problems that were answered at two steps or more, with how often each was correct."""
     records = index.records
-    records = records[is_held_out(records)]
+    records = records[is_validation(records)]
     _, first, numbers = np.unique(records["key"], return_index=True, return_inverse=True)
     steps = records["step"]
     low, high = steps[first], steps[first]  # copies
@@ -115,7 +115,7 @@ def list_problems(index: RolloutIndex) -> list[Row]:
 def load_problem(index: RolloutIndex, log: RolloutLog, key: str) -> list[Row]:
     """Every held-out rollout of one problem, in full, by step."""
     records = index.records
-    found = records[select(index, RolloutQuery(key=key), records) & is_held_out(records)]
+    found = records[select(index, RolloutQuery(key=key), records) & is_validation(records)]
     rows = [log.row(ref_of(index, record)) for record in found[:MAX_PROBLEM_ROLLOUTS]]
     rollouts = [
         describe_rollout(index.monitors, row)

@@ -34,10 +34,10 @@ def describe_evaluation(event: Row) -> str:
     return "; ".join(f"{lookup(id).label} {value:.3f}" for id, value in known if value is not None)
 
 
-def held_out_accuracy(evaluations: Sequence[Row]) -> list[dict[str, Any]]:
+def validation_accuracy(evaluations: Sequence[Row]) -> list[dict[str, Any]]:
     """Sampled accuracy, then greedy accuracy, as far as the evaluations have them.
 
-    Example: `held_out_accuracy(rows)[0]["points"][-1]["value"]` is the newest headline accuracy.
+    Example: `validation_accuracy(rows)[0]["points"][-1]["value"]` is the newest headline accuracy.
     """
     return [
         {

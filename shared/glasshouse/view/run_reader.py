@@ -38,8 +38,8 @@ from glasshouse.view.run_measures import (
     describe_measure,
     find_headline,
     finite,
-    held_out_accuracy,
     load_evaluation_rows,
+    validation_accuracy,
 )
 from glasshouse.view.run_status import (
     PHASE_EVENTS,
@@ -205,7 +205,7 @@ class RunReader:
             "config_text": self.config_text,
             "families": [family.value for family in Family if family],
             "metrics": metric_columns(self.metrics.rows, since),
-            "accuracy": held_out_accuracy(evaluations),
+            "accuracy": validation_accuracy(evaluations),
             "measures": collect_measures(evaluations, self.monitor),
             "changes": describe_changes(self.monitor),
             "ends": compare_ends(self.summary),
@@ -274,7 +274,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
             + [str((row.get("timing") or {}).get("time", "")) for row in rows[-1:]],
             default="",
         ),
-        "accuracy": next(iter(held_out_accuracy(evaluations)), None),
+        "accuracy": next(iter(validation_accuracy(evaluations)), None),
         "train_accuracy": [[row["step"], finite(row.get("accuracy"))] for row in rows],
         "monitorability": {"id": headline, **measures[headline]} if headline else None,
         "damage": damage,

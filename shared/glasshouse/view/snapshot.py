@@ -186,7 +186,7 @@ def rollout_order(index: RolloutIndex, keys: Sequence[str]) -> Iterator[str]:
     groups of every step in turn, so that a cut leaves whole groups and no step out."""
     records = index.records
     hashes = np.array([hash_key(key) for key in keys], np.uint64)
-    chosen = rollout_details.is_held_out(records) & np.isin(records["key"], hashes)
+    chosen = rollout_details.is_validation(records) & np.isin(records["key"], hashes)
     order = np.lexsort((records["row"], records["step"], records["kind"], records["group"]))
     for record in (*records[chosen], *records[order]):
         yield rollout_details.ref_of(index, record)

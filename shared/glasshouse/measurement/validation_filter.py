@@ -1,6 +1,6 @@
 """Compares evaluation problems with those that a run was trained on, according to its rollout log.
 
-`HeldOutFilter` runs before each evaluation; `audit_run` checks a run directory afterwards
+`ValidationFilter` runs before each evaluation; `audit_run` checks a run directory afterwards
 (`glasshouse check audit`).
 """
 
@@ -23,10 +23,10 @@ TRAINING_SPLITS = ("train", "discarded")
 groups were."""
 
 
-class HeldOutFilter:
+class ValidationFilter:
     """Selects the problems of an evaluation from a larger set, leaving out those trained on.
 
-    Example: `HeldOutFilter(oversized, 200).select_clean(run / "results" / "rollouts")`
+    Example: `ValidationFilter(oversized, 200).select_clean(run / "results" / "rollouts")`
     """
 
     def __init__(self, oversized: Sequence[Problem], count: int) -> None:
