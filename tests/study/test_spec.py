@@ -120,3 +120,76 @@ def test_a_study_from_a_configuration_starts_from_its_model() -> None:
     config = study.run_config("b", 1)
     assert (config.model, config.steps, config.seed, config.out) == ("pocket", 4, 1, "")
     assert config.learn.kl_coef == 0.1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds: 3", "seeds: 0", r"seeds: give a number"),
+        ("title:", "titel:", r'"titel".*"title"'),
+        ("expect: falls", "expct: falls", r'"questions.1.expct".*"expect"'),
+        ("null_arm: random", "null_arm: randum", r'null_arm is "randum".*"random"'),
+        ("null_arm: random", "control: outcom", r'control is "outcom".*"outcome"'),
+        ("arm: kl", "arm: kI", r'questions.1.arm is "kI"'),
+        ("arm: kl", "arm: outcome", r"questions.1 .*`against`"),
+        ("learn.kl_coef", "learn.kl_cef", r'arms.kl: .*"learn.kl_cef".*"learn.kl_coef"'),
+        ("steps: 40", "stebs: 40", r'config: .*"stebs".*"steps"'),
+        ("steps: 40", "seed: 4", r"config: seed .*from seeds"),
+        ("learn.kl_coef: 0.3", "model: pocket", r"arm kl: model .*from bases"),
+        ("  random:", "  start:", r'"start"'),
+        ("  random:", "  a/b:", r'"a/b"'),
+        ("expect: rises", "expect: unchanged", r"questions.0: .*margin"),
+        ("expect: rises", "expect: up", r"'rises', 'falls' or 'unchanged'"),
+        ("against: start", "against: start, at: accuracy", r"`at: accuracy`"),
+        ("bases: [leaked-hint-0, leaked-hint-1]", "", r'"bases" is missing'),
+        ("title:", "? [", r"YAML"),
+        ("arm: kl, expect", "arm: kl, null: random, expect", r"questions.1: .*`null`.*`null_arm`"),
+        ("null_arm: random", "null: random", r"top level: .*`null`.*`null_arm`"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_an_error_that_names_the_key(
+    file: Path, old: str, new: str, message: str
+) -> None:
+    assert old in STUDY
+    file.write_text(STUDY.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=message):
+        load_study(file)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stebs=4", r'command line.*"stebs"'),
+        ("seed=4", r"command line: seed"),
+        ("steps", '"steps"'),
+    ],
+)
+def test_a_wrong_override_is_an_error_that_names_the_key(
+    file: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(file, [override])
+
+
+def test_a_question_about_two_measures_takes_no_other_arm() -> None:
+    tree = parse_yaml(STUDY)
+    question = {"ask": "?", "measure": "a", "against_measure": "b", "arm": "kl", "expect": "rises"}
+    study = parse_study({**tree, "questions": [question]}, "s")
+    assert study.subset(["kl"]).questions[0].against_measure == "b"
+    with pytest.raises(ConfigError, match="`against_measure`"):
+        parse_study({**tree, "questions": [{**question, "against": "start"}]}, "s")
+
+
+def test_a_null_arm_with_other_prompts_is_refused(file: Path) -> None:
+    other = STUDY.replace(
+        "random: {reward: {random: true}}", "random: {task.options: {hint_rate: 0.1}}"
+    )
+    assert other != STUDY
+    file.write_text(other)
+    with pytest.raises(ConfigError, match=r'questions.0: the null arm "random".*null_arm: none'):
+        load_study(file)
+    file.write_text(other.replace("expect:", "null_arm: none, expect:"))
+    study = load_study(file)
+    assert [study.null_arm_of(question) for question in study.questions] == [None, None]
+    subset = study.subset(["kl", "outcome", "random"])
+    assert [subset.null_arm_of(question) for question in subset.questions] == [None, None]
