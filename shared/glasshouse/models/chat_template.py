@@ -14,8 +14,9 @@ from typing import Any
 
 from glasshouse.config.schema import ChatConfig
 from glasshouse.errors import ConfigError, ModelError
-from glasshouse.models.validation import MAX_PROMPT_CHARACTERS
 from glasshouse.types import Message
+
+MAX_PROMPT_CHARACTERS = 1_000_000
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
 """What templates that insert today's date get instead, so that a run does not depend on the day."""

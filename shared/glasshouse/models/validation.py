@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from glasshouse.errors import ModelError
+from glasshouse.models.chat_template import MAX_PROMPT_CHARACTERS
 from glasshouse.models.tokenizer import CHAT_TEMPLATE
 
 MAX_JSON_BYTES = 10_000_000
-MAX_PROMPT_CHARACTERS = 1_000_000
 MAX_TEMPLATE_BYTES = 1_000_000
 MAX_TEMPLATE_SECONDS = 5
 MAX_TEMPLATE_MEMORY = 1 << 30

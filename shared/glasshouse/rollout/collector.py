@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glasshouse import randomness
 from glasshouse.config.schema import Config, RewardConfig
 from glasshouse.models.chat_template import drops_system_messages
-from glasshouse.models.policy import Policy
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.sampler import PendingCompletions, Sampler
 from glasshouse.tasks.base import Task
@@ -27,6 +26,9 @@ from glasshouse.types import (
     SamplingParams,
     Style,
 )
+
+if TYPE_CHECKING:  # the only names of modules that import torch
+    from glasshouse.models.policy import Policy
 
 ARMS = ("planted", "control")
 Group = list[Rollout]
