@@ -118,7 +118,7 @@ def _report(run: Path) -> Outcome:
 def _figure(run: Path) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder, "figure.svg")
-        code, _, errors = call("figure", str(run), "--out", str(image))
+        code, _, errors = call("report", "figure", str(run), "--out", str(image))
         paths = re.findall(r'<path d="([^"]*)"', image.read_text()) if image.exists() else []
         return Outcome(code, "\n".join(paths), errors)
 
@@ -129,7 +129,7 @@ def _track(run: Path) -> Outcome:
 
     with tempfile.TemporaryDirectory() as folder:
         copy = shutil.copytree(run, Path(folder, "run"))
-        code, _, errors = call("track", str(copy), "--to", "tensorboard")
+        code, _, errors = call("report", "track", str(copy), "--to", "tensorboard")
         scalars = {}
         if code == 0:
             events = EventAccumulator(str(next(copy.rglob("tensorboard")))).Reload()

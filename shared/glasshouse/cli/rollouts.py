@@ -92,7 +92,8 @@ def _rollouts(args: argparse.Namespace) -> int:
     from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 
     run = Path(args.run_directory)
-    folder = _find_rollout_log(run)
+    reader = RolloutReader(run)
+    folder = reader.folder
     group = None
     if args.group:
         args.step, group = _parse_group(args.group)
@@ -115,7 +116,6 @@ def _rollouts(args: argparse.Namespace) -> int:
     )
     if args.limit is not None and args.limit < 1:
         raise RunError(f"--limit is {args.limit}; it must be at least 1.")
-    reader = RolloutReader(folder)
     rows = CountedRows(islice(reader.iter_rows(query), args.limit or (3 if args.show else None)))
     _display(args, folder, rows)
     damaged = _print_damage(run, reader)
@@ -230,15 +230,6 @@ def _print_damage(run: Path, reader: RolloutReader) -> bool:
             file=sys.stderr,
         )
     return bool(messages)
-
-
-def _find_rollout_log(run: Path) -> Path:
-    folder = run / "results" / "rollouts"
-    if not run.exists():
-        raise RunError(f"{run} does not exist.")
-    if not folder.is_dir():
-        raise RunError(f"{run} is not a run directory: it has no results/rollouts.")
-    return folder
 
 
 def _describe_steps(folder: Path) -> str:

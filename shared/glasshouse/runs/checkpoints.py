@@ -191,6 +191,11 @@ def list_checkpoints(folder: Path, verify: bool = True) -> list[Checkpoint]:
     return [inspect_checkpoint(path, verify) for path in _checkpoint_folders(folder)]
 
 
+def list_steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint, without reading one."""
+    return [_step_of(path) for path in _checkpoint_folders(folder)]
+
+
 def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[Checkpoint]]:
     """Find the newest valid checkpoint; returns it and the damaged ones that are newer."""
     damaged: list[Checkpoint] = []

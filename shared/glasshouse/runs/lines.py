@@ -28,9 +28,12 @@ def parse_line(file: Path, text: bytes) -> Row | None:
     return row if is_row else None
 
 
-def read_lines(file: Path) -> list[tuple[bytes, Row | None]]:
-    """Read each complete line with its row, or with None if it is damaged; a missing file has no lines."""
-    return [(text + b"\n", parse_line(file, text)) for text in _split_lines(file)]
+def read_lines(file: Path, prefixes: tuple[bytes, ...] = ()) -> list[tuple[bytes, Row | None]]:
+    """Read each complete line (that begins so) with its row, or with None if it is damaged; a missing
+    file has no lines."""
+    lines = _split_lines(file)
+    wanted = [text for text in lines if text.startswith(prefixes)] if prefixes else lines
+    return [(text + b"\n", parse_line(file, text)) for text in wanted]
 
 
 def read_sample(file: Path, count: int) -> tuple[list[Row], int, bool]:

@@ -12,11 +12,15 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.extras import install_command
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
-from glasshouse.runs.lines import EVENTS, read_lines
 from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import is_run_directory, load_verified_config
-from glasshouse.runs.run_directory import load_evaluations, load_metrics, load_summary
+from glasshouse.runs.run_directory import (
+    load_evaluations,
+    load_events,
+    load_metrics,
+    load_summary,
+)
 
 if TYPE_CHECKING:
     from glasshouse.runs.verify import RunCheck
@@ -70,8 +74,7 @@ class Run:
 
     def events(self) -> Records:
         """One row per event: start, evaluations, checkpoints, warnings, interruptions."""
-        file = self.path / "results" / EVENTS
-        return Records(lambda: [row for _, row in read_lines(file) if row], _plain_table)
+        return Records(lambda: load_events(self.path), _plain_table)
 
     def evaluations(self) -> Records:
         """The last evaluation of each step."""

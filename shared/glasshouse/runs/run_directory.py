@@ -31,6 +31,7 @@ from glasshouse.files import write_bytes, write_json, write_text
 from glasshouse.runs.checkpoints import newest_checkpoint, read_state
 from glasshouse.runs.lines import EVENTS, METRICS, read_lines
 from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
+from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory
 
 LOCK = ".lock"
@@ -166,23 +167,23 @@ def read_summary(file: Path) -> dict[str, Any] | None:
     return summary
 
 
-def load_metrics(path: Path) -> list[dict[str, Any]]:
+def load_metrics(path: Path) -> list[Row]:
     """Load a run's metrics, one row per training step; damaged lines are left out."""
     return [row for _, row in read_lines(path / "results" / METRICS) if row]
 
 
-def load_evaluations(path: Path) -> list[dict[str, Any]]:
-    """Load the last evaluation of each step; a resumed run may have repeated one. Damaged lines are
-    left out."""
+def load_evaluations(path: Path) -> list[Row]:
+    """Load the last evaluation of each step; a resumed run may have repeated one."""
     evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
     return [evaluations[step] for step in sorted(evaluations)]
 
 
-def load_events(path: Path, *kinds: str) -> list[dict[str, Any]]:
-    """Load a run's events of these kinds in the order in which they happened; damaged lines are left
-    out."""
-    rows = read_lines(path / "results" / EVENTS)
-    return [row for _, row in rows if row and row["event"] in kinds]
+def load_events(path: Path, *names: str) -> list[Row]:
+    """Load a run's events of these names (default: all) in the order in which they happened. Damaged
+    lines are left out, and those of other events are not parsed."""
+    prefixes = tuple(f'{{"event": "{name}"'.encode() for name in names)
+    lines = read_lines(path / "results" / EVENTS, prefixes)
+    return [row for _, row in lines if row]
 
 
 def list_numbered_runs(config: Config) -> list[Path]:

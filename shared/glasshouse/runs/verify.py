@@ -30,7 +30,7 @@ from glasshouse.runs.lines import EVENTS, METRICS, ends_inside_line, read_lines
 from glasshouse.runs.manifest import MANIFEST, ManifestEntry, read_manifest
 from glasshouse.runs.rollout_reader import RolloutReader, find_missing_steps
 from glasshouse.runs.run_config import RunDamage, load_verified_config
-from glasshouse.runs.run_directory import read_summary
+from glasshouse.runs.run_directory import load_events, read_summary
 from glasshouse.terminal import shell_command
 
 DATA_MANIFEST, VALIDATION, SEEN_PROBLEMS = (
@@ -243,11 +243,7 @@ def _verify_metrics_size(file: Path, state: dict[str, Any]) -> list[RunDamage]:
 
 def _verify_evaluations(run: Path) -> list[RunDamage]:
     """An evaluation is logged as rollouts first and as an event then, so only the last may lack one."""
-    logged = {
-        row.get("step")
-        for _, row in read_lines(run / "results" / EVENTS)
-        if row and row["event"] == "evaluation"
-    }
+    logged = {row.get("step") for row in load_events(run, "evaluation")}
     steps = sorted({frame.step for frame in _list_frames(run) if frame.kind == "validation"})
     if steps and not (run / "results" / "summary.json").exists():
         steps = steps[:-1]
@@ -268,9 +264,8 @@ def _verify_summary(run: Path) -> list[RunDamage]:
     except RunDataError as error:
         return [RunDamage("results/summary.json", f"is damaged: {error}", remedy)]
     if summary is None:
-        events = [row["event"] for _, row in read_lines(run / "results" / EVENTS) if row]
-        phases = [event for event in events if event in ("start", "resume", "end")]
-        if phases and phases[-1] == "end":
+        phases = load_events(run, "start", "resume", "end")
+        if phases and phases[-1]["event"] == "end":
             return [RunDamage("results/summary.json", "is missing", remedy)]
     return []
 

@@ -7,7 +7,6 @@ is shown. Weights and the frames of the rollout log are not read here; `glasshou
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,18 +14,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import parse_checked, read_regular_file
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
-from glasshouse.runs.checkpoints import read_newest_state
+from glasshouse.runs.checkpoints import list_steps, read_newest_state
 from glasshouse.runs.lines import EVENTS, METRICS, GrowingFile, read_sample
 from glasshouse.runs.manifest import MANIFEST
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import config_value, read_run_config
-from glasshouse.runs.run_directory import read_summary
+from glasshouse.runs.run_directory import load_events, read_summary
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
@@ -56,7 +54,6 @@ VERIFY_SECONDS = 10.0
 """How often the files of a run that is training are verified as a whole."""
 SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
-STEP_FOLDER = re.compile(r"step-([0-9]{1,12})")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
 
@@ -175,7 +172,7 @@ class RunReader:
             self.problems["results/monitor.json"] = "is damaged"
 
     def _load_checkpoints(self) -> None:
-        self.checkpoints = list_checkpoint_steps(self.path)
+        self.checkpoints = list_steps(self.path / "checkpoints")
         self.versions = read_versions(self.path)
 
     # --- what the page shows ---------------------------------------------------------------
@@ -248,7 +245,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     config, _, problem = read_run_config(path)
     metrics = path / "results" / "metrics.jsonl"
     rows, count, is_damaged = read_sample(metrics, SPARK_POINTS)
-    events = read_selected_events(path / "results" / "events.jsonl", (*PHASE_EVENTS, "evaluation"))
+    events = load_events(path, *PHASE_EVENTS, "evaluation")
     damage = [f"config.yaml {problem}"] if problem else []
     damage += ["results/metrics.jsonl is damaged"] if is_damaged else []
     summary = monitor = None
@@ -341,31 +338,6 @@ def describe_event(event: Row) -> str:
         if name not in hidden and value is not None
     ]
     return ", ".join(parts)
-
-
-def read_selected_events(path: Path, names: Sequence[str]) -> list[Row]:
-    """The verified events of these kinds; other lines are not parsed."""
-    try:
-        data = read_regular_file(path)
-    except OSError:
-        return []
-    prefixes = tuple(f'{{"event": "{name}"'.encode() for name in names)
-    rows = []
-    for text in data.split(b"\n")[:-1]:
-        if text.startswith(prefixes):
-            try:
-                rows.append(parse_checked(text))
-            except RunDataError:
-                continue
-    return rows
-
-
-def list_checkpoint_steps(run: Path) -> list[int]:
-    try:
-        names = [path.name for path in (run / "checkpoints").iterdir()]
-    except OSError:
-        return []
-    return sorted(int(match[1]) for name in names if (match := STEP_FOLDER.fullmatch(name)))
 
 
 def to_json(value: Any) -> bytes:
