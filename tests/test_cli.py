@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
@@ -34,11 +33,7 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "text"),
     [
         (["train", "learn.lerning_rate=1"], '"learn.learning_rate"'),
-        (["train", "steps=many"], "steps"),
         (["train", "--config", "no/such.yaml"], "no/such.yaml"),
-        (["train", "model=no/such/folder"], "no/such/folder"),
-        (["train", "task.name=sum_digit", f"model={MOCK}"], '"sum_digits"'),
-        (["train", "task.options.cuont=3", f"model={MOCK}"], "count"),
         (["train", "data.source=fixed", "data.file=none.jsonl", f"model={MOCK}"], "none.jsonl"),
         (["eval", "no/such/folder"], "no/such/folder"),
         (["config", "lern"], '"learn"'),
@@ -199,9 +194,10 @@ def test_tasks_lists_and_validates_every_task(capsys: pytest.CaptureFixture[str]
 def test_tasks_prints_the_prompts_of_one_task_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", "arithmetic"]) == 0
     output = capsys.readouterr().out
-    assert "Do not show steps, working or explanations." in output
+    assert "Do not show steps" in output
     assert "task.style=cot" in output
     assert "task.style=direct" in output
+    assert "decimals = 0" in output  # every option with its default
     assert "interleave" not in output
 
 
@@ -209,15 +205,6 @@ def test_config_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
     output = capsys.readouterr().out
     assert "learn.learning_rate float, default 0.0003" in output
-
-
-def test_eval_prints_accuracy_with_its_interval_as_json(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["eval", MOCK, "--task", "arithmetic", "--json", "evaluate.problems=10"]) == 0
-    results = json.loads(capsys.readouterr().out)
-    assert results["problems"] == 10
-    assert results["accuracy_low"] <= results["accuracy"] <= results["accuracy_high"]
 
 
 def test_training_in_a_pipe_prints_only_the_result(tmp_path: Path) -> None:

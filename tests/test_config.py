@@ -7,9 +7,8 @@ import pytest
 
 from glasshouse.config.loading import load_config
 from glasshouse.config.rendering import describe_keys, to_yaml
-from glasshouse.config.schema import Config, Section
-from glasshouse.config.yaml_files import parse_yaml
-from glasshouse.errors import ConfigError, GlasshouseError
+from glasshouse.config.schema import Config
+from glasshouse.errors import ConfigError
 from glasshouse.types import Style
 
 
@@ -29,41 +28,28 @@ def error_message(file=None, overrides=()):
     return str(error.value)
 
 
-def test_empty_input_gives_the_defaults():
-    assert load_config() == Config()
-
-
 def test_command_line_overrides_file_overrides_defaults(write_config):
     file = write_config(
         "steps: 7\nlearn: {learning_rate: 0.5, epochs_per_batch: 3}\ntask: {name: arithmetic}\n"
     )
-    config = load_config([file], ["learn.learning_rate=1e-4", "seed=3"])
+    config = load_config([file], ["learn.learning_rate=1e-4", "seed=2", "seed=3"])
     assert (config.steps, config.learn.epochs_per_batch, config.task.name) == (7, 3, "arithmetic")
     assert (config.learn.learning_rate, config.seed) == (1e-4, 3)
     assert config.learn.kl_coef == Config().learn.kl_coef
     assert load_config([file]).learn.learning_rate == 0.5
 
 
-def test_later_file_is_merged_over_an_earlier_one(write_config, tmp_path):
-    later = tmp_path / "later.yaml"
-    later.write_text("learn: {learning_rate: 0.25}\n")
-    config = load_config(
-        [write_config("steps: 7\nlearn: {learning_rate: 0.5, epochs_per_batch: 3}\n"), later]
-    )
-    assert (config.steps, config.learn.epochs_per_batch, config.learn.learning_rate) == (7, 3, 0.25)
-
-
-def test_error_names_the_file_with_the_invalid_value(write_config, tmp_path):
+def test_a_later_file_wins_and_an_error_names_the_file_with_the_invalid_value(
+    write_config, tmp_path
+):
     later = tmp_path / "later.yaml"
     later.write_text("learn: {learning_rate: 0.25}\n")
     first = write_config("learn: {epochs_per_batch: none}\n")
     with pytest.raises(ConfigError, match="epochs_per_batch") as error:
         load_config([first, later])
     assert str(error.value).startswith(f"{first}: ")
-
-
-def test_last_of_two_overrides_wins():
-    assert load_config([], ["steps=1", "steps=2"]).steps == 2
+    config = load_config([write_config("steps: 7\nlearn: {learning_rate: 0.5}\n"), later])
+    assert (config.steps, config.learn.learning_rate) == (7, 0.25)
 
 
 def test_overrides_set_options_and_terms():
@@ -77,16 +63,6 @@ def test_overrides_set_options_and_terms():
 def test_value_may_contain_an_equals_sign_or_be_empty():
     assert load_config([], ["out=a=b"]).out == "a=b"
     assert load_config([], ["out="]).out == ""
-
-
-@pytest.mark.parametrize("text", ["3e-4", "3.0e-4", "0.0003", "3E-4"])
-def test_exponent_is_a_number_in_files_and_overrides(write_config, text):
-    for config in (
-        load_config([write_config(f"learn:\n  learning_rate: {text}\n")]),
-        load_config([], [f"learn.learning_rate={text}"]),
-    ):
-        assert config.learn.learning_rate == 0.0003
-        assert type(config.learn.learning_rate) is float
 
 
 @pytest.mark.parametrize(
@@ -113,12 +89,6 @@ def test_unknown_key_without_a_near_match_lists_the_section(write_config):
     message = error_message(write_config("data:\n  zzzzzz: 1"))
     assert '"data.zzzzzz"' in message
     assert "data.size, data.source" in message
-
-
-def test_unknown_override_names_the_command_line(write_config):
-    message = error_message(write_config("learn: {learning_rate: 0.1}"), ["learn.learning_rat=1"])
-    assert message.startswith("the command line: ")
-    assert '"learn.learning_rate"' in message
 
 
 @pytest.mark.parametrize(
@@ -154,6 +124,9 @@ def test_invalid_value_names_the_file_the_key_and_the_value(write_config, text, 
 def test_invalid_override_names_the_command_line(write_config):
     message = error_message(write_config("steps: 3"), ["steps=x"])
     assert message.startswith("the command line: \"steps\" is 'x'")
+    unknown = error_message(None, ["learn.learning_rat=1"])
+    assert unknown.startswith("the command line: ")
+    assert '"learn.learning_rate"' in unknown
 
 
 def test_all_errors_are_reported_at_once(write_config):
@@ -192,56 +165,18 @@ def test_invalid_override_is_a_config_error(override):
     assert f'"{override}"' in error_message(None, [override])
 
 
-def test_config_error_is_a_glasshouse_error_and_a_value_error():
-    assert issubclass(ConfigError, GlasshouseError)
-    assert issubclass(ConfigError, ValueError)
-
-
 def test_config_round_trips_through_yaml(write_config):
-    config = load_config(
-        [],
-        [
-            "learn.learning_rate=3e-7",
-            "learn.clip_low=0.1",
-            "task.style=direct",
-            "task.options={count: [1, 2], name: ünï}",
-            'generate.stop=["a: b", "#", "yes"]',
-        ],
-    )
+    options = "task.options={count: [1, 2], name: ünï}"
+    stop = 'generate.stop=["a: b", "#", "yes"]'
+    config = load_config([], ["learn.learning_rate=3e-7", "task.style=direct", options, stop])
     assert load_config([write_config(to_yaml(config))]) == config
     assert load_config([write_config(to_yaml(Config()))]) == Config()
 
 
-def test_yaml_has_every_key_in_schema_order():
-    content = parse_yaml(to_yaml(Config()))
-    assert list(content) == list(Config.model_fields)
-    for key, *_ in describe_keys():
-        value = content
-        for part in key.split("."):
-            value = value[part]
-
-
-def test_every_key_is_described():
-    rows = describe_keys()
-    described = {key: text for key, _, _, text in rows}
-    assert len(described) == len(rows)
-
-    def check_section(section: type[Section], prefix: str) -> None:
-        for name, field in section.model_fields.items():
-            kind = field.annotation
-            if isinstance(kind, type) and issubclass(kind, Section):
-                check_section(kind, f"{prefix}{name}.")
-            else:
-                assert len(described[prefix + name]) > 3
-
-    check_section(Config, "")
-    for key, kind, _, text in rows:
+def test_every_key_is_described_with_type_and_default():
+    for key, kind, _, text in describe_keys():
         assert kind, key
-        assert text, key
-        assert "\n" not in text
-
-
-def test_description_has_type_and_default():
+        assert len(text) > 3, key
     rows = {key: (kind, default) for key, kind, default, _ in describe_keys()}
     assert rows["steps"] == ("int", "60")
     assert rows["learn.learning_rate"] == ("float", "0.0003")

@@ -115,20 +115,6 @@ def test_without_a_base_image_the_experiment_is_not_built(
     assert len(repository.calls("build")) == 1
 
 
-def test_a_copied_experiment_builds_an_image_of_the_copy(repository: Repository) -> None:
-    repository.install("docker")
-    copy = repository.root / "training" / "y.rl"
-    copy.mkdir()
-    for file in (repository.root / "training" / "example.rl").iterdir():
-        (copy / file.name).write_text(file.read_text())
-    assert repository.run("build", "y.rl") == 0
-    call = repository.calls("build")[-1]
-    assert "--file training/y.rl/Dockerfile " in call
-    assert " --build-arg EXPERIMENT=y.rl " in call
-    assert "--tag glasshouse-y.rl:" in call
-    assert "example.rl" not in (copy / "Dockerfile").read_text()
-
-
 def test_experiments_add_to_the_base_image_only_what_differs() -> None:
     """All Dockerfiles are equal, so the image proof of one experiment holds for all."""
     template = (TEMPLATE / "Dockerfile").read_text()
@@ -233,33 +219,29 @@ def test_a_missing_or_stopped_engine_is_a_user_error(
     assert "docker version" in capsys.readouterr().err
 
 
-def test_CUDA_and_RUNPOD_set_build_arguments_and_the_tag(repository: Repository) -> None:
+def test_settings_choose_build_arguments_and_tags(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     repository.install("docker")
-    assert repository.run("build", "example.rl", CUDA="1", RUNPOD="1") == 0
+    settings = {"CUDA": "1", "RUNPOD": "1", "PYTHON_VERSION": "3.12"}
+    assert repository.run("build", "example.rl", **settings) == 0
+    assert "make push EXP=example.rl" in capsys.readouterr().out
     base, experiment = repository.calls("build")
-    assert "--tag glasshouse-base:cuda-py3.11 " in base
-    assert f"--tag {repository.name}-cuda-runpod " in experiment
+    assert "--build-arg PYTHON=3.12" in base
+    assert "--tag glasshouse-base:cuda-py3.12 " in base
+    tag = re.search(r"--tag (\S+)", experiment)
+    assert tag
+    assert tag[1].startswith(f"{repository.name}-")
+    assert all(part in tag[1] for part in ("-cuda", "-runpod", "-py3.12"))
     of_base, of_experiment = (
         dict(re.findall(r"--build-arg (\w+)=(\S+)", call)) for call in (base, experiment)
     )
     assert of_base["TORCH_INDEX"] == "https://pypi.org/simple"
-    assert of_experiment["BASE"] == "glasshouse-base:cuda-py3.11"
+    assert of_experiment["BASE"] == "glasshouse-base:cuda-py3.12"
     assert of_experiment["START_AS"] == "0:0"
     for arguments, file in ((of_base, BASE_DOCKERFILE), (of_experiment, TEMPLATE / "Dockerfile")):
         declared = re.findall(r"^ARG (\w+)", file.read_text(), re.MULTILINE)
         assert set(arguments) == set(declared)
-
-
-def test_PYTHON_VERSION_selects_the_base_image_and_the_tag(
-    repository: Repository, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repository.install("docker")
-    assert repository.run("build", "example.rl", PYTHON_VERSION="3.12") == 0
-    base, experiment = repository.calls("build")
-    assert "--build-arg PYTHON=3.12 --tag glasshouse-base:cpu-py3.12 " in base
-    assert "--build-arg BASE=glasshouse-base:cpu-py3.12 " in experiment
-    assert f"--tag {repository.name}-py3.12 " in experiment
-    assert "make push EXP=example.rl PYTHON_VERSION=3.12" in capsys.readouterr().out
 
 
 def test_push_uses_the_registry_of_the_settings(repository: Repository) -> None:
@@ -352,7 +334,4 @@ def test_the_startup_line_warns_if_the_run_directory_is_not_on_a_volume(
         monkeypatch.setattr("os.path.ismount", lambda path, mount=mount: str(path) == mount)
         line = startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, environment)
         assert ("NOT on a volume" in line) == warns
-
-
-def test_there_is_no_startup_line_outside_of_an_image(tmp_path: Path) -> None:
-    assert startup_banner(tmp_path, 0, 1, "cpu", 1, {}) == ""
+    assert startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, {}) == ""  # not in an image

@@ -24,12 +24,11 @@ from glasshouse.cli.app import main, run_command
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
-from glasshouse.runs import checkpoints
+from glasshouse.runs import checkpoints, export
 from glasshouse.runs.rollout_log import RolloutLog
 from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.training import display
-from glasshouse.training.checkpointing import format_apart
 from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,18 +56,6 @@ def is_safe(printed: str) -> bool:
     return all(line.isprintable() for line in printed.split("\n"))
 
 
-def start_display(terminal: display.TerminalDisplay) -> None:
-    policy: Any = SimpleNamespace(
-        model=SimpleNamespace(num_parameters=lambda: 1),
-        tokenizer=SimpleNamespace(chat_template="", bos_token=None),
-        chat=DEFAULT_CHAT,
-        card={},
-    )
-    task: Any = SimpleNamespace(size=lambda: None)
-    config = load_config([], ["steps=1", "data.groups_per_step=1", "generate.group_size=1"])
-    terminal.start(config, Path("run"), policy, task)
-
-
 def hostile_rollout(run: Path) -> Any:
     rollout = from_row(next(read_rows(run / "results" / "rollouts", "train")))
     problem = replace(rollout.problem, question=ESCAPES, gold_answer=ESCAPES)
@@ -78,11 +65,15 @@ def hostile_rollout(run: Path) -> Any:
 def test_verbose_prints_no_escape_sequence_and_no_markup_of_a_completion(trained: Path) -> None:
     out = io.StringIO()
     terminal = display.TerminalDisplay(Console(file=out, highlight=False), verbose=True)
-    start_display(terminal)
+    model = SimpleNamespace(num_parameters=lambda: 1)
+    tokenizer = SimpleNamespace(chat_template="", bos_token=None)
+    policy: Any = SimpleNamespace(model=model, tokenizer=tokenizer, chat=DEFAULT_CHAT, card={})
+    task: Any = SimpleNamespace(size=lambda: None)
+    terminal.start(load_config([], ["steps=1"]), Path("run"), policy, task)
     row = {"step": 1, "reward": 0.0, "accuracy": 0.0, "length": 3}
     terminal.step(row, [[hostile_rollout(trained)]])
     terminal.log(ESCAPES)
-    terminal.tracked({"wandb": ESCAPES})
+    terminal.print(ESCAPES)
     printed = out.getvalue()
     assert is_safe(printed)
     assert printed.count("[/b][bold]:cat:") == 5
@@ -169,61 +160,56 @@ def test_dry_run_accepts_shipped_models_and_hub_names(capsys: pytest.CaptureFixt
         assert main(["train", "--dry-run", *overrides]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["report"], ["report", "figure"], ["rollouts", "--export"]])
+@pytest.mark.parametrize(
+    ("command", "option", "suffix"),
+    [
+        (["report"], "--out", ".html"),
+        (["report", "figure"], "--out", ".png"),
+        (["rollouts"], "--export", ".csv"),
+    ],
+)
 def test_one_rule_for_output_files(
-    run: Path, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    command: list[str],
+    option: str,
+    suffix: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name, option = command[0], command[1] if len(command) > 1 else "--out"
-    suffix = {"report": ".html", "figure": ".png", "rollouts": ".csv"}[name]
     folder = tmp_path / f"folder{suffix}"
     folder.mkdir()
     pipe = tmp_path / f"pipe{suffix}"
     os.mkfifo(pipe)
     files = set(tmp_path.rglob("*"))
     for out in (folder, pipe, tmp_path / "none" / f"x{suffix}"):
-        assert main([name, str(run), option, str(out)]) == 2
+        assert main([*command, str(run), option, str(out)]) == 2
         assert str(out) in capsys.readouterr().err
-    if name != "report":
-        assert main([name, str(run), option, str(tmp_path / "x.txt")]) == 2
+    if command != ["report"]:
+        assert main([*command, str(run), option, str(tmp_path / "x.txt")]) == 2
         assert "must end in" in capsys.readouterr().err
     assert set(tmp_path.rglob("*")) == files
     assert pipe.is_fifo()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "drop table rollouts", "delete from rollouts", "update rollouts set reward = 1",
-        "create table x (a int)", "copy rollouts to 'x.csv'", "attach 'x.db'", "set threads = 1",
-        "select 1; drop table rollouts", "",
-    ],
-)  # fmt: skip
-def test_sql_takes_only_one_select(
-    trained: Path, query: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_sql_takes_only_one_select(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    from glasshouse.runs import export
-
-    with pytest.raises(RunError, match="SELECT"):
-        export.run_sql([], query)
+    for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
+        assert export.run_sql([], query)[0]
+    for query in (
+        "drop table rollouts",
+        "create table x (a int)",
+        "copy rollouts to 'x.csv'",
+        "attach 'x.db'",
+        "set threads = 1",
+        "select 1; drop table rollouts",
+        "",
+    ):
+        with pytest.raises(RunError, match="SELECT"):
+            export.run_sql([], query)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_statements_are_selects() -> None:
-    from glasshouse.runs import export
-
-    for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
-        names, _ = export.run_sql([], query)
-        assert names
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG, errno.EISDIR,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_an_error_of_the_operating_system_is_a_message(
     code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,15 +225,14 @@ def test_an_error_of_the_operating_system_is_a_message(
         assert "a/\\x1bfile" in message
 
 
-@pytest.mark.parametrize("code", [errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(code: int, tmp_path: Path) -> None:
+def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(tmp_path: Path) -> None:
     def save_model(folder: Path) -> None:
-        raise RuntimeError(f"Error while serializing: I/O error: x (os error {code})")
+        raise RuntimeError(f"Error while serializing: I/O error: x (os error {errno.EDQUOT})")
 
     snapshot = checkpoints.Snapshot({"step": 1}, {}, {}, save_model)
-    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.EDQUOT))) as caught:
         checkpoints.write_checkpoint(tmp_path, snapshot)
-    assert caught.value.errno == code
+    assert caught.value.errno == errno.EDQUOT
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,25 +240,21 @@ def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(code: int, tmp_pa
     "arguments",
     [
         ["train", f"model={MOCK}", f"out={'x' * 256}"],
-        ["train", f"model={'x' * 256}"],
-        ["train", f"model={MOCK}", 'out="a\\0b"'],
         ["train", f"model={MOCK}", "out=a\0b"],
         ["eval", "x" * 256],
         ["eval", "a\0b"],
-        ["eval", "x[/b]"],
-        ["report", "x" * 256],
         ["check", "checkpoints", "x[/b]"],
-        ["rollouts", "x" * 256],
         ["resume", "x" * 256],
         ["monitor", "x\x1b[2J"],
-        ["train", "--config", "x" * 256],
         ["train", "--config", "x\x1b[2J"],
     ],
 )
 def test_a_hostile_name_is_a_user_error(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     message = capsys.readouterr().err
@@ -341,22 +322,3 @@ def test_counts_in_scientific_notation_and_errors_in_plain_words(
         assert text in message
         assert "Value error" not in message
         assert "LearnConfig" not in message
-
-
-def test_tasks_shows_the_default_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tasks", "leaked_hint"]) == 0
-    printed = capsys.readouterr().out
-    assert "Undefined" not in printed
-    assert "inner_options = " in printed
-
-
-def test_a_new_best_differs_from_the_old_one_in_print() -> None:
-    assert format_apart(-0.8251, -0.8254) == ("-0.8251", "-0.8254")
-    assert format_apart(0.5, 0.25) == ("0.500", "0.250")
-    assert format_apart(0.5, None) == ("0.500", "")
-
-
-def test_one_is_singular() -> None:
-    out = io.StringIO()
-    start_display(display.TerminalDisplay(Console(file=out, highlight=False)))
-    assert "1 step of 1 problem × 1 sample →" in out.getvalue()

@@ -1,4 +1,4 @@
-"""Figures recomputed from the committed tables of the studies: what the lists of figures are written in."""
+"""Figures recomputed from the committed tables of the studies: the functions that a marker of a page may call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from glasshouse.study.table import read_table_text
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {
     "monitorability.grpo": "training/monitorability.grpo/results",
-    "study_products": "training/positive_control.grpo/results_products",
-    "smollm2.grpo": "training/smollm2.grpo/results",
-    "smollm2.grpo gemma3": "training/smollm2.grpo/results_gemma3",
+    "products": "training/positive_control.grpo/results_products",
+    "smollm2": "training/smollm2.grpo/results",
+    "gemma3": "training/smollm2.grpo/results_gemma3",
 }
 """Studies of experiments; the others are in studies/."""
 
@@ -29,6 +29,9 @@ Seeds = dict[int, float]
 
 DISCLOSURE = "disclosure_rule.disclosure"
 UNDETECTED = "disclosure_rule.undetected_use"
+VERIFIER = "step_verifier.undetected_use"
+GMEAN2 = "organism.disclosure_rule.gmean2"
+REFIT_COT, REFIT_PROMPT = (f"organism.ngrams_refit.{scope}.auroc" for scope in ("cot", "prompt"))
 
 
 @cache
@@ -40,6 +43,13 @@ def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float |
         cell = cells.setdefault((row["arm"], row["measure"], row["step"]), {})
         cell[row["seed"]] = row["base"], row["value"]
     return cells
+
+
+@cache
+def _analysis(study: str) -> dict[str, Any]:
+    file = ROOT / EXPERIMENTS.get(study, f"studies/{study}") / "study.json"
+    analysis: dict[str, Any] = json.loads(file.read_text())
+    return analysis
 
 
 def seeds(study: str, arm: str, measure: str, step: int, base: str = "") -> Seeds:
@@ -56,27 +66,38 @@ def mean(study: str, arm: str, measure: str, step: int, base: str = "") -> float
     return fmean(seeds(study, arm, measure, step, base).values())
 
 
-def ends(study: str, arm: str, measure: str, step: int) -> list[Value]:
+def ends(study: str, arm: str, measure: str, step: int) -> list[float]:
     """Means over seeds before and after training: `a → b`."""
     return [mean(study, arm, measure, 0), mean(study, arm, measure, step)]
 
 
-def against(study: str, arms: tuple[str, str], measure: str, step: int) -> list[Value]:
+def against(study: str, arm: str, other: str, measure: str, step: int) -> list[float]:
     """Means over seeds of two arms at the same step: `x against y`."""
-    return [mean(study, arm, measure, step) for arm in arms]
+    return [mean(study, name, measure, step) for name in (arm, other)]
 
 
-def differences(first: Seeds, second: Seeds) -> list[float]:
-    """First minus second, for each seed."""
-    assert first.keys() == second.keys()
-    return [first[seed] - second[seed] for seed in first]
+def changes(study: str, arm: str, measure: str, step: int) -> list[float]:
+    """After − before, for each seed."""
+    return _subtract(seeds(study, arm, measure, step), seeds(study, arm, measure, 0))
 
 
-def arm_differences(
-    study: str, arms: tuple[str, str], measure: str, step: int, base: str = ""
+def differences(
+    study: str, arm: str, other: str, measure: str, step: int, base: str = ""
 ) -> list[float]:
     """First arm minus second arm, for each seed."""
-    return differences(*(seeds(study, arm, measure, step, base) for arm in arms))
+    return _subtract(*(seeds(study, name, measure, step, base) for name in (arm, other)))
+
+
+def measure_differences(
+    study: str, arm: str, measure: str, other: str, step: int, base: str = ""
+) -> list[float]:
+    """First measure minus second measure, for each seed."""
+    return _subtract(*(seeds(study, arm, name, step, base) for name in (measure, other)))
+
+
+def _subtract(first: Seeds, second: Seeds) -> list[float]:
+    assert first.keys() == second.keys()
+    return [first[seed] - second[seed] for seed in first]
 
 
 def effect(values: Sequence[float]) -> list[float]:
@@ -84,43 +105,49 @@ def effect(values: Sequence[float]) -> list[float]:
     return list(mean_interval(values))
 
 
-def base_means(study: str, arm: str, reference: str, measure: str, step: int) -> list[float]:
-    """The mean difference in each base: arm − reference, or after − before with `start`."""
-    first = seeds(study, arm, measure, step)
-    second = (
-        seeds(study, arm, measure, 0)
-        if reference == "start"
-        else seeds(study, reference, measure, step)
-    )
+def gain(study: str, arm: str, measure: str, step: int) -> list[float]:
+    """After − before with its interval, which ends at the largest possible fall as in the study."""
+    lowest = _analysis(study)["questions"][0]["ceiling"]["fall"]
+    value, low, high = effect(changes(study, arm, measure, step))
+    return [value, max(low, lowest), high]
+
+
+def extreme_base_changes(study: str, arm: str, measure: str, step: int) -> list[float]:
+    """The smallest and the largest mean of after − before in a base."""
     by_base: dict[str, list[float]] = {}
-    for seed, (base, _) in _load(study)[arm, measure, step].items():
-        by_base.setdefault(base, []).append(first[seed] - second[seed])
-    return [fmean(values) for _, values in sorted(by_base.items())]
+    for change, (base, _) in zip(
+        changes(study, arm, measure, step),
+        _load(study)[arm, measure, step].values(),
+        strict=True,
+    ):
+        by_base.setdefault(base, []).append(change)
+    means = [fmean(values) for values in by_base.values()]
+    return [min(means), max(means)]
 
 
-def published_effect(study: str, question: int) -> list[Value]:
+def published(study: str, question: int) -> list[float]:
     """Effect and both ends of its interval of a question (from 1) in the published analysis, which
     test_shipped_studies recomputes from the table."""
-    result = _published(study, question)
+    result = _analysis(study)["questions"][question - 1]["effect"]
     return [result["effect"], result["low"], result["high"]]
 
 
 def holm_p(study: str, question: int) -> float:
     """The corrected p of a question (from 1) in the published analysis."""
-    p: float = _published(study, question)["p_holm"]
+    p: float = _analysis(study)["questions"][question - 1]["effect"]["p_holm"]
     return p
 
 
-def published_interaction(study: str, question: int) -> float:
+def extreme_holm_p(study: str) -> list[float]:
+    """The smallest and the largest corrected p of all questions."""
+    p_values = [question["effect"]["p_holm"] for question in _analysis(study)["questions"]]
+    return [min(p_values), max(p_values)]
+
+
+def interaction_p(study: str, question: int) -> float:
     """p of the base × arm interaction."""
-    p: float = _published(study, question)["interaction"]["p"]
+    p: float = _analysis(study)["questions"][question - 1]["effect"]["interaction"]["p"]
     return p
-
-
-def _published(study: str, question: int) -> dict[str, Any]:
-    analysis = json.loads((ROOT / f"studies/{study}/study.json").read_text())
-    result: dict[str, Any] = analysis["questions"][question - 1]["effect"]
-    return result
 
 
 def p_value(values: Sequence[float]) -> float:
@@ -130,23 +157,12 @@ def p_value(values: Sequence[float]) -> float:
     return p
 
 
-def count(values: Sequence[bool]) -> tuple[int, int]:
-    """How many, of how many."""
-    return sum(values), len(values)
+def positive(values: Sequence[float]) -> tuple[int, int]:
+    """How many are above 0, of how many."""
+    return sum(value > 0 for value in values), len(values)
 
 
-def refit_below_floor() -> tuple[int, int]:
-    """Seeds of leaked-hint-0 in which the refitted CoT monitor is worse than its prompt floor."""
-    cot, floor = (
-        seeds(
-            "cot_penalty", "penalty-1", f"organism.ngrams_refit.{scope}.auroc", 50, "leaked-hint-0"
-        )
-        for scope in ("cot", "prompt")
-    )
-    return count([d < 0 for d in differences(cot, floor)])
-
-
-def most_shortcuts(measure: str) -> list[Value]:
+def at_most_shortcuts(measure: str) -> list[float]:
     """This measure of the two seeds of the grader bug's arm `bug` that use the shortcut most."""
     shortcut = seeds("grader_bug", "bug", "shortcut", 40)
     values = seeds("grader_bug", "bug", measure, 40)

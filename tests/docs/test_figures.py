@@ -1,37 +1,51 @@
-"""Every figure of the front page and of the page about the studies is recomputed from the tables.
+"""Figures of the pages about results are recomputed from the tables of the studies.
 
-A figure is a number written like `.86`, `+.39` or `.0078`, or a count like `8 of 8 seeds`. The lists in
-front_page.py, studies_page.py and experiment_page.py say where each comes from, paragraph by paragraph. A figure
-that is not listed fails the test, and so does one that is listed but differs from its table.
+A figure is a number written like `.86`, `+.39` or `.0078`, or a count like `8 of 8 seeds`. A paragraph, list item or
+table row with figures ends with a marker that says where they come from, in their order:
+
+    <!-- figures: ends("ladder", "plain", UNDETECTED, 40), published("confirmation", 3) -->
+
+tests/docs/tables.py has the functions. A figure without a marker fails the test, and so does one that differs from
+its table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable
 
 import pytest
-from tests.docs.experiment_page import experiment_page_figures
-from tests.docs.front_page import front_page_figures
-from tests.docs.studies_page import studies_page_figures
+from tests.docs import tables
 from tests.docs.tables import ROOT, Value
 
 pytestmark = pytest.mark.xdist_group("figures")  # one worker reads the tables
 FIGURE = re.compile(r"(?<![\d.])[+−]?[01]?\.\d{2,4}(?!\d)|\b\d+ of \d+ seeds")
-PAGES: Mapping[str, Callable[[], dict[str, list[Value]]]] = {
-    "README.md": cache(front_page_figures),
-    "studies/README.md": cache(studies_page_figures),
-    "training/monitorability.grpo/README.md": cache(experiment_page_figures),
+MARKER = re.compile(r"<!-- figures: (.*?) -->")
+SECTIONS = {
+    "README.md": (),
+    "studies/README.md": (),
+    "training/monitorability.grpo/README.md": (),
+    "training/positive_control.grpo/README.md": (
+        "## Result: three digits times two",
+        "- **Reward**",
+    ),
+    "training/smollm2.grpo/README.md": ("## Result", "\n## "),
+    "docs/models.md": ("## Real models learn", "\n## "),
 }
+"""By page: where the section with figures begins and ends; empty: the whole page."""
 
 
-def paragraphs(text: str) -> list[str]:
-    """Table rows and list items, and runs of other lines between empty ones, that contain a figure.
-    Each is one line, so that a figure may be broken over two lines of the page."""
-    blocks = re.split(r"\n\s*\n|\n(?=\||- |\d\. )", text)
-    lines = [" ".join(block.split()) for block in blocks]
-    return [line for line in lines if FIGURE.search(line)]
+def read_section(page: str) -> str:
+    text = (ROOT / page).read_text()
+    if SECTIONS[page]:
+        begin, end = SECTIONS[page]
+        text = text.split(begin)[1].split(end)[0]
+    return text
+
+
+def compute_figures(marker: str) -> list[Value]:
+    values = eval(f"[{marker}]", vars(tables).copy())
+    return [v for item in values for v in (item if isinstance(item, list) else [item])]
 
 
 def write_figure(value: Value, like: str) -> str:
@@ -45,22 +59,21 @@ def write_figure(value: Value, like: str) -> str:
     return sign + (digits if digits.startswith("1") else digits.removeprefix("0"))
 
 
-def check_page(text: str, figures: Mapping[str, Sequence[Value]]) -> None:
-    found = paragraphs(text)
-    for block in found:
-        starts = [start for start in figures if block.startswith(start)]
-        assert starts, f"no list says where the figures come from: {block[:70]!r}"
-    for start, values in figures.items():
-        block = next((block for block in found if block.startswith(start)), "")
-        assert block, f"no paragraph with a figure begins with {start!r}"
-        written = FIGURE.findall(block)
-        assert len(written) == len(values), (start, written, values)
-        assert written == [write_figure(v, w) for v, w in zip(values, written, strict=True)], start
+def check_figures(text: str) -> None:
+    """Check each table row, list item and run of other lines between empty ones."""
+    for block in re.split(r"\n\s*\n|\n(?=\||- |\d\. )", text):
+        line = " ".join(block.split())  # a figure may be broken over two lines
+        written = FIGURE.findall(MARKER.sub("", line))
+        marker = MARKER.search(line)
+        assert bool(written) == bool(marker), f"no marker, or no figure: {line[:70]!r}"
+        values = compute_figures(marker[1]) if marker else []
+        assert len(written) == len(values), (line[:70], written, values)
+        assert written == [write_figure(v, w) for v, w in zip(values, written, strict=True)]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", SECTIONS)
 def test_figures_equal_the_tables(page: str) -> None:
-    check_page((ROOT / page).read_text(), PAGES[page]())
+    check_figures(read_section(page))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +82,19 @@ def test_figures_equal_the_tables(page: str) -> None:
         lambda text: text.replace(".76", ".77", 1),
         lambda text: text.replace(".11 → .76", ".11 → .76 (.75 at step 35)"),
         lambda text: f"{text}\n\nUndetected use falls to .02 with a new method.\n",
-        lambda text: text.replace("| Do monitors outside", "| Do other monitors outside"),
         lambda text: text.replace("8 of 8 seeds", "7 of 8 seeds"),
     ],
-    ids=["wrong figure", "extra figure in a row", "figure elsewhere", "row renamed", "wrong count"],
+    ids=["wrong figure", "extra figure in a row", "figure elsewhere", "wrong count"],
 )
 def test_a_changed_figure_fails(change: Callable[[str], str]) -> None:
-    text = (ROOT / "README.md").read_text()
+    text = read_section("README.md")
     changed = change(text)
     assert changed != text
     with pytest.raises(AssertionError):
-        check_page(changed, PAGES["README.md"]())
+        check_figures(changed)
+
+
+@pytest.mark.parametrize(("study", "step"), [("smollm2", 8), ("gemma3", 3)])
+def test_real_models_gain_with_rewards_and_not_with_shuffled_rewards(study: str, step: int) -> None:
+    assert tables.gain(study, "rl", "pass_at_1", step)[1] > 0
+    assert tables.gain(study, "shuffled", "pass_at_1", step)[1] <= 0

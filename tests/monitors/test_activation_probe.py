@@ -20,7 +20,7 @@ from glasshouse.monitors.activation_probe import (
 )
 from glasshouse.monitors.base import score_all, stack_scores
 from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.views import Scope, make_view
+from glasshouse.monitors.views import Scope, view_of_parts
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.types import Problem, Style
 
@@ -43,12 +43,8 @@ def draw_problems(name: str, n: int) -> list[Problem]:
 
 def labelled_states(policy: Policy, drawn: list[Problem], layer: int) -> LabelledViews:
     """States after correct steps; the label is whether the total, not yet written, is large."""
-    views = [
-        make_view(Scope.ACTIVATIONS, prompt="", question="", completion="", state=state)
-        for state in compute_cot_states(
-            policy, [demonstrate(policy, problem) for problem in drawn], layer
-        )
-    ]
+    states = compute_cot_states(policy, [demonstrate(policy, p) for p in drawn], layer)
+    views = [view_of_parts(Scope.ACTIVATIONS, {}, state) for state in states]
     return LabelledViews(views, [is_large(problem) for problem in drawn], [p.key for p in drawn])
 
 
@@ -73,12 +69,8 @@ def test_the_state_is_taken_at_the_last_cot_token(shared_pocket: Policy) -> None
 def test_the_state_depends_on_the_cot_and_not_on_the_answer(shared_pocket: Policy) -> None:
     prompt = tokenize(shared_pocket, "What is the total digit sum of [58, 301]?")
     completions = ["5+8=13\n[ANSWER] 13", "5+8=13\n[ANSWER] 99999", "5+8=14\n[ANSWER] 13"]
-    states = [
-        compute_cot_states(shared_pocket, [(prompt, tokenize(shared_pocket, text))], layer=-1)[
-            0
-        ].tobytes()
-        for text in completions
-    ]
+    rollouts = [(prompt, tokenize(shared_pocket, text)) for text in completions]
+    states = [compute_cot_states(shared_pocket, [row], layer=-1).tobytes() for row in rollouts]
     assert states[0] == states[1] != states[2]
 
 
@@ -89,9 +81,8 @@ def test_batching_and_padding_do_not_change_the_states(shared_pocket: Policy) ->
         [compute_cot_states(shared_pocket, [row], layer=3) for row in rollouts[::10]]
     )
     assert together[::10] == pytest.approx(alone, abs=1e-4)
-    direct = demonstrate(
-        shared_pocket, draw_problems("pad", 1)[0], "direct"
-    )  # no CoT: the prompt's last token
+    # no CoT: the prompt's last token
+    direct = demonstrate(shared_pocket, draw_problems("pad", 1)[0], "direct")
     assert count_cot_tokens(shared_pocket, direct[1]) == 0
     assert compute_cot_states(shared_pocket, [direct], layer=3).shape == (1, 64)
 
@@ -129,19 +120,11 @@ def test_a_state_of_another_model_or_layer_is_rejected(shared_pocket: Policy) ->
     rng = np.random.default_rng(0)
 
     def draw(name: str, labels: list[int]) -> LabelledViews:
-        views = [
-            make_view(
-                Scope.ACTIVATIONS,
-                prompt="",
-                question="",
-                completion="",
-                state=rng.normal(label, 1, 4),
-            )
-            for label in labels
-        ]
+        states = [rng.normal(label, 1, 4) for label in labels]
+        views = [view_of_parts(Scope.ACTIVATIONS, {}, state) for state in states]
         return LabelledViews(views, labels, [f"{name} {i}" for i in range(len(labels))])
 
     probe = fit_probe("small", draw("a", [0, 1] * 20), draw("b", [0] * 50), layer=1, min_benign=50)
-    other = make_view(Scope.ACTIVATIONS, prompt="", question="", completion="", state=np.zeros(5))
+    other = view_of_parts(Scope.ACTIVATIONS, {}, np.zeros(5))
     with pytest.raises(MonitorError, match=r"4.*5"):
         score_all(probe, [other])

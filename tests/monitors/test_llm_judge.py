@@ -136,10 +136,6 @@ def endless(handler: Handler) -> None:
         handler.wfile.write(b" " * 65536)
 
 
-def disconnects(handler: Handler) -> None:
-    handler.connection.close()
-
-
 def not_http(handler: Handler) -> None:
     handler.wfile.write(b"\x00\xff this is not HTTP \r\n\r\n")
 
@@ -186,52 +182,39 @@ def test_an_output_has_the_judges_score_and_reason_and_its_cost_is_counted(serve
     assert "copies the key" in body["messages"][0]["content"]
 
 
-def test_a_query_in_the_url_is_kept(server: Server) -> None:
+def test_any_model_output_can_be_sent_to_a_url_with_a_query(server: Server) -> None:
     server.script = [good]
+    odd = 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
     url = f"http://127.0.0.1:{server.server_port}/v1/?api-version=2"
-    JudgeMonitor("j", Scope.COT, Endpoint(url=url, model="m"), behaviour="b").score(view())
+    JudgeMonitor("j", Scope.COT, Endpoint(url=url, model="m"), behaviour="b").score(view(odd))
     assert server.paths == ["/v1/chat/completions?api-version=2"]
+    parts = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
+    assert parts["cot"].startswith(odd)
 
 
-@pytest.mark.parametrize(
-    ("scope", "parts"),
-    [
-        (Scope.PROMPT, {"prompt"}),
-        (Scope.ANSWER, {"question", "answer"}),
-        (Scope.COT, {"cot"}),
-        (Scope.COT_ANSWER, {"cot", "answer"}),
-    ],
-)
-def test_a_request_contains_only_the_parts_in_scope(
-    server: Server, scope: Scope, parts: set[str]
-) -> None:
+def test_a_request_contains_only_the_parts_in_scope(server: Server) -> None:
     server.script = [good]
-    score_all(judge(server, scope), [view(scope=scope)])
-    assert {part for part, secret in SECRETS.items() if secret in server.bodies[0]} == parts
+    score_all(judge(server, Scope.ANSWER), [view(scope=Scope.ANSWER)])
+    sent = {part for part, secret in SECRETS.items() if secret in server.bodies[0]}
+    assert sent == {"question", "answer"}
 
 
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
         (status(500), "500"),
-        (status(503), "503"),
         (status(429), "429"),
-        (truncated, "received 40 bytes, expected 5000"),
+        (truncated, "connection failed"),
         (endless, "larger than 4194304 bytes"),
-        (disconnects, "connection failed"),
         (not_http, "connection failed"),
         (sends(b"<html>busy</html>"), "not a chat completion"),
-        (sends(b"\xff\xfe\x00"), "not a chat completion"),
         (sends(b"[" * 100_000), "not a chat completion"),
-        (sends(b"[]"), "not a chat completion"),
         (sends(b'{"choices": []}'), "not a chat completion"),
         (sends(completion(None)), "has no text"),
         (sends(completion("I think it cheats.")), "Invalid JSON"),
-        (sends(completion('{"score": 0.9, "rea')), "Invalid JSON"),
         (sends(completion('{"score": 7, "reason": "x"}')), "less than or equal to 1"),
         (sends(completion('{"score": NaN, "reason": "x"}')), "finite number"),
         (sends(completion('{"score": "0.9", "reason": "x"}')), "valid number"),
-        (sends(completion('{"score": true, "reason": "x"}')), "valid number"),
         (sends(completion('{"reason": "x"}')), "score: Field required"),
         (sends(completion('{"score": 0.5, "reason": "x", "also": 1}')), "Extra inputs"),
     ],
@@ -261,27 +244,13 @@ def test_an_incomplete_reply_fails_after_the_timeout(server: Server, behaviour: 
     assert monitor.usage()["requests"] == 2
 
 
-@pytest.mark.parametrize("behaviour", [status(500), truncated, sends(completion("{"))])
-def test_a_transient_failure_is_retried(server: Server, behaviour: Behaviour) -> None:
-    server.script = [behaviour, good]
-    monitor = judge(server)
+def test_a_transient_failure_is_retried_and_every_reply_is_counted(server: Server) -> None:
+    unusable = [sends(completion("nonsense")), sends(completion("nonsense", usage={}))]
+    server.script = [status(500), truncated, *unusable, good]
+    monitor = judge(server, max_attempts=5)
     assert monitor.score(view()).score == 0.9
-    assert (monitor.usage()["requests"], monitor.usage()["retries"]) == (2, 1)
-
-
-def test_a_timeout_is_retried(server: Server) -> None:
-    server.script = [hangs, good]
-    monitor = judge(server, timeout=SHORT, max_attempts=50)  # a busy machine may need several
-    assert monitor.score(view()).score == 0.9
-    assert monitor.usage()["retries"] >= 1
-
-
-def test_every_reply_is_counted_and_those_without_usage_are_reported(server: Server) -> None:
-    invalid = [sends(completion("nonsense")), sends(completion("nonsense", usage={}))]
-    server.script = [*invalid, good]
-    monitor = judge(server)
-    monitor.score(view())
     usage = monitor.usage()
+    assert (usage["requests"], usage["retries"]) == (5, 4)
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (200, 40)
     assert usage["replies_without_usage"] == 1
 
@@ -314,7 +283,7 @@ def test_retry_after_may_be_a_date() -> None:
     assert parse_retry_after("2.5", now=0.0) == 2.5
 
 
-@pytest.mark.parametrize("code", [400, 401, 403, 404, 302])
+@pytest.mark.parametrize("code", [401, 302])
 def test_a_refusal_is_an_error_without_retry_and_the_key_stays_secret(
     server: Server,
     code: int,
@@ -452,14 +421,6 @@ def test_each_view_gets_its_own_output_when_replies_are_out_of_order(server: Ser
     server.RequestHandlerClass = NumberedHandler
     outputs = score_all(judge(server, concurrency=4), [view(f"step {i}") for i in range(10)])
     assert [output.score for output in outputs] == [i / 10 for i in range(10)]
-
-
-def test_any_model_output_can_be_sent(server: Server) -> None:
-    server.script = [good]
-    odd = 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
-    assert not judge(server).score(view(odd)).failed
-    parts = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
-    assert parts["cot"].startswith(odd)
 
 
 def test_a_reply_in_a_code_fence_is_parsed() -> None:

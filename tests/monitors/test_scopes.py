@@ -69,14 +69,6 @@ def test_a_probe_sees_no_text() -> None:
         make_view(Scope.ACTIVATIONS, **ROLLOUT)
 
 
-@pytest.mark.parametrize("scope", PARTS_IN_SCOPE)
-@pytest.mark.parametrize("part", SECRETS)
-def test_a_rule_matches_only_within_its_scope(scope: Scope, part: str) -> None:
-    rule = RuleMonitor("secret", scope, keywords=[SECRETS[part]])
-    (output,) = score_all(rule, [make_view(scope, **ROLLOUT)])
-    assert output.flagged is (part in PARTS_IN_SCOPE[scope])
-
-
 def test_reading_a_part_outside_the_scope_is_an_error() -> None:
     with pytest.raises(MonitorError, match=r'"answer".* cot'):
         make_view(Scope.ANSWER, **ROLLOUT)["cot"]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from glasshouse.rollout.self_check import check_task
-from glasshouse.tasks.base import format_completion
 from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.sum_digits import SumDigits
 from glasshouse.types import Message, Problem, Style
@@ -34,57 +33,14 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 def test_every_task_accepts_its_correct_completions_and_rejects_its_wrong_ones(name, options):
     report = check_task(make_task(name, options), count=100)
     assert report.passed, str(report)
-    assert (report.problems, report.correct_completions, report.wrong_completions) == (
-        100,
-        300,
-        200,
-    )
+    assert (report.correct_completions, report.wrong_completions) == (300, 200)
 
 
-def test_report_is_a_function_of_the_seed():
+def test_report_is_a_function_of_the_seed_and_needs_problems():
     task = make_task("sum_digits")
     assert check_task(task, 20, seed=1) == check_task(task, 20, seed=1)
     assert check_task(make_task("sum_digits", {"high": 12}), 20, seed=1).distinct < 20
-
-
-def test_a_check_without_problems_does_not_pass():
-    assert not check_task(make_task("sum_digits"), count=0).passed
-
-
-class WrongGold(SumDigits):
-    def make_problem(self, numbers: tuple[int, ...]) -> Problem:
-        problem = super().make_problem(numbers)
-        return replace(problem, gold_answer=str(int(problem.gold_answer) + 1))
-
-
-class CorrectInjectedError(SumDigits):
-    def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        return super().demonstrate(problem, "steps" if mode == "injected_error" else mode, rng)
-
-
-class UntaggedInjectedError(SumDigits):
-    def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        text = super().demonstrate(problem, mode, rng)
-        return text.replace("[ANSWER]", "so") if mode == "injected_error" else text
-
-
-class DirectWithSteps(SumDigits):
-    def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        return super().demonstrate(problem, "steps" if mode == "direct" else mode, rng)
-
-
-class LenientOnly(SumDigits):
-    def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        if mode == "direct":
-            return f"The answer is {problem.gold_answer}"
-        return super().demonstrate(problem, mode, rng)
-
-
-class TwoAnswers(SumDigits):
-    def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-        if mode == "direct":
-            return format_completion([], f"{problem.gold_answer} or 1")
-        return super().demonstrate(problem, mode, rng)
+    assert not check_task(task, count=0).passed
 
 
 class OneKey(SumDigits):
@@ -118,12 +74,6 @@ class UnstatedDecimals(SumDigits):
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (WrongGold, "parser rejects"),
-        (CorrectInjectedError, "parser accepts"),
-        (UntaggedInjectedError, "No answer"),
-        (DirectWithSteps, "Steps are present"),
-        (LenientOnly, "strict parser rejects"),
-        (TwoAnswers, "strict parser rejects"),
         (OneKey, "has two answers"),
         (Unrepeatable, "second draw"),
         (PermissiveDirect, "Steps are not forbidden"),
@@ -131,18 +81,32 @@ class UnstatedDecimals(SumDigits):
         (UnstatedDecimals, "decimals is not stated"),
     ],
 )
-def test_broken_task_fails_with_the_fault(broken, fault):
+def test_broken_problems_and_prompts_are_faults(broken, fault):
     report = check_task(broken(), count=20)
     assert not report.passed
     assert any(fault in line for line in report.faults), str(report)
 
 
-def test_fault_shows_the_completion():
+@pytest.mark.parametrize(
+    ("mode", "broken_text", "fault"),
+    [
+        ("steps", "[ANSWER] 12345", "parser rejects"),
+        ("injected_error", "1+2=3\n[ANSWER] {answer}", "parser accepts"),
+        ("injected_error", "1+2=4\nso 4", "No answer"),
+        ("direct", "1+2=3\n[ANSWER] {answer}", "Steps are present"),
+        ("direct", "The answer is {answer}", "strict parser rejects"),
+        ("direct", "[ANSWER] {answer} or 1", "strict parser rejects"),
+    ],
+)
+def test_a_broken_demonstration_is_a_fault_that_shows_it(mode, broken_text, fault):
     class Broken(SumDigits):
-        def demonstrate(self, problem: Problem, mode: str, rng: random.Random) -> str:
-            return format_completion([], "12345")
+        def demonstrate(self, problem: Problem, asked: str, rng: random.Random) -> str:
+            if asked == mode:
+                return broken_text.format(answer=problem.gold_answer)
+            return super().demonstrate(problem, asked, rng)
 
-    assert all(
-        "[ANSWER] 12345" in fault for fault in check_task(Broken(), 3).faults if "parser" in fault
-    )
-    assert "12345" in str(check_task(Broken(), 3))
+    report = check_task(Broken(), count=20)
+    assert not report.passed
+    shown = [line for line in report.faults if fault in line]
+    assert shown, str(report)
+    assert broken_text.partition("{")[0].encode("unicode_escape").decode() in shown[0]

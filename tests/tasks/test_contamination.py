@@ -1,7 +1,6 @@
 """Contamination check: leaked held-out problems are found, and no others."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,11 +53,6 @@ def test_one_leaked_problem_is_found_and_no_other(name):
     trained = FreshProblems(task, Split.TRAIN, 0).take(300)
     assert find_leaks(validation, trained) == {}
     assert find_leaks(validation, [*trained[:200], validation[17], *trained[200:]]) == {17: "key"}
-
-
-def test_swapped_factors_are_the_same_problem():
-    task = make_task("multiplication")
-    assert find_leaks([task.make_problem(345, 12)], [task.make_problem(12, 345)]) == {0: "key"}
 
 
 @pytest.mark.parametrize(
@@ -260,25 +254,3 @@ def test_resampled_groups_count_as_trained(tmp_path):
     assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
     validation = ValidationFilter([problem_from_row(resampled_row)], 0)
     assert validation.select_clean(record)[1]["removed"] == 1
-
-
-def test_reading_after_a_step_skips_earlier_steps(tmp_path):
-    train(tmp_path / "a")
-    record = tmp_path / "a" / "results" / "rollouts"
-    assert {r["step"] for r in rollout_reader.read_rows(record, "train")} == {1, 2}
-    assert {r["step"] for r in rollout_reader.read_rows(record, "train", after=1)} == {2}
-    assert list(rollout_reader.read_rows(record, "train", after=2)) == []
-
-
-def test_problem_trained_on_after_its_last_evaluation_is_not_a_leak(tmp_path, leaky_file):
-    """Evaluated at step 0, trained on at step 1, removed at step 2: nothing to report."""
-    overrides, planted = leaky_file
-    train(tmp_path / "a", *overrides, "evaluate.oversize=2")
-    keys = {
-        r["key"] for r in rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train")
-    }
-    assert {p.key for p in planted} <= keys
-    assert main(["check", "audit", str(tmp_path / "a")]) == 0
-    whole = replace(planted[0], meta={})
-    files.write_problem_file(tmp_path / "one.jsonl", [whole])
-    assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1

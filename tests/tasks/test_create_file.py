@@ -40,18 +40,10 @@ def test_file_has_the_first_problems_of_the_split_and_its_provenance(name, tmp_p
 
 
 def test_oversize_is_rounded_exactly(tmp_path):
-    assert (
-        create_problem_file("interleave", {}, Split.TEST, 10, 1.1, 0, tmp_path / "a.jsonl")[
-            "problems"
-        ]
-        == 11
-    )
-    assert (
-        create_problem_file("interleave", {}, Split.TEST, 3, 1.5, 0, tmp_path / "b.jsonl")[
-            "problems"
-        ]
-        == 5
-    )
+    for count, oversize, total in ((10, 1.1, 11), (3, 1.5, 5)):
+        out = tmp_path / f"{total}.jsonl"
+        provenance = create_problem_file("interleave", {}, Split.TEST, count, oversize, 0, out)
+        assert provenance["problems"] == total
 
 
 def test_command_prints_the_share_of_the_split_and_does_not_overwrite(tmp_path, capsys):
@@ -71,18 +63,8 @@ def test_command_prints_the_share_of_the_split_and_does_not_overwrite(tmp_path, 
 
 
 def test_count_beyond_the_split_names_the_available_number(tmp_path, capsys):
-    out = tmp_path / "v.jsonl"
-    arguments = [
-        "tasks",
-        "generate",
-        "--task",
-        "multiplication",
-        "--count",
-        "9000",
-        "--out",
-        str(out),
-    ]
-    assert main(arguments) == 2
+    arguments = ["tasks", "generate", "--task", "multiplication", "--count", "9000", "--out"]
+    assert main([*arguments, str(tmp_path / "v.jsonl")]) == 2
     assert "8,063 validation problems" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

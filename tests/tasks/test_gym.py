@@ -56,18 +56,6 @@ def test_dataset_passes_the_self_check(name, kind):
     assert task.size() is None
 
 
-def test_wrong_answer_is_graded_wrong():
-    problem = make_task("gym.chain_sum").example()
-    verdict = grade(problem, f"[ANSWER] {int(problem.gold_answer) + 1}")
-    assert not verdict.lenient
-    assert not verdict.strict
-
-
-def test_problem_depends_only_on_its_index():
-    first = [make_task("gym.chain_sum").problem_at("any", i) for i in range(20)]
-    assert first == [make_task("gym.chain_sum").problem_at("any", i) for i in range(20)]
-
-
 def test_global_random_state_has_no_effect_and_is_restored():
     """`list_functions` uses the global generator."""
     task = make_task("gym.list_functions")
@@ -88,12 +76,6 @@ def test_adjacent_indices_give_different_problems():
     """With `Random(seed + idx)`, item 1 of seed 4 would be item 0 of seed 5."""
     task = make_task("gym.basic_arithmetic", {"min_digits": 3, "max_digits": 4})
     assert len({task.problem_at("any", i).key for i in range(200)}) == 200
-
-
-def test_key_depends_only_on_the_question():
-    task = make_task("gym.chain_sum")
-    assert task.make_problem("1 + 1 = ?", "2").key == task.make_problem("1 + 1 = ?", "2").key
-    assert task.make_problem("1 + 1 = ?", "2").key != task.make_problem("1 + 2 = ?", "2").key
 
 
 @pytest.mark.parametrize(

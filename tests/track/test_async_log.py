@@ -14,7 +14,6 @@ from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import SHORT, MessageRecorder
 
 from glasshouse.cli.app import main
-from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
 from glasshouse.runs.run_config import load_run_config
 from glasshouse.track.async_log import Trackers, TrackerThread
@@ -162,8 +161,3 @@ def test_run_is_named_by_its_path() -> None:
     assert run_display_name(Path("runs/sum_digits-grpo-1")) == "sum_digits-grpo-1"
     assert run_display_name(Path("study/runs/penalty/seed-3")) == "penalty-seed-3"
     assert run_display_name(Path("/elsewhere/mine")) == "mine"
-
-
-def test_single_tracker_name_is_a_list_of_one() -> None:
-    assert Config.model_validate({"trackers": "wandb"}).trackers == ("wandb",)
-    assert Config().trackers == ()

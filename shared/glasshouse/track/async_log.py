@@ -117,7 +117,9 @@ class Trackers:
     def _drop_failed(self) -> None:
         for thread in [thread for thread in self.threads if thread.error]:
             self.threads.remove(thread)
-            command = shell_command(["glasshouse", "track", self.path, "--to", thread.name])
+            command = shell_command(
+                ["glasshouse", "report", "track", self.path, "--to", thread.name]
+            )
             self.log_event(
                 "tracker_failed",
                 tracker=thread.name,
