@@ -94,6 +94,8 @@ def _rollouts(args: argparse.Namespace) -> int:
     run = Path(args.run_directory)
     reader = RolloutReader(run)
     folder = reader.folder
+    if folder == run:
+        raise RunError(f"{run} is not a run directory: it has no results/rollouts.")
     group = None
     if args.group:
         args.step, group = _parse_group(args.group)

@@ -184,10 +184,12 @@ def find_log_folder(path: Path) -> Path:
         return log
     if not path.is_dir():
         raise RunError(f"There is no rollout log to read: {path} does not exist.")
-    names = [entry.name for entry in path.iterdir()]
-    is_log = any(name == MANIFEST or name.endswith(SUFFIX) for name in names)
-    if not is_log and path.name != log.name:  # the log of a run that begins is empty
-        raise RunError(f"{path} is not a run directory: it has no results/rollouts.")
+    names = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
+    if names and not any(name == MANIFEST or name.endswith(SUFFIX) for name in names):
+        raise RunError(
+            f"{path} is neither a run directory with results/rollouts nor a rollout log: it has no "
+            f"{MANIFEST}."
+        )
     return path
 
 
