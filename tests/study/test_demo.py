@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.study.in_process_pool import InProcessPool
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_reader import read_rows
 from glasshouse.study import runner
-from glasshouse.study.demo import demo_study, run_demo
+from glasshouse.study.demo import demo_study, draw_curves, render_demo_page, run_demo
 from glasshouse.study.demo_comparison import (
     CURVES,
     MENTIONS,
@@ -26,10 +27,8 @@ from glasshouse.study.demo_comparison import (
     DemoComparison,
     EvaluatedStep,
     Samples,
-    compare_demo_runs,
 )
 from glasshouse.study.demo_display import DemoDisplay, sparkline
-from glasshouse.study.demo_page import draw_curves, render_demo_page
 from glasshouse.view import figures
 
 pytestmark = pytest.mark.xdist_group("demo")  # one worker trains the two runs
@@ -85,7 +84,7 @@ def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, DemoCompariso
         assert uses, "the base uses the hint in a quarter of its answers"
         assert f" in {100 * uses / total:.0f} % (" in sentence
         assert f"mentions it in {100 * mentions / uses:.0f} % (" in sentence
-        assert sentence in printed
+        assert "".join(sentence.split()) in "".join(printed.replace("▌", "").split())
     for curve in (comparison.outcome, comparison.monitor):
         assert [evaluated.step for evaluated in curve] == [0, 1, 2]
         for evaluated in curve:
@@ -127,29 +126,24 @@ def test_second_call_reports_without_training(
 def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:
     out, comparison, _ = finished
     page = (out / "demo.html").read_text()
-    for sentence in comparison.sentences():
-        assert sentence.replace(" %", "\u00a0%") in page
-    assert page.count('class="example"') == 3
+    assert all(s.replace(" %", "\u00a0%") in page for s in comparison.sentences())
+    assert page.count("<svg ") == 1
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
-    comparison.outcome[0].rows[0]["text"] = "<script>1</script>"
-    shown = render_demo_page(
-        DemoComparison(comparison.outcome, comparison.monitor), demo_study(TINY)
+    before = comparison.outcome[0]
+    hostile = [row | {"text": "</pre><script>1</script>"} for row in before.rows]
+    changed = DemoComparison(
+        [replace(before, rows=hostile), *comparison.outcome[1:]], comparison.monitor
     )
-    assert "<script>" not in shown
+    assert "<script>" not in render_demo_page(changed, demo_study(TINY))
 
 
 def test_other_settings_in_the_same_folder_are_refused(
     finished: tuple[Path, DemoComparison, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = finished[0]
-    assert main(["demo", "--out", str(out), *TINY, "learn.learning_rate=0.001"]) == 2
-    assert "learn.learning_rate" in capsys.readouterr().err
-
-
-def test_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--out", str(tmp_path / "demo"), "stepz=3"]) == 2
-    assert "stepz" in capsys.readouterr().err
-    assert not (tmp_path / "demo").exists()
+    for key in ("learn.learning_rate=0.001", "stepz=3"):
+        assert main(["demo", "--out", str(out), *TINY, key]) == 2
+        assert key.partition("=")[0] in capsys.readouterr().err
 
 
 def test_interruption_names_the_command_that_resumes(
@@ -242,9 +236,3 @@ def test_sparkline() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█ 100 %"
     assert sparkline([None, 0.99]) == "·█  99 %"
     assert sparkline([]) == ""
-
-
-def test_runs_are_compared_by_their_paths(finished: tuple[Path, DemoComparison, str]) -> None:
-    out, comparison, _ = finished
-    again = compare_demo_runs(*(out / "runs" / arm / "seed-0" for arm in ("outcome", "monitor")))
-    assert again.sentences() == comparison.sentences()
