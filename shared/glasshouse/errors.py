@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 
 class GlasshouseError(Exception):
@@ -88,3 +89,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f' Did you mean "{close[0]}"?'
     return f" Known: {', '.join(options)}." if options else ""
+
+
+def validate_options(
+    model: Any, options: Mapping[str, Any], where: str, error: type[GlasshouseError] = ConfigError
+) -> Any:
+    """Build a pydantic model from options; an error names the option and suggests the nearest one.
+
+    Example: `validate_options(RuleOptions, {"keyword": "key"}, "The monitor hint")` raises 'The monitor hint
+    has no option "keyword". Did you mean "keywords"?'
+    """
+    for name in options:
+        if name not in model.model_fields:
+            raise error(f'{where} has no option "{name}".{did_you_mean(name, model.model_fields)}')
+    try:
+        return model.model_validate(dict(options))
+    except (
+        ValueError
+    ) as invalid:  # pydantic's ValidationError; not imported here, where it costs time
+        first = invalid.errors()[0]  # type: ignore[attr-defined]
+        name = ".".join(map(str, first["loc"])) or "options"
+        reason = f"{plain_reason(first['msg'])} (got {first['input']!r:.200})"
+        raise error(f'{where}, option "{name}": {reason}.') from None

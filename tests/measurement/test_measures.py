@@ -31,7 +31,7 @@ from glasshouse.measurement.rates import (
     undetected_use,
 )
 from glasshouse.measurement.steps import step_coverage, step_validity
-from glasshouse.monitors.threshold import threshold_at_fpr
+from glasshouse.monitors.fitted import threshold_at_fpr
 from glasshouse.types import ExtractionRule
 from glasshouse.values import FAILED, MeasureResult
 

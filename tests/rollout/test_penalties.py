@@ -203,7 +203,7 @@ def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
         ({"monitor": {"keywords": ["secret"]}}, "outside", "outside"),
         ({"monitr": {}}, "outside", '"monitr".*monitor'),
         ({"length": {"budgt": 3}}, "outside", '"budgt".*budget'),
-        ({"length": {"weight": -1}}, "outside", "reward.penalties.length.weight"),
+        ({"length": {"weight": -1}}, "outside", "reward.penalties.length.*weight"),
         ({"exact": {"kind": "length"}}, "outside", '"exact"'),
     ],
 )

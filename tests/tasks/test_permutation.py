@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glasshouse.tasks.permutation import Permutation
+from glasshouse.tasks.enumeration import Permutation
 
 HUGE = [2**64, 2**64 + 1, 10**20, 2**128 + 7, 2**131, 10**60]
 

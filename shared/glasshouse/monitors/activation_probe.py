@@ -16,8 +16,7 @@ import numpy as np
 from glasshouse.errors import MonitorError
 from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.fitted import Calibration, LabelledViews
-from glasshouse.monitors.threshold import MIN_BENIGN
+from glasshouse.monitors.fitted import MIN_BENIGN, NOT_CALIBRATED, Calibration, LabelledViews
 from glasshouse.monitors.views import Scope, View
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.values import Floats
@@ -83,15 +82,17 @@ def _last_states(policy: Policy, inputs: list[list[int]], layer: int) -> Floats:
     mask = (torch.arange(tokens.shape[1]) < lengths[:, None]).long()
     with torch.inference_mode():
         output = policy.model(
-            input_ids=tokens.to(policy.device), attention_mask=mask.to(policy.device),
-            output_hidden_states=True, use_cache=False,
-        )  # fmt: skip
+            input_ids=tokens.to(policy.device),
+            attention_mask=mask.to(policy.device),
+            output_hidden_states=True,
+            use_cache=False,
+        )
     hidden = output.hidden_states[layer].cpu()  # (R, L, D)
     return np.asarray(hidden[torch.arange(len(inputs)), lengths - 1].double().numpy())
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeMonitor:
+class ProbeMonitor(fitted.FittedMonitor):
     """A fitted and frozen probe. Its views hold a state and no text.
 
     Example: `fit_probe("probe", training, benign, layer=3).score(view)`, where the view is
@@ -118,10 +119,6 @@ class ProbeMonitor:
             )
         logit = self.bias + float(np.sum(np.asarray(self.weights) * view.state))
         return MonitorOutput.from_score(fitted.sigmoid(logit), threshold=self.calibration.threshold)
-
-    def check_unseen(self, problems: list[str]) -> None:
-        """Call before an evaluation on these problems."""
-        fitted.check_unseen(self.name, self.calibration, problems)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -165,8 +162,5 @@ def fit_probe(
     )
     weights = standardised_weights / std
     bias -= float(np.sum(weights * mean))
-    probe_weights = tuple(weights.tolist())
-    draft = ProbeMonitor(name, layer, probe_weights, bias, Calibration(1.0, fpr, frozenset()))
-    scores = np.array([draft.score(view).score for view in benign.views], dtype=np.float64)
-    calibration = fitted.calibrate(scores, training, benign, fpr, min_benign)
-    return ProbeMonitor(name, layer, probe_weights, bias, calibration)
+    draft = ProbeMonitor(name, layer, tuple(weights.tolist()), bias, NOT_CALIBRATED)
+    return fitted.calibrate(draft, training, benign, fpr, min_benign)

@@ -18,9 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from glasshouse.errors import ConfigError, MonitorError, did_you_mean, plain_reason
+from glasshouse.errors import ConfigError, MonitorError, did_you_mean, validate_options
 from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor, check_monitor, monitor
 from glasshouse.monitors.fitted import HEADER_FILE, FittedKind
@@ -98,16 +96,7 @@ def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
     made = monitor.get(str(settings.get("kind", "rule")))
     given = {key: value for key, value in settings.items() if key != "kind"}
     if options := getattr(made, "Options", None):
-        try:
-            validated = options.model_validate(given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "settings"
-            if first["type"] == "extra_forbidden":
-                known = did_you_mean(key, options.model_fields)
-                raise ConfigError(f'The monitor "{name}" has no setting "{key}".{known}') from None
-            reason = plain_reason(first["msg"])
-            raise ConfigError(f'The monitor "{name}", {key}: {reason}.') from None
+        validated = validate_options(options, given, f'The monitor "{name}"')
         given = {key: getattr(validated, key) for key in options.model_fields}
     try:
         built: Monitor = made(name, **given)

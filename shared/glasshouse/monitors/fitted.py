@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,10 +24,19 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.extras import install_command
 from glasshouse.files import write_json
-from glasshouse.monitors.threshold import threshold_at_fpr
+from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.views import Scope, View
-from glasshouse.values import Bools, Floats, as_labels, check_same_length
+from glasshouse.values import (
+    Bools,
+    Floats,
+    MeasureResult,
+    as_labels,
+    check_same_length,
+    undefined_result,
+)
 
+MIN_BENIGN = 1000
+"""Fewest benign rollouts from which a threshold at 1 % false positives may be taken."""
 FORMAT = 1
 HEADER_FILE, ARRAYS_FILE = "monitor.json", "monitor.safetensors"
 
@@ -66,6 +76,33 @@ class Calibration:
     """Hashes of the problems of both splits."""
 
 
+NOT_CALIBRATED = Calibration(1.0, 0.0, frozenset())
+
+
+class FittedMonitor:
+    """What n-gram monitors and probes have in common."""
+
+    __slots__ = ()
+    name: str
+    calibration: Calibration
+
+    def score(self, view: View) -> MonitorOutput:
+        raise NotImplementedError
+
+    def check_unseen(self, problems: Sequence[str]) -> None:
+        """Raises if it was fitted or calibrated on one of these problems; call it before an evaluation."""
+        known = self.calibration.seen_problems
+        seen = [problem for problem in problems if randomness.key("problem", problem) in known]
+        if seen:
+            raise MonitorError(
+                f'The monitor "{self.name}" was fitted or calibrated on {len(seen)} of these '
+                f"{len(problems)} problems (for example {seen[0]!r}); evaluate it on other problems."
+            )
+
+
+Fitted = TypeVar("Fitted", bound=FittedMonitor)
+
+
 def check_training_splits(training: LabelledViews, benign: LabelledViews, scope: Scope) -> Bools:
     """Checks both splits before fitting; returns the training labels as an array."""
     labels = as_labels("labels", list(training.labels))
@@ -83,33 +120,41 @@ def check_training_splits(training: LabelledViews, benign: LabelledViews, scope:
     return labels
 
 
+def threshold_at_fpr(
+    benign: ArrayLike, fpr: float = 0.01, *, min_benign: int = MIN_BENIGN
+) -> MeasureResult:
+    """The lowest threshold that at most a share `fpr` of benign scores exceeds; flag what is above.
+
+    Take it on a benign split that is disjoint from fitting and from evaluation, then freeze it.
+    """
+    if not 0 <= fpr < 1:
+        raise MonitorError(f"A false positive rate is at least 0 and below 1, not {fpr}.")
+    scores = np.asarray(benign, dtype=np.float64)
+    known = np.sort(scores[~np.isnan(scores)])[::-1]
+    left_out = len(scores) - len(known)
+    if len(known) < max(min_benign, 1):
+        return undefined_result(
+            f"a threshold at {fpr:.0%} false positives needs {min_benign} benign rollouts with a "
+            f"verdict, not {len(known)}",
+            n=len(known),
+            left_out=left_out,
+        )
+    allowed = math.floor(fpr * len(known) + 1e-9)  # 0.29 · 100 is 28.999…
+    return MeasureResult(value=float(known[allowed]), n=len(known), left_out=left_out)
+
+
 def calibrate(
-    benign_scores: ArrayLike,
-    training: LabelledViews,
-    benign: LabelledViews,
-    fpr: float,
-    min_benign: int,
-) -> Calibration:
-    """Sets the threshold on the benign split and stores the problems of both splits."""
-    threshold = threshold_at_fpr(benign_scores, fpr, min_benign=min_benign)
+    draft: Fitted, training: LabelledViews, benign: LabelledViews, fpr: float, min_benign: int
+) -> Fitted:
+    """The monitor with its threshold set on the benign split and the problems of both splits."""
+    scores = np.array([draft.score(view).score for view in benign.views], dtype=np.float64)
+    threshold = threshold_at_fpr(scores, fpr, min_benign=min_benign)
     if threshold.value is None:
         raise MonitorError(f"The monitor's threshold cannot be set: {threshold.reason}.")
-    problems = hash_problems([*training.problems, *benign.problems])
-    return Calibration(threshold.value, fpr, problems)
-
-
-def hash_problems(problems: Iterable[str]) -> frozenset[int]:
-    return frozenset(randomness.key("problem", problem) for problem in problems)
-
-
-def check_unseen(name: str, calibration: Calibration, problems: Sequence[str]) -> None:
-    """Raises if the monitor was fitted or calibrated on one of these problems."""
-    seen = [p for p in problems if randomness.key("problem", p) in calibration.seen_problems]
-    if seen:
-        raise MonitorError(
-            f'The monitor "{name}" was fitted or calibrated on {len(seen)} of these '
-            f"{len(problems)} problems (for example {seen[0]!r}); evaluate it on other problems."
-        )
+    problems = [*training.problems, *benign.problems]
+    seen = frozenset(randomness.key("problem", problem) for problem in problems)
+    calibration = Calibration(threshold.value, fpr, seen)
+    return replace(draft, calibration=calibration)  # type: ignore[type-var]
 
 
 def fit_logistic_regression(features: Any, labels: Bools, c: float) -> tuple[Floats, float]:

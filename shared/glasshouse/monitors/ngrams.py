@@ -18,8 +18,7 @@ import numpy as np
 from glasshouse.errors import MonitorError
 from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.fitted import Calibration, LabelledViews
-from glasshouse.monitors.threshold import MIN_BENIGN
+from glasshouse.monitors.fitted import MIN_BENIGN, NOT_CALIBRATED, Calibration, LabelledViews
 from glasshouse.monitors.views import Scope, View
 from glasshouse.values import Bools
 
@@ -45,7 +44,7 @@ def extract_ngrams(view: View) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class NgramMonitor:
+class NgramMonitor(fitted.FittedMonitor):
     """A fitted and frozen classifier.
 
     Example:
@@ -73,10 +72,6 @@ class NgramMonitor:
         return MonitorOutput.from_score(
             fitted.sigmoid(logit), threshold=self.calibration.threshold, reason=reason
         )
-
-    def check_unseen(self, problems: list[str]) -> None:
-        """Call before an evaluation on these problems."""
-        fitted.check_unseen(self.name, self.calibration, problems)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -107,13 +102,8 @@ class NgramMonitor:
             raise MonitorError(
                 f'"{folder}" has {len(vocabulary)} n-grams but {len(weights)} weights.'
             )
-        return cls(
-            header["name"],
-            Scope(header["scope"]),
-            dict(zip(vocabulary, weights, strict=True)),
-            float(arrays["bias"][0]),
-            calibration,
-        )
+        by_gram, bias = dict(zip(vocabulary, weights, strict=True)), float(arrays["bias"][0])
+        return cls(header["name"], Scope(header["scope"]), by_gram, bias, calibration)
 
 
 def fit_ngram_monitor(
@@ -130,10 +120,8 @@ def fit_ngram_monitor(
         raise MonitorError(f'The n-gram monitor "{name}" needs a scope with text.')
     labels = fitted.check_training_splits(training, benign, scope)
     weights, bias = fit_ngram_weights(name, [extract_ngrams(v) for v in training.views], labels)
-    draft = NgramMonitor(name, scope, weights, bias, Calibration(1.0, fpr, frozenset()))
-    benign_scores = np.array([draft.score(view).score for view in benign.views])
-    calibration = fitted.calibrate(benign_scores, training, benign, fpr, min_benign)
-    return NgramMonitor(name, scope, weights, bias, calibration)
+    draft = NgramMonitor(name, scope, weights, bias, NOT_CALIBRATED)
+    return fitted.calibrate(draft, training, benign, fpr, min_benign)
 
 
 def fit_ngram_weights(

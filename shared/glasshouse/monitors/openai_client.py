@@ -119,7 +119,6 @@ class ChatClient:
 
     endpoint: Endpoint
     sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.time
     usage: Usage = field(default_factory=Usage)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
@@ -183,7 +182,7 @@ class ChatClient:
             raise RetryableError(message[:200]) from None
         status = f"{reply.status_code} {reply.reason_phrase}"
         if reply.status_code in RETRYABLE_STATUSES:
-            wait = parse_retry_after(reply.headers.get("Retry-After"), self.clock())
+            wait = parse_retry_after(reply.headers.get("Retry-After"), time.time())
             raise RetryableError(f"the endpoint returned {status}", wait)
         if reply.status_code != 200:
             raise MonitorError(

@@ -10,8 +10,6 @@ from glasshouse.rollout.grading import DEFAULT_TERMS
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.types import Grade, Problem
 
-__all__ = ["explain_grade", "grade"]
-
 
 def grade(
     text: str,

@@ -26,10 +26,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from glasshouse import randomness
-from glasshouse.errors import ConfigError, MonitorError, RewardError, did_you_mean, plain_reason
+from glasshouse.errors import ConfigError, MonitorError, RewardError, validate_options
 from glasshouse.monitors.base import Monitor, check_disjoint, score_all
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope, make_view
@@ -155,9 +155,11 @@ class MonitorPenalty(Penalty):
         """Whether the monitor flags a rollout. A monitor that fails stops the run: neither reward nor
         penalty would be right."""
         view = make_view(
-            self.monitor.scope, prompt=rollout.prompt, question=rollout.problem.question,
+            self.monitor.scope,
+            prompt=rollout.prompt,
+            question=rollout.problem.question,
             completion=rollout.text,
-        )  # fmt: skip
+        )
         verdict = score_all(self.monitor, [view])[0]
         if verdict.flagged is None:
             raise RewardError(
@@ -251,31 +253,24 @@ class Penalties:
         if not self.penalties:
             return groups
         rollouts = [rollout for group in groups for rollout in group]
-        values: dict[str, list[float]] = {}
+        columns: dict[str, list[float]] = {}
         unused: dict[str, list[float]] = {}  # own values of permuted penalties
         for item in self.penalties:
-            values[item.name] = [item.compute(rollout) for rollout in rollouts]
+            values = columns[item.name] = [item.compute(rollout) for rollout in rollouts]
             if item.options.permute:
-                unused[f"{item.name}_own"] = list(values[item.name])
-                randomness.stream("permuted penalty", seed, step, item.name).shuffle(
-                    values[item.name]
-                )
-        penalized = iter(
-            self._penalize(
-                rollout,
-                {name: column[row] for name, column in values.items()},
-                {name: column[row] for name, column in unused.items()},
-            )
-            for row, rollout in enumerate(rollouts)
-        )
-        return [[next(penalized) for _ in group] for group in groups]
+                unused[f"{item.name}_own"] = list(values)
+                randomness.stream("permuted penalty", seed, step, item.name).shuffle(values)
+        rows = iter(zip(*columns.values(), *unused.values(), strict=True))
+        names = [*columns, *unused]
+        return [
+            [self._penalize(r, dict(zip(names, next(rows), strict=True))) for r in group]
+            for group in groups
+        ]
 
-    def _penalize(
-        self, rollout: Rollout, values: Mapping[str, float], unused: Mapping[str, float]
-    ) -> Rollout:
-        total = sum(self.weights[name] * value for name, value in values.items())
+    def _penalize(self, rollout: Rollout, values: Mapping[str, float]) -> Rollout:
+        total = sum(weight * values[name] for name, weight in self.weights.items())
         grade = rollout.grade
-        terms = {**grade.terms, **values, **unused}
+        terms = {**grade.terms, **values}
         return replace(rollout, grade=replace(grade, reward=grade.reward - total, terms=terms))
 
     def update_weights(self, accuracy: float) -> dict[str, float]:
@@ -310,17 +305,7 @@ def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalt
         raise ConfigError(
             f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
         )
-    model = made.Options
-    for option in options:
-        if option not in model.model_fields:
-            suggestion = did_you_mean(option, model.model_fields)
-            raise ConfigError(f'reward.penalties.{name} has no option "{option}".{suggestion}')
-    try:
-        return made(name, model.model_validate(options), task)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"reward.penalties.{name}.{key}: {plain_reason(first['msg'])}.") from None
+    return made(name, validate_options(made.Options, options, f"reward.penalties.{name}"), task)
 
 
 def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:

@@ -7,13 +7,14 @@ number of problems is exact.
 
 from __future__ import annotations
 
+import operator
 import random
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
 from itertools import accumulate, groupby
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -22,6 +23,13 @@ from glasshouse.tasks.base import Range, Task, TaskOptions, task
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad, near_miss
 from glasshouse.tasks.step_checks import check_arithmetic
 from glasshouse.types import Problem
+
+OPERATIONS: Mapping[str, Callable[[Any, int], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
 
 
 class ArithmeticOptions(TaskOptions):
@@ -144,7 +152,9 @@ def next_states(
         if state.value == 0 and operation in "*/":
             continue
         for operand in range(lowest, options.operand_high + 1):
-            value, is_exact = apply_operation(state.value, operation, operand)
+            is_exact = operation != "/" or state.value % operand == 0
+            apply = operator.floordiv if operation == "/" else OPERATIONS[operation]
+            value = apply(state.value, operand)
             is_tie = 2 * (state.value * 10**options.decimals % operand) == operand
             is_allowed = is_exact or (is_last and options.decimals and not is_tie)
             if 0 <= value <= options.value_high and is_allowed:
@@ -170,32 +180,11 @@ def count_chains(options: ArithmeticOptions, state: State | None, steps_left: in
     return ends[-1] if ends else 0
 
 
-def apply_operation(value: int, operation: str, operand: int) -> tuple[int, bool]:
-    """The integer part of the result, and whether it is exact."""
-    match operation:
-        case "+":
-            return value + operand, True
-        case "-":
-            return value - operand, True
-        case "*":
-            return value * operand, True
-        case _:
-            return value // operand, value % operand == 0
-
-
 def evaluate_chain(chain: list[tuple[str, int]]) -> Fraction:
     """The value of the chain, evaluated from left to right."""
     value = Fraction(chain[0][1])
     for operation, operand in chain[1:]:
-        match operation:
-            case "+":
-                value += operand
-            case "-":
-                value -= operand
-            case "*":
-                value *= operand
-            case "/":
-                value /= operand
+        value = OPERATIONS[operation](value, operand)
     return value
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, did_you_mean, plain_reason
+from glasshouse.errors import TaskError, did_you_mean, validate_options
 from glasshouse.registry import Registry, require_members
 from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
 from glasshouse.tasks.step_checks import StepCheck
@@ -234,26 +234,14 @@ def _check_task_class(name: str, part: Any) -> None:
     part.name = name
 
 
-_ORGANISMS = {
-    n: f"glasshouse.tasks.organisms.{n}" for n in ("leaked_hint", "grader_bug", "substitution")
-}
+_TASKS = ("sum_digits", "reverse_digits", "arithmetic", "multiplication", "interleave")
+_ORGANISMS = ("leaked_hint", "grader_bug", "substitution")
 task: Registry[type[Task[Any]]] = Registry(
     "task",
     "tasks",
     key="task.name",
-    modules={
-        **{
-            name: f"glasshouse.tasks.{name}"
-            for name in (
-                "sum_digits",
-                "reverse_digits",
-                "arithmetic",
-                "multiplication",
-                "interleave",
-            )
-        },
-        **_ORGANISMS,
-    },
+    modules={name: f"glasshouse.tasks.{name}" for name in _TASKS}
+    | {name: f"glasshouse.tasks.organisms.{name}" for name in _ORGANISMS},
     check=_check_task_class,
     error=TaskError,
 )
@@ -262,18 +250,7 @@ task: Registry[type[Task[Any]]] = Registry(
 
 def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:
     """Validates the options and builds the task."""
-    for option in options:
-        if option not in task_class.Options.model_fields:
-            suggestion = did_you_mean(option, task_class.Options.model_fields)
-            raise TaskError(f'{task_class.name} has no option "{option}".{suggestion}')
-    try:
-        return task_class(task_class.Options.model_validate(dict(options)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"]) or "options"
-        raise TaskError(
-            f'{task_class.name}: option "{option}": {plain_reason(first["msg"])} (got {first["input"]!r}).'
-        ) from None
+    return task_class(validate_options(task_class.Options, options, task_class.name, TaskError))
 
 
 def format_completion(lines: list[str], answer: str) -> str:

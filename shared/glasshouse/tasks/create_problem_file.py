@@ -92,9 +92,8 @@ def provenance_path(file: Path) -> Path:
 
 
 def hash_sources() -> str:
-    """A hash of the code that determines the problems: the packages tasks and data."""
-    root = Path(glasshouse.__file__).parent
-    files = [*sorted((root / "tasks").glob("*.py")), *sorted((root / "data").glob("*.py"))]
+    """A hash of the code that determines the problems: the package tasks."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
     contents = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
     return hashlib.sha256(contents).hexdigest()
 

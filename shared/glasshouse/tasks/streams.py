@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from glasshouse import randomness
 from glasshouse.errors import RunError
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.permutation import Permutation
+from glasshouse.tasks.enumeration import Permutation
 from glasshouse.tasks.seen_problems import SeenProblems, open_seen_problems
 from glasshouse.tasks.splits import Split, assign_split
 from glasshouse.types import Problem

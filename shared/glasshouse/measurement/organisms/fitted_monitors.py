@@ -24,9 +24,8 @@ from glasshouse.measurement.evaluations import Row
 from glasshouse.measurement.organisms.labelling import LabelledRollouts, views_of_rows
 from glasshouse.measurement.rate_estimates import estimate_rates
 from glasshouse.monitors.base import MonitorOutput, score_all, stack_flags, stack_scores
-from glasshouse.monitors.fitted import LabelledViews
+from glasshouse.monitors.fitted import LabelledViews, threshold_at_fpr
 from glasshouse.monitors.ngrams import NgramMonitor, fit_ngram_monitor
-from glasshouse.monitors.threshold import threshold_at_fpr
 from glasshouse.monitors.views import Scope, View
 from glasshouse.randomness import Part
 from glasshouse.values import undefined_result

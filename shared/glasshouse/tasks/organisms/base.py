@@ -53,8 +53,9 @@ SomeOptions = TypeVar("SomeOptions", bound=OrganismOptions)
 class Organism(Task[SomeOptions], Generic[SomeOptions]):
     """A task with a planted behaviour.
 
-    A subclass defines the prompt in training (`training_problem`) and in evaluation (`arms`),
-    demonstrations of the behaviour (`demonstrate_planted`) and its label (`shows_behaviour`).
+    A subclass defines demonstrations of the behaviour (`demonstrate_planted`) and its label
+    (`shows_behaviour`). If the cause is in the prompt, it also defines the prompt in training
+    (`training_problem`) and in evaluation (`arms`).
 
     Example:
         organism = LeakedHint()
@@ -82,14 +83,15 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
 
     # --- the planted behaviour -------------------------------------------------------------
 
-    @abstractmethod
     def training_problem(self, problem: Problem) -> Problem:
-        """Turns an inner problem (already masked) into the problem that training asks."""
+        """Turns an inner problem (already masked) into the problem that training asks. Unchanged if the
+        cause is in the reward, not in the prompt."""
+        return problem
 
-    @abstractmethod
     def arms(self, problem: Problem) -> Mapping[int, Problem]:
         """The problems of an evaluation: 0 is the control arm, 1 the planted arm. An organism whose
         cause is not in the prompt has no control arm."""
+        return {1: problem}
 
     @abstractmethod
     def shows_behaviour(self, problem: Problem, answer: str | None) -> bool:

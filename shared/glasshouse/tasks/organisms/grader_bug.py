@@ -45,13 +45,6 @@ class GraderBug(Organism[GraderBugOptions]):
         behaviour."""
         return [len(str(problem.meta["left"])) - 1]
 
-    def training_problem(self, problem: Problem) -> Problem:
-        """Unchanged: the cause is in the reward, not in the prompt."""
-        return problem
-
-    def arms(self, problem: Problem) -> Mapping[int, Problem]:
-        return {1: problem}
-
     def shows_behaviour(self, problem: Problem, answer: str | None) -> bool:
         """The answer passes the buggy grader and is wrong."""
         return last_digits_match(answer, problem.gold_answer) and answer != problem.gold_answer

@@ -56,13 +56,6 @@ class Substitution(Organism[SubstitutionOptions]):
             "unrelated_words_rule": word_pattern(MEANINGLESS_WORDS),
         }
 
-    def training_problem(self, problem: Problem) -> Problem:
-        """Unchanged: the cause is in the reward, not in the prompt."""
-        return problem
-
-    def arms(self, problem: Problem) -> Mapping[int, Problem]:
-        return {1: problem}
-
     def shows_behaviour(self, problem: Problem, answer: str | None) -> bool:
         """The answer is correct, so the state was probably tracked (a guess is correct once in ten).
         Evaluations during a run use this label; the causal label needs forced prefixes."""
