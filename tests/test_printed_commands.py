@@ -167,12 +167,3 @@ def test_eval_of_a_run_directory_names_its_last_checkpoint(
 ) -> None:
     assert main(["eval", str(trained[0])]) == 2
     assert "step-000002" in capsys.readouterr().err
-
-
-def test_every_save_and_evaluation_is_printed_with_its_time(trained: tuple[Path, str]) -> None:
-    lines = [line for line in trained[1].splitlines() if re.match(r"\d\d:\d\d:\d\d  ", line)]
-    assert sum("held-out accuracy" in line for line in lines) == 2
-    assert any("saved step-000002" in line and "end of training" in line for line in lines)
-    assert "step    2  of 2: reward" in trained[1]
-    assert "2 steps in " in trained[1]
-    assert max(map(len, trained[1].splitlines())) > 80  # a command is never wrapped

@@ -100,57 +100,6 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
         assert "0 faults" in capsys.readouterr().out
 
 
-def test_a_wrong_class_of_an_installed_package_gets_a_sentence_that_names_the_missing_method(
-    tmp_path, monkeypatch
-):
-    groups = ("tasks", "penalties", "monitors", "trackers", "engines")
-    points = [f"[glasshouse.{group}]\nhalf_{group} = outside_parts:{group}\n" for group in groups]
-    points[0] += "half_organisms = outside_parts:organisms\n"
-    source = """
-from glasshouse.rollout.penalties import Penalty
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.organisms.base import Organism
-class tasks(Task):
-    description, role, Options = "", "", object
-    def solve(self, problem, scratchpad): return ""
-class organisms(Organism):
-    description, role, Options = "", "", object
-class penalties(Penalty): pass
-class monitors:
-    scope = "cot"
-    def __init__(self, name): self.name = name
-    def describe(self): return {}
-class trackers:
-    def log(self, metrics): pass
-class engines:
-    def generate(self, requests, sampling): pass
-"""
-    install(tmp_path, monkeypatch, "[glasshouse.rewards]\nhalf_rewards = outside_parts:__name__\n"
-            + "".join(points), source)  # fmt: skip
-    policy = load_policy("models/mock")
-    for use, named in (
-        (lambda: glasshouse.make_task("half_tasks"), "tasks lacks.* guess.*problem_at"),
-        (lambda: glasshouse.make_task("half_organisms"), "organisms lacks.* shows_behaviour"),
-        (lambda: glasshouse.reward.get("half_rewards"), "function of RewardInputs"),
-        (lambda: glasshouse.make_penalty("half_penalties", "sum_digits"), "lacks compute"),
-        (lambda: glasshouse.make_monitor("m", {"kind": "half_monitors"}), "lacks score"),
-        (lambda: validate_trackers(["half_trackers"]), "lacks start and finish"),
-        (lambda: make_generator(policy, GenerateConfig(engine="half_engines")),
-         "lacks load_weights and free"),
-    ):  # fmt: skip
-        with pytest.raises(glasshouse.GlasshouseError, match=named):
-            use()
-
-
-def test_parts_of_the_page_register_themselves():
-    exec(compile(PARTS, "parts.py", "exec"), {"__name__": "parts"})
-    for name, registry in {
-        "digit_pairs": task, "second_hint": task, "brief": reward, "shouting": penalty,
-        "length": monitor, "print": tracker, "counting": engine, "half_grpo": algorithm,
-    }.items():  # fmt: skip
-        assert name in registry
-
-
 def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
     (tmp_path / "parts.py").write_text(PARTS)
     config = glasshouse.load_config(
@@ -176,6 +125,10 @@ def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
         task("half")(type("Half", (task.get("sum_digits"),), {"solve": abstract()}))
     with pytest.raises(TaskError, match="not a task"):
         task("d")(dict)
+    with pytest.raises(TaskError, match="shows_behaviour"):
+        task("o")(type("Empty", (Organism,), {"description": "", "role": "", "Options": object}))
+    with pytest.raises(ConfigError, match="function of RewardInputs"):
+        reward("r")("not a function")
     with pytest.raises(ConfigError, match="compute"):
         penalty("p")(type("Empty", (Penalty,), {}))
     with pytest.raises(TrackError, match="start and finish"):

@@ -27,14 +27,3 @@ def test_proof_detects_a_stream_that_repeats(monkeypatch):
     result = fresh_problems.check_stream("multiplication", 50)
     assert result.repeats == 49
     assert not result.holds
-
-
-def test_proof_detects_a_stream_that_mixes_splits(monkeypatch):
-    class MixedSplits(fresh_problems.FreshProblems):
-        def __init__(self, task, split, seed):
-            super().__init__(task, fresh_problems.Split.TRAIN, seed)
-
-    monkeypatch.setattr(fresh_problems, "FreshProblems", MixedSplits)
-    result = fresh_problems.check_stream("multiplication", 500)
-    assert result.shared > 0
-    assert not result.holds
