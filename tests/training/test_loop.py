@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,26 @@ def test_a_reward_that_raises_stops_the_run_and_shows_the_completion(tmp_path: P
             train(tmp_path / "a", "reward.terms={broken: 1}", "evaluate.problems=0")
     finally:
         del reward.parts["broken"]
+
+
+def test_the_time_of_grading_is_not_that_of_generation(tmp_path: Path) -> None:
+    @reward("slow")
+    def slow(inputs: RewardInputs) -> float:
+        time.sleep(1)
+        return 0.0
+
+    settings = (
+        "reward.terms={slow: 1}",
+        "data.groups_per_step=1",
+        "steps=1",
+        "evaluate.problems=0",
+    )
+    try:
+        train(tmp_path / "a", *settings, "generate.max_tokens=1")
+    finally:
+        del reward.parts["slow"]
+    timing = load_metrics(tmp_path / "a")[0]["timing"]
+    assert timing["reward"] > max(1, timing["generate"])
 
 
 @pytest.mark.parametrize(
