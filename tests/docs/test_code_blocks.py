@@ -26,8 +26,8 @@ from glasshouse.study.spec import load_study
 from glasshouse.training.recipes import load_recipe
 
 EXECUTED = {
-    "README.md": "tests/docs/test_python_example.py",
-    "docs/python.md": "tests/api/test_docs.py",
+    "README.md": "tests/docs/test_python_pages.py",
+    "docs/python.md": "tests/docs/test_python_pages.py",
     "docs/extend.md": "tests/api/test_extend.py",
     "docs/monitorability.md": "tests/measurement/test_docs.py",
 }
