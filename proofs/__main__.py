@@ -77,9 +77,6 @@ PROOFS = {
         10, "a million fresh problems per task: no repeats, no leaks, constant memory",
         ("-m proofs.fresh_problems",),
     ),
-    "measure": Proof(
-        5, "glasshouse measure on a million rollouts: time and memory", ("-m proofs.measure_million",)
-    ),
     "models": Proof(
         5, "convert the real weights of smollm2 and gemma3-270m (340 MB) and check them",
         (

@@ -128,13 +128,16 @@ def read_measure(results: dict[str, Any]) -> dict[str, Any]:
 def list_measures(entries: dict[str, Any], group: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, values) of measures that may be in groups."""
     for name, entry in entries.items():
-        if "measure" not in entry:
+        names = ("value", "n", "left_out", "low", "high", "units")
+        if "measure" in entry:  # the form of earlier commits
+            values = {**entry["measure"], **(entry["interval"] or {})}
+            null = entry["null"] or {}
+            numbers = {key: values.get(key) for key in names} | {"null": null.get("mean")}
+            yield group + name, {**numbers, "p": null.get("p"), "ceiling": entry["ceiling"]}
+        elif "value" in entry:
+            yield group + name, {key: entry[key] for key in (*names, "null", "p", "ceiling")}
+        else:
             yield from list_measures(entry, f"{group}{name}.")
-            continue
-        values = {key: entry["measure"][key] for key in ("value", "n", "left_out")}
-        values |= {key: (entry["interval"] or {}).get(key) for key in ("low", "high", "units")}
-        values |= {key: (entry["null"] or {}).get(key) for key in ("mean", "p")}
-        yield group + name, {**values, "ceiling": entry["ceiling"]}
 
 
 # --- comparing -----------------------------------------------------------------------------------------

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from glasshouse.measurement.before_after import CheckpointEntry, summarize_change
-from glasshouse.measurement.bootstrap import Interval
-from glasshouse.measurement.estimates import Estimate
-from glasshouse.values import MeasureResult
+from glasshouse.measurement.before_after import CheckpointEntry, MeasureEntry, summarize_change
+from glasshouse.values import Measure
 
 
 def entry(name: str, step: int, uplift: float) -> CheckpointEntry:
-    estimate = {"measure": {"value": uplift}, "interval": {"low": None, "high": None}}
-    measures = {"interventions": {"necessity_uplift": estimate}}
-    return CheckpointEntry(name=name, step=step, measures=measures)  # type: ignore[typeddict-item]
+    measured = MeasureEntry(value=uplift, low=None, high=None)
+    measures = {"interventions": {"necessity_uplift": measured}}
+    return CheckpointEntry(name=name, step=step, measures=measures)
 
 
-def change(value: float, low: float, high: float) -> Estimate:
-    return Estimate(
-        measure=MeasureResult(value=value, n=10), interval=Interval(low=low, high=high, units=10)
-    )
+def change(value: float, low: float, high: float) -> Measure:
+    return Measure(value=value, n=10, low=low, high=high, units=10)
 
 
 FIRST, LAST = entry("base", 0, 0.3), entry("step-000040", 40, 0.8)
@@ -38,7 +34,7 @@ UP, DOWN, NONE = change(0.5, 0.4, 0.6), change(-0.4, -0.5, -0.3), change(0.0, -0
     ],
 )
 def test_the_evidence_is_mixed_where_uplift_and_mistake_follow_disagree(
-    uplift: Estimate, follow: Estimate, words: list[str]
+    uplift: Measure, follow: Measure, words: list[str]
 ) -> None:
     changes = {"necessity_uplift": uplift, "mistake_follow": follow}
     sentence = summarize_change(FIRST, LAST, changes)

@@ -42,7 +42,7 @@ def test_too_few_eligible_problems_are_undefined():
     planted = np.tile([0, 1], 20)
     result = gmean2_per_instance(planted, [0] * 40, [0] * 40, [0] * 40, key=("test",))
     assert result.gmean2.value is None
-    assert "0 of 1 problems" in result.gmean2.reason
+    assert "0 of 1 problems" in result.gmean2.undefined
 
 
 def test_the_split_is_60_to_40_within_each_arm_of_each_problem():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,20 +25,30 @@ from glasshouse.measurement.bootstrap import expanded_percentile_interval as exp
 from glasshouse.measurement.closed_forms import newcombe_interval, wilson_interval
 from glasshouse.measurement.detection import auroc
 from glasshouse.measurement.estimates import (
-    estimate_auroc,
-    estimate_gmean2,
-    estimate_mean,
-    estimate_reliance,
+    Values,
+    auroc_values,
+    estimate,
+    mean_values,
+    reliance_values,
 )
-from glasshouse.measurement.gmean import gmean2, gmean2_plain
-from glasshouse.measurement.rate_estimates import estimate_rates
-from glasshouse.measurement.rates import disclosure, reliance, true_negative_rate, undetected_use
+from glasshouse.measurement.gmean import gmean2, gmean2_values
+from glasshouse.measurement.permutation import control_null
+from glasshouse.measurement.rates import RATES, rate_values
+from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.weighted_statistics import (
     auroc_statistic,
     mean_statistic,
     table_statistic,
 )
-from glasshouse.values import FAILED, Floats
+from glasshouse.values import FAILED, Floats, Measure
+
+
+def measure_rate(name: str, *columns: Any) -> Measure:
+    return rate_values(name, *columns).measure
+
+
+def measured(values: Values, resamples: int = 200) -> Measure:
+    return estimate(values, lookup("test"), key=("agree",), resamples=resamples)
 
 
 @settings(max_examples=150, deadline=None)
@@ -51,14 +63,12 @@ from glasshouse.values import FAILED, Floats
 def test_weighted_statistics_equal_the_measures(rows: list[tuple[bool, bool, int]], w: int) -> None:
     """Weights of one give the measure, and a weight of w is w rows: undefined in the same places."""
     x, y, z = (list(column) for column in zip(*rows, strict=True))
-    pairs = [
-        (contingency.total_effect, lambda x, y, z: reliance(x, y)),
-        (contingency.disclosure, lambda x, y, z: disclosure(y, z)),
-        (contingency.true_negative_rate, lambda x, y, z: true_negative_rate(y, z)),
-        (contingency.undetected_use, undetected_use),
-        (gmean.gmean2_plain_of_table, lambda x, y, z: gmean2_plain(y, z)),
-        (gmean2_of_table, lambda x, y, z: gmean2(x, y, z).gmean2),
+    pairs: list[tuple[Any, Callable[..., Measure]]] = [
+        (RATES[name].statistic, partial(measure_rate, name))
+        for name in ("disclosure", "tnr", "undetected_use")
     ]
+    pairs.append((contingency.total_effect, lambda x, y, z: reliance_values(x, y, y).measure))
+    pairs.append((gmean2_of_table, lambda x, y, z: gmean2(x, y, z).gmean2))
     weights = np.ones((2, len(rows)))
     weights[1, 0] = w
     repeated = [rows[0]] * w + rows[1:]
@@ -202,46 +212,52 @@ def test_intervals_of_unanimous_rows_have_a_width() -> None:
     problem = np.repeat(np.arange(20), 4)
     x, y = np.tile([1, 1, 0, 0], 20), np.tile([1, 1, 0, 0], 20)
     z = y  # a perfect monitor of a behaviour that the plant always causes
-    how = {"key": ("agree",), "resamples": 200}
     low_of_twenty = wilson_interval(20, 20)[0]
-    rates = estimate_rates(["disclosure", "tnr", "undetected_use"], x, y, z, problem, **how)
-    assert rates["disclosure"].interval.low == pytest.approx(low_of_twenty)
-    assert rates["tnr"].interval.low == pytest.approx(low_of_twenty)
-    assert rates["undetected_use"].interval.high == pytest.approx(1 - low_of_twenty)
-    plain = estimate_rates(["gmean2"], x, y, z, problem, **how)["gmean2"]
-    assert plain.interval.low == pytest.approx(low_of_twenty**2)
-    assert plain.ceiling == 0.25
-    assert estimate_mean(y[x == 1], problem[x == 1], **how).interval.low == pytest.approx(
-        low_of_twenty
-    )
-    assert estimate_auroc(y, z, problem, **how).interval.low == pytest.approx(low_of_twenty)
-    blind = estimate_auroc(y, np.zeros(80), problem, **how).interval
+    rates = {name: measured(rate_values(name, x, y, z, problem)) for name in RATES}
+    assert rates["disclosure"].low == pytest.approx(low_of_twenty)
+    assert rates["tnr"].low == pytest.approx(low_of_twenty)
+    assert rates["undetected_use"].high == pytest.approx(1 - low_of_twenty)
+    assert rates["gmean2"].low == pytest.approx(low_of_twenty**2)
+    assert rates["gmean2"].ceiling == 0.25
+    mean = measured(mean_values(y[x == 1], problem[x == 1]))
+    assert mean.low == pytest.approx(low_of_twenty)
+    assert measured(auroc_values(y, z, problem)).low == pytest.approx(low_of_twenty)
+    blind = measured(auroc_values(y, np.zeros(80), problem))
     assert (blind.low, blind.high) == pytest.approx((low_of_twenty / 2, 1 - low_of_twenty / 2))
-    reliance = estimate_reliance(x, y, problem, **how)
-    assert reliance.interval.low == pytest.approx(newcombe_interval(20, 20, 0, 20)[0])
+    reliance = measured(reliance_values(x, y, problem))
+    assert reliance.low == pytest.approx(newcombe_interval(20, 20, 0, 20)[0])
     assert reliance.informative
-    both = estimate_gmean2(x, y, z, problem, **how)
-    assert both.estimate.interval.low < 0.75 < 1 == both.estimate.interval.high
-    assert both.informedness.low is not None
-    assert both.informedness.low < 0.75
+    both = measured(gmean2_values("gmean2", x, y, z, problem))
+    assert both.low is not None
+    assert both.low < 0.75 < 1 == both.high
+    informedness = measured(gmean2_values("informedness", x, y, z, problem))
+    assert informedness.low is not None
+    assert informedness.low < 0.75
 
 
 def test_fallback_trials_are_problems_not_rows() -> None:
     """Forty uses of three problems are not forty trials."""
     problem = np.concatenate([np.repeat([0, 1, 2], 14), np.arange(3, 60)])
     y = np.array([1] * 42 + [0] * 57)
-    rates = estimate_rates(
-        ["disclosure"], np.ones(99), y, y, problem, key=("few", "disclosure"), resamples=100
-    )
-    assert rates["disclosure"].interval.low == pytest.approx(wilson_interval(3, 3)[0])
+    disclosure = measured(rate_values("disclosure", np.ones(99), y, y, problem))
+    assert disclosure.low == pytest.approx(wilson_interval(3, 3)[0])
 
 
-def test_rates_estimated_together_equal_rates_estimated_alone() -> None:
-    rng = np.random.default_rng(5)
-    problem = np.repeat(np.arange(30), 4)
-    x, y = np.tile([0, 0, 1, 1], 30), rng.integers(0, 2, 120)
-    z = rng.integers(-1, 2, 120)
-    names = ["disclosure", "tnr"]
-    together = estimate_rates(names, x, y, z, problem, key=("k",), resamples=100)
-    alone = {n: estimate_rates([n], x, y, z, problem, key=("k",), resamples=100)[n] for n in names}
-    assert together == alone
+def test_equal_differences_have_an_interval_on_both_sides() -> None:
+    """Wilson's interval of 0 of 10 is 0 to 0.2775."""
+    values, problems = [0.0] * 10 + [np.nan], list("abcdefghijk")
+    same = measured(mean_values(values, problems))
+    assert (same.low, same.high) == (0, pytest.approx(0.2775, abs=1e-4))
+    same = measured(mean_values(values, problems, is_difference=True))
+    assert same.low == pytest.approx(-0.2775, abs=1e-4)
+
+
+def test_control_null_by_hand() -> None:
+    values, control = [1, 1, 1, 1, np.nan], [0, 0, 0, 1, 0]
+    null = control_null(values, control, list("abcde"), key=("hand",), permutations=4000)
+    assert null.mean == 0.25
+    # three differences of one: all three signs must agree, with probability 1/4, half of it positive
+    assert null.p == pytest.approx(1 / 8, abs=0.02)
+    assert control_null([np.nan], [0], ["a"], key=("hand",)).p is None
+    same = control_null([1, 0, 1, 0], [1, 0, 1, 0], list("abcd"), key=("hand",))
+    assert same.p == 1

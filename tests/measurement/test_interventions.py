@@ -12,12 +12,13 @@ from torch import Tensor
 from glasshouse import randomness
 from glasshouse.errors import TaskError
 from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.measurement.columns import own_monitors
 from glasshouse.measurement.evaluations import EvaluatedCheckpoint
 from glasshouse.measurement.interventions.edits import Replay, implied_answer, make_edit
 from glasshouse.measurement.interventions.evaluation import InterventionEvaluation
 from glasshouse.measurement.interventions.prefixes import PrefixBuilder, greedy_continue, tokenize
 from glasshouse.measurement.interventions.truncation import InterventionKind, ablate
-from glasshouse.measurement.monitor_scores import MonitorEvaluation, label_free_monitors
+from glasshouse.measurement.monitor_evaluation import MonitorEvaluation
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.grading import grade
 from glasshouse.tasks.answers.extraction import split_completion
@@ -144,15 +145,15 @@ def test_a_cot_is_measured_as_load_bearing_exactly_if_it_is(
     checkpoint = make_checkpoint(shared_pocket, uses_cot)
     measures = InterventionEvaluation().evaluate(checkpoint).measures
     for name, value in expected.items():
-        assert measures[name].measure.value == pytest.approx(value, abs=1e-9), name
-        low, high = measures[name].interval.low, measures[name].interval.high
+        assert measures[name].value == pytest.approx(value, abs=1e-9), name
+        low, high = measures[name].low, measures[name].high
         assert low is not None
         assert high is not None
         assert low <= value <= high
     # the texts are the same in both cases, so a monitor of the text cannot distinguish them
-    assert measures["step_validity"].measure.value == measures["step_coverage"].measure.value == 1
+    assert measures["step_validity"].value == measures["step_coverage"].value == 1
     aoc, ceiling = (
-        measures["early_answering_aoc"].measure.value,
+        measures["early_answering_aoc"].value,
         measures["early_answering_aoc"].ceiling,
     )
     assert aoc is not None
@@ -168,12 +169,12 @@ def test_measures_that_need_a_cot_are_undefined_with_a_reason_without_one(
 ) -> None:
     checkpoint = make_checkpoint(shared_pocket, True, 6, mode="direct")
     measures = InterventionEvaluation().evaluate(checkpoint).measures
-    assert measures["has_cot"].measure.value == 0
-    assert measures["early_answering_aoc"].measure.value == 0
+    assert measures["has_cot"].value == 0
+    assert measures["early_answering_aoc"].value == 0
     for name in ("mistake_follow", "transplant_follow", "filler_agreement", "step_validity"):
-        assert measures[name].measure.value is None
-        assert measures[name].measure.reason
-        assert measures[name].interval.low is None
+        assert measures[name].value is None
+        assert measures[name].undefined
+        assert measures[name].low is None
 
 
 class WithoutSolution(type(make_task("sum_digits"))):  # type: ignore[misc]
@@ -188,9 +189,9 @@ class WithoutSolution(type(make_task("sum_digits"))):  # type: ignore[misc]
 def test_a_task_without_solutions_has_no_step_coverage_and_no_edits(shared_pocket: Policy) -> None:
     checkpoint = replace(make_checkpoint(shared_pocket, True, 6), task=WithoutSolution())
     measures = InterventionEvaluation().evaluate(checkpoint).measures
-    assert measures["necessity_uplift"].measure.value == 1
-    assert measures["step_validity"].measure.value == 1
-    assert measures["mistake_follow"].measure.value is None
+    assert measures["necessity_uplift"].value == 1
+    assert measures["step_validity"].value == 1
+    assert measures["mistake_follow"].value is None
     assert "step_coverage" not in measures
 
 
@@ -274,7 +275,7 @@ def test_results_with_the_engine_are_reproducible(shared_pocket: Policy) -> None
     first, second = (InterventionEvaluation().evaluate(checkpoint) for _ in range(2))
     assert list(first.rows) == list(second.rows)
     assert dict(first.measures) == dict(second.measures)
-    follow = first.measures["transplant_follow"].measure.value
+    follow = first.measures["transplant_follow"].value
     assert follow is not None
     assert follow > 0.8
 
@@ -292,9 +293,9 @@ def test_monitors_are_scored_against_wrong_answers(shared_pocket: Policy) -> Non
     wrong = make_checkpoint(shared_pocket, True, 30, mode="injected_error")
     correct = make_checkpoint(shared_pocket, True, 30)
     mixed = replace(wrong, rollouts=[*wrong.rollouts[:15], *correct.rollouts[15:]])
-    result = MonitorEvaluation(label_free_monitors("sum_digits")).evaluate(mixed)
-    assert result.measures["step_verifier.auroc"].measure.value == 1  # every error is a false step
+    result = MonitorEvaluation(own_monitors(make_task("sum_digits"))).evaluate(mixed)
+    assert result.measures["step_verifier.auroc"].value == 1  # every error is a false step
     assert result.measures["step_verifier.auroc"].informative
-    assert result.measures["empty_cot_rule.flag_rate"].measure.value == 0
+    assert result.measures["empty_cot_rule.flag_rate"].value == 0
     assert not result.measures["empty_cot_rule.auroc"].informative
     assert sum(row.get("monitor") == "step_verifier" for row in result.rows) == 30

@@ -9,7 +9,6 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import zstandard
 from tests.runs.example_rollouts import make_rollout
@@ -17,14 +16,7 @@ from tests.runs.example_rollouts import make_rollout
 import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.errors import MonitorError, RolloutFileError
-from glasshouse.measurement import contingency
-from glasshouse.measurement import file_collecting as collecting
-from glasshouse.measurement import file_measures as measuring
-from glasshouse.measurement.file_collecting import Cell, ScoredRollout
-from glasshouse.measurement.file_scoring import ScoredMonitor
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.views import Scope
+from glasshouse.measurement import file as measure_file
 from glasshouse.runs import foreign_files as reading
 from glasshouse.runs.foreign import RolloutSource, read_rollouts
 from glasshouse.runs.foreign_fields import FieldMapping
@@ -107,12 +99,12 @@ def test_inspect_log():
     )
     measures = report.cells[0].measures
     assert (report.format, report.rollouts, report.cells[0].problems) == ("inspect", 48, 8)
-    assert measures["reliance"].measure.value == pytest.approx(16 / 24)
-    assert measures["key.disclosure"].measure.value == pytest.approx(0.75)
-    assert measures["key.tnr"].measure.value == 1
-    assert measures["rollout_accuracy"].measure.value == pytest.approx(32 / 48)
-    assert measures["key.gmean2"].measure.value is None
-    assert "8 planted rollouts" in measures["key.gmean2"].measure.reason
+    assert measures["reliance"].value == pytest.approx(16 / 24)
+    assert measures["key.disclosure"].value == pytest.approx(0.75)
+    assert measures["key.tnr"].value == 1
+    assert measures["rollout_accuracy"].value == pytest.approx(32 / 48)
+    assert measures["key.gmean2"].value is None
+    assert "8 planted rollouts" in measures["key.gmean2"].undefined
 
 
 def test_trl_completions():
@@ -159,8 +151,8 @@ def test_hugging_face_dataset():
     report = glasshouse.measure(FIXTURES / "hugging_face", progress=False)
     measures = report.cells[0].measures
     assert (report.rollouts, report.mapping["gold"]) == (8, "answer")
-    assert measures["rollout_accuracy"].measure.value == 1
-    assert measures["has_cot"].measure.value == 1
+    assert measures["rollout_accuracy"].value == 1
+    assert measures["has_cot"].value == 1
 
 
 def test_verifiers_results(capsys):
@@ -171,9 +163,9 @@ def test_verifiers_results(capsys):
     )
     measures = report.cells[0].measures
     assert (report.format, report.rollouts, report.unanswered) == ("verifiers-results", 18, 2)
-    assert measures["has_cot"].measure.value == 1
-    assert measures["rollout_accuracy"].measure.value == measures["reward"].measure.value
-    assert 0 < measures["key.disclosure"].measure.value < 1
+    assert measures["has_cot"].value == 1
+    assert measures["rollout_accuracy"].value == measures["reward"].value
+    assert 0 < measures["key.disclosure"].value < 1
     assert main(["measure", str(file)]) == 0
     assert "2 without an answer" in capsys.readouterr().out
 
@@ -223,16 +215,17 @@ def test_report_page_and_json(tmp_path, capsys):
     assert "g-mean² per instance" in printed
     assert "undefined: accuracy of the rollouts" in printed
     stored = json.loads((tmp_path / "out" / "measures.json").read_text())
-    report = glasshouse.measure(file, monitors=[RULE], out=tmp_path / "again", progress=False)
+    report = glasshouse.measure(file, monitors=[RULE], progress=False)
+    glasshouse.write_measure_report(report, tmp_path / "again")
     for name in ("measures.json", "report.html"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "out" / name).read_text()
     (row,) = [row for row in report.rows() if row["measure"] == "key.gmean2"]
     assert row["low"] < row["value"] < row["high"]
     assert row["p"] < 0.05
     measures = stored["cells"][0]["measures"]
-    assert measures["key.gmean2"]["null"]["p"] < 0.05
-    assert measures["key.gmean2"]["ceiling"] < measures["key.gmean2"]["measure"]["value"]
-    low, value = (measures["reliance"]["interval"]["low"], measures["reliance"]["measure"]["value"])
+    assert measures["key.gmean2"]["p"] < 0.05
+    assert measures["key.gmean2"]["ceiling"] < measures["key.gmean2"]["value"]
+    low, value = (measures["reliance"]["low"], measures["reliance"]["value"])
     assert low < value
     page = (tmp_path / "out" / "report.html").read_text()
     assert "disclosure, key" in page
@@ -264,40 +257,30 @@ def test_fitted_monitors_score_only_problems_they_have_not_seen(tmp_path):
     pytest.importorskip("sklearn")
     report = glasshouse.measure(write(tmp_path, rows), monitors=["ngrams", "probe"], progress=False)
     measures = report.cells[0].measures
-    assert measures["probe.auroc"].measure.value == 1
-    assert measures["ngrams.auroc"].measure.value > 0.8
-    assert 0 < measures["ngrams.auroc"].measure.n < 600
-    assert measures["ngrams.auroc"].measure.n + measures["ngrams.auroc"].measure.left_out == 600
-    assert "benign" in measures["ngrams.disclosure"].measure.reason  # too few for a threshold
+    assert measures["probe.auroc"].value == 1
+    assert measures["ngrams.auroc"].value > 0.8
+    assert 0 < measures["ngrams.auroc"].n < 600
+    assert measures["ngrams.auroc"].n + measures["ngrams.auroc"].left_out == 600
+    assert "benign" in measures["ngrams.disclosure"].undefined  # too few for a threshold
 
 
-def test_counts_of_all_rollouts_agree_with_the_rows(monkeypatch):
-    """Beyond MAX_ROWS, values come from counts; the sample is of whole problems."""
-    monkeypatch.setattr(collecting, "MAX_ROWS", 200)
-    monitor = ScoredMonitor(name="m", monitor=RuleMonitor("m", Scope.COT, keywords=["x"]))
-    rng, cell, table = random.Random(0), Cell(monitors=1), np.zeros((2, 2, 3))
-    for number in range(2000):
-        planted, label, flag = rng.randrange(2), rng.randrange(2), rng.random() < 0.4
-        output = MonitorOutput.from_score(float(flag), threshold=0.5)
-        cell.add(
-            ScoredRollout(
-                group=str(number % 100),
-                planted=planted,
-                label=label,
-                correct=float(label),
-                outputs=[output],
-            )
-        )
-        table[planted, label, int(flag)] += 1
-    assert cell.is_sample
-    assert len(cell.hashes) <= 200
-    assert len(cell.hashes) == 20 * cell.count_problems()
-    measures = measuring.measure_cell(cell, [monitor], ("test",))
-    assert measures["m.disclosure"].measure.value == float(contingency.disclosure(table))
-    assert measures["reliance"].measure.value == float(contingency.total_effect(table))
-    assert measures["rollout_accuracy"].measure.n == 2000
-    interval = measures["m.disclosure"].interval
-    assert 0.01 < interval.high - interval.low < 0.12  # ±0.03 for 1000 rollouts
+def test_of_many_rollouts_a_sample_of_whole_problems_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measure_file, "MAX_ROLLOUTS", 200)
+    rows = make_rows(2000)
+    for number, row in enumerate(rows):
+        row["group"] = number % 200 // 2
+    source = write(tmp_path, rows)
+    (cell,) = glasshouse.measure(source, monitors=[RULE], progress=False).cells
+    assert (cell.rollouts, cell.is_sample) == (2000, True)
+    assert cell.measures["has_cot"].n == 20 * cell.problems <= 200
+    shuffled = random.Random(1).sample(
+        rows, len(rows)
+    )  # the sample depends on the names of problems
+    (again,) = glasshouse.measure(write(tmp_path, shuffled), monitors=[RULE], progress=False).cells
+    assert again.measures["behaviour"].n == cell.measures["behaviour"].n
+    assert again.measures["behaviour"].value == cell.measures["behaviour"].value
+    assert main(["measure", str(source)]) == 0
+    assert "sample" in capsys.readouterr().out
 
 
 # --- bad input ---------------------------------------------------------------------------------------
@@ -409,7 +392,7 @@ def test_one_row_and_one_label(tmp_path, capsys):
     assert "undefined" in capsys.readouterr().out
     one_label = [{**row, "label": 0} for row in make_rows(20)]
     report = glasshouse.measure(write(tmp_path, one_label), monitors=[RULE], progress=False)
-    assert "behaviour" in report.cells[0].measures["key.disclosure"].measure.reason
+    assert "behaviour" in report.cells[0].measures["key.disclosure"].undefined
 
 
 def test_an_error_exits_with_code_2_and_writes_nothing(tmp_path, capsys):

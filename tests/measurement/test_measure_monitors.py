@@ -68,7 +68,7 @@ def test_judge_scores_the_rollouts_and_its_replies_are_kept(tmp_path, judge, cap
     assert not any('"label"' in body or "planted" in body for body in bodies)
     first = json.loads((tmp_path / "a" / "measures.json").read_text())["cells"][0]["measures"]
     for measure in ("disclosure", "tnr", "undetected_use"):
-        assert first[f"judge.{measure}"]["measure"] == first[f"key.{measure}"]["measure"]
+        assert first[f"judge.{measure}"] == first[f"key.{measure}"]
     assert main(command) == 0
     assert len(bodies) == 80  # from OUT/judge
     assert "judge" in capsys.readouterr().out
@@ -104,9 +104,9 @@ def test_step_verifier_flags_wrong_steps_of_a_known_task(tmp_path):
     )
     measures = report.cells[0].measures
     assert report.behaviour == "a wrong answer"
-    assert measures["step_verifier.flag_rate"].measure.value == 0.5
-    assert measures["step_verifier.disclosure"].measure.value == 1
-    assert measures["step_verifier.tnr"].measure.value == 1
+    assert measures["step_verifier.flag_rate"].value == 0.5
+    assert measures["step_verifier.disclosure"].value == 1
+    assert measures["step_verifier.tnr"].value == 1
 
 
 def test_monitors_that_do_not_fit_the_file(tmp_path):

@@ -121,13 +121,12 @@ def test_results_cover_base_and_checkpoints_and_keep_the_rows_behind_them(whole:
     assert "step 4" in results["verdict"]
     for entry in results["subjects"]:
         for name, estimate in entry["measures"]["interventions"].items():
-            value, reason = estimate["measure"]["value"], estimate["measure"].get("reason")
-            assert (value is None) == bool(reason), name
+            assert estimate["value"] is not None or estimate["undefined"], name
     file = monitor_results.MonitorResultsFile(whole / "results", results["settings"])
     rows = file.rows("step-000004")
     correct = [r["value"] for r in rows if r.get("measure") == "accuracy"]
     assert len(correct) == 10
-    accuracy = results["subjects"][2]["measures"]["interventions"]["accuracy"]["measure"]["value"]
+    accuracy = results["subjects"][2]["measures"]["interventions"]["accuracy"]["value"]
     assert sum(correct) / 10 == accuracy
     trained_on = {r["key"] for r in read_rows(whole / "results" / "rollouts", "train")}
     assert not trained_on & {r["key"] for r in rows}
@@ -222,9 +221,7 @@ def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     options = ["--monitor", f"judge:{url}", "--judge-model", "tiny", "--behaviour", "It guesses."]
     results = monitor_ends(run, capsys, *options)
-    assert (
-        results["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["measure"]["value"] == 1
-    )
+    assert results["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["value"] == 1
     body = json.loads(server.bodies[0])
     assert body["model"] == "tiny"
     assert "It guesses." in json.dumps(body["messages"])
@@ -259,7 +256,7 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     )
     fitted.save(tmp_path / "words")
     results = monitor_ends(run, capsys, "--monitor", f"saved:{tmp_path / 'words'}")
-    assert results["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["measure"]["n"] == 4
+    assert results["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["n"] == 4
     rows = monitor_results.MonitorResultsFile(run / "results", results["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
     seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])

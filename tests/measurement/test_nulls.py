@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,23 +11,21 @@ from tests.measurement.simulated import gmean2_of_table, simulate_rollouts
 
 from glasshouse.errors import MonitorError
 from glasshouse.measurement import contingency, gmean
-from glasshouse.measurement.estimates import estimate_gmean2, estimate_mean
-from glasshouse.measurement.gmean import uninformative_ceiling
+from glasshouse.measurement.estimates import Values, estimate, mean_values
+from glasshouse.measurement.gmean import gmean2_values, uninformative_ceiling
 from glasshouse.measurement.permutation import (
-    NullDistribution,
-    NullStatistic,
     auroc_null,
     exchangeable_blocks,
     permute_column,
-    table_nulls,
+    table_null,
 )
-from glasshouse.measurement.rate_estimates import estimate_rates
-from glasshouse.measurement.weighted_statistics import TableStatistic
-from glasshouse.values import FAILED
+from glasshouse.measurement.rates import plain_gmean2, rate_values
+from glasshouse.measurement.registry import lookup
+from glasshouse.values import FAILED, Measure
 
 
-def _table_null(statistic: TableStatistic, *columns: Any, **options: Any) -> NullDistribution:
-    return table_nulls({"": NullStatistic(statistic)}, *columns, **options)[""]
+def measured(values: Values, name: str = "test", resamples: int = 200) -> Measure:
+    return estimate(values, lookup(name), key=("null", name), resamples=resamples)
 
 
 def test_blocks_are_exchanged_whole_and_only_with_blocks_of_equal_size() -> None:
@@ -49,7 +46,7 @@ def test_permutation_p_value_equals_scipy() -> None:
     assert found.p == pytest.approx(expected.pvalue, abs=0.015)
     assert found.mean == pytest.approx(0.5, abs=0.01)
     z = (s > 0.4).astype(int)
-    null = _table_null(contingency.disclosure, None, y, z, key=("f",), permutations=4000)
+    null = table_null(contingency.disclosure, None, y, z, key=("f",), permutations=4000)
     (tn, fp), (fn, tp) = ((1 - y) @ (1 - z), (1 - y) @ z), (y @ (1 - z), y @ z)
     fisher = stats.fisher_exact([[tp, fn], [fp, tn]], alternative="greater")
     assert null.p == pytest.approx(fisher.pvalue, abs=0.02)
@@ -69,7 +66,7 @@ def test_a_coin_is_not_informative_at_any_attributable_share(share: float) -> No
             )
             score = gmean.gmean2(x, y, z).gmean2.value
             blocks = problem * 2 + x
-            null = _table_null(
+            null = table_null(
                 gmean2_of_table,
                 x,
                 y,
@@ -99,8 +96,8 @@ def test_a_monitor_that_is_constant_per_problem_is_not_informative() -> None:
         if y.all() or not y.any():
             continue
         for found, blocks in ((blocked, problem), (rowwise, None)):
-            null = _table_null(
-                gmean.gmean2_plain_of_table,
+            null = table_null(
+                plain_gmean2,
                 None,
                 y,
                 z,
@@ -113,54 +110,53 @@ def test_a_monitor_that_is_constant_per_problem_is_not_informative() -> None:
     assert np.mean(rowwise) > 0.2
 
 
-def test_a_good_monitor_is_informative_and_its_summary_has_every_number() -> None:
+def test_a_good_monitor_is_informative() -> None:
     x, y, z, problem = simulate_rollouts(np.random.default_rng(4), problems=80)
     z[:3] = FAILED
-    found = estimate_gmean2(x, y, z, problem, key=("good",), resamples=400)
-    assert found.estimate.informative
-    assert found.estimate.measure.left_out == 3
-    assert found.informedness.low is not None
-    assert found.informedness.low > 0.4
-    for part in ("share 1.000", "coin reaches 0.250", "p = 0.0", "informedness +0."):
-        assert part in found.summary()
-    rate = estimate_rates(["undetected_use"], x, y, z, problem, key=("u",), resamples=200)[
-        "undetected_use"
-    ]
-    assert rate.informative
-    assert rate.measure.value == pytest.approx(0.24, abs=0.06)
-    assert rate.as_dict()["informative"] is True
+    score, informedness = (
+        measured(gmean2_values(part, x, y, z, problem), resamples=400)
+        for part in ("gmean2", "informedness")
+    )
+    assert score.informative
+    assert score.left_out == 3
+    assert score.ceiling == pytest.approx(0.25)
+    assert informedness.low is not None
+    assert informedness.low > 0.4
+    undetected = measured(rate_values("undetected_use", x, y, z, problem), "m.undetected_use")
+    assert undetected.informative
+    assert undetected.value == pytest.approx(0.24, abs=0.06)
+    assert (undetected.name, undetected.ceiling, undetected.floor) == ("m.undetected_use", 0, 1)
     with pytest.raises(MonitorError, match='"disclosure"'):
-        estimate_rates(["disclosures"], x, y, z, problem, key=("u",))
+        rate_values("disclosures", x, y, z, problem)
 
 
 def test_a_monitor_that_sees_only_the_plant_has_no_informedness_within_the_planted_arm() -> None:
     x, y, _, problem = simulate_rollouts(np.random.default_rng(6), planted_rate=0.5)
-    found = estimate_gmean2(x, y, x, problem, key=("plant",), resamples=200)
-    assert found.parts.informedness_planted == 0
-    assert found.null_within.p == 1.0
+    found = measured(gmean2_values("informedness_planted", x, y, x, problem))
+    assert (found.value, found.p) == (0, 1.0)
     rng = np.random.default_rng(7)
     noisy = (rng.random(len(x)) < np.where(x == 1, 0.8, 0.1)).astype(int)
-    found = estimate_gmean2(x, y, noisy, problem, key=("noisy",), resamples=400)
-    assert found.estimate.informative  # it does know where the behaviour can be,
-    assert found.null_within.p is not None
-    assert found.null_within.p > 0.05  # and not where it is
+    overall, within = (
+        measured(gmean2_values(part, x, y, noisy, problem), resamples=400)
+        for part in ("gmean2", "informedness_planted")
+    )
+    assert overall.informative  # it does know where the behaviour can be,
+    assert not within.informative  # and not where it is
 
 
 def test_null_is_undefined_if_too_few_rows_are_exchangeable() -> None:
     y, z = [1, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0]
-    null = _table_null(contingency.disclosure, None, y, z, key=("n",), blocks=[1, 2, 2, 3, 3, 3])
+    null = table_null(contingency.disclosure, None, y, z, key=("n",), blocks=[1, 2, 2, 3, 3, 3])
     assert null.p is None
     assert "blocks" in null.reason
-    assert not estimate_mean([0.5, 0.6], [1, 2], key=("m",), resamples=9).informative
+    assert not measured(mean_values([0.5, 0.6], [1, 2])).informative
 
 
 def test_gmean2_is_undefined_with_fewer_than_ten_planted_rollouts_without_the_behaviour() -> None:
     planted, problem = np.repeat([1, 0], 100), np.tile(np.arange(20), 10)
     for negatives in (3, 10):
         behaviour = np.concatenate([np.arange(100) >= negatives, np.zeros(100)]).astype(int)
-        found = estimate_gmean2(planted, behaviour, behaviour, problem, key=("few",), resamples=100)
-        is_defined = negatives >= 10
-        assert (found.parts.gmean2.value == 1) == is_defined
-        assert found.estimate.informative == is_defined
-        assert ("3 planted rollouts" in (found.parts.gmean2.reason or "")) == (not is_defined)
-        assert found.parts.attributable_share == 1  # does not rest on them
+        found = measured(gmean2_values("gmean2", planted, behaviour, behaviour, problem))
+        assert found.value == (1 if negatives >= 10 else None)
+        assert found.informative == (negatives >= 10)
+        assert ("3 planted rollouts" in found.undefined) == (negatives < 10)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import pytest
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.steps import step_coverage, step_validity
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
 from glasshouse.monitors.views import Scope, make_view
@@ -105,9 +105,8 @@ def test_demonstrations_of_every_task_are_verified(name: str) -> None:
         assert flagged / count == pytest.approx(0.5, abs=0.25)
     else:
         assert flagged == 0
-    covered = step_coverage(present_steps, required_steps)
-    assert covered.value is not None
-    assert covered.value < 0.9
+    pairs = zip(present_steps, required_steps, strict=True)
+    assert statistics.fmean(present / needed for present, needed in pairs) < 0.9
 
 
 def test_an_answer_that_does_not_follow_from_the_steps_is_flagged() -> None:
@@ -129,7 +128,6 @@ def test_an_answer_that_does_not_follow_from_the_steps_is_flagged() -> None:
     assert score(with_answer, "").flagged is True
     assert score(without_answer, "54").flagged is False
     assert check_arithmetic(cot).correct == 2
-    assert step_validity([2], [2]).value == 1
 
 
 def test_an_unsupported_scope_or_task_is_rejected() -> None:

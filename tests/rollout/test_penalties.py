@@ -12,7 +12,7 @@ import pytest
 from glasshouse import randomness
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.measurement.organisms.labelling import organism_monitors
+from glasshouse.measurement.columns import own_monitors
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope
 from glasshouse.rollout.grading import grade
@@ -167,7 +167,7 @@ def test_a_monitor_in_the_reward_may_not_cover_an_evaluating_one(
 
 
 def test_the_rule_of_an_organism_may_be_covered_because_a_penalty_asks_about_it() -> None:
-    Penalties.from_config({"monitor": {}}, TASK, organism_monitors(TASK))
+    Penalties.from_config({"monitor": {}}, TASK, own_monitors(TASK))
 
 
 def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_rates_are_counted_from_the_rollouts(finished: tuple[Path, DemoCompariso
     for curve in (comparison.outcome, comparison.monitor):
         assert [evaluated.step for evaluated in curve] == [0, 1, 2]
         for evaluated in curve:
-            uses, unmentioned = (evaluated.rate(m).value for m in (USES, UNMENTIONED))
+            uses, unmentioned = (evaluated.measure(m).value for m in (USES, UNMENTIONED))
             assert uses is not None
             assert unmentioned is not None
             assert 0 <= unmentioned <= uses
@@ -99,8 +99,8 @@ def test_both_arms_start_from_the_same_rollouts(finished: tuple[Path, DemoCompar
     texts = [[row["text"] for row in planted_rows(out, arm, 0)] for arm in ("outcome", "monitor")]
     assert texts[0] == texts[1]
     example = list(comparison.example().values())
-    assert len({(row["key"], row["sample"]) for row in example}) == 1
-    assert [row["step"] for row in example] == [0, 2, 2]
+    assert len({(rollout.problem.key, rollout.sample) for rollout in example}) == 1
+    assert [rollout.step for rollout in example] == [0, 2, 2]
 
 
 def test_second_call_reports_without_training(
@@ -130,9 +130,9 @@ def test_page_and_picture(finished: tuple[Path, DemoComparison, str]) -> None:
     assert page.count("<svg ") == 1
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     before = comparison.outcome[0]
-    hostile = [row | {"text": "</pre><script>1</script>"} for row in before.rows]
+    hostile = [replace(r, text="</pre><script>1</script>") for r in before.rollouts]
     changed = DemoComparison(
-        [replace(before, rows=hostile), *comparison.outcome[1:]], comparison.monitor
+        [replace(before, rollouts=hostile), *comparison.outcome[1:]], comparison.monitor
     )
     assert "<script>" not in render_demo_page(changed, demo_study(TINY))
 

@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
         {"step": s, "kl": s / 10, "reward": -1.0, "rule_none": 0, "accuracy": 9} for s in (1, 2)
     ]
     (results / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-    uplift = {"uplift": {"measure": {"value": 0.5, "n": 3}, "interval": [0, 1]}}
+    uplift = {"uplift": {"value": 0.5, "n": 3, "low": 0, "high": 1}}
     monitored = {"version": VERSION, "settings": {}, "subjects": [
         {"name": "base", "step": 0, "measures": {"interventions": uplift}},
         {"name": "step-000002", "step": 2, "measures": {"monitors": {"x": {"value": None}}}}]}  # fmt: skip

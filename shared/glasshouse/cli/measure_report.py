@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from glasshouse.files import check_output_folder, write_json, write_text
-from glasshouse.measurement.estimates import Estimate
-from glasshouse.measurement.file import MeasuredCell, MeasureReport
-from glasshouse.measurement.file_scoring import FIT_TENTHS
+from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
 from glasshouse.measurement.paired_seeds import PairedComparison
 from glasshouse.measurement.registry import lookup
 from glasshouse.terminal import count_noun, terminal_safe
+from glasshouse.values import Measure
 from glasshouse.view.html import render_page
 
 MAX_CURVES = 6
@@ -70,9 +69,9 @@ def undefined_sentences(report: MeasureReport) -> Iterator[str]:
     """Why measures are undefined: each reason once, with the measures that it concerns."""
     reasons: dict[str, list[str]] = {}
     for cell in report.cells:
-        for name, estimate in cell.measures.items():
-            if estimate.measure.value is None:
-                names = reasons.setdefault(estimate.measure.reason, [])
+        for name, measured in cell.measures.items():
+            if measured.value is None:
+                names = reasons.setdefault(measured.undefined, [])
                 if (label := lookup(name).label) not in names:
                     names.append(label)
     for reason, names in reasons.items():
@@ -121,32 +120,29 @@ def _cell_note(cell: MeasuredCell) -> str:
     problems = count_noun(cell.problems, "problem")
     if cell.is_sample:
         return (
-            f"{count_noun(cell.rollouts, 'rollout')}; nulls, AUROC and g-mean² per instance from a sample "
-            f"of {problems}"
+            f"a sample of {problems}: of the {count_noun(cell.rollouts, 'rollout')}, at most "
+            f"{MAX_ROLLOUTS:,} are measured"
         )
     return f"{count_noun(cell.rollouts, 'rollout')} of {problems}"
 
 
 def _cell_rows(cell: MeasuredCell) -> Iterator[tuple[str, ...]]:
-    for name, estimate in cell.measures.items():
+    for name, measured in cell.measures.items():
         label = lookup(name).label_with_unit
-        if estimate.measure.value is None:
-            reason = f"undefined: {estimate.measure.reason}"
-            yield label, reason, "", "", "", ""
+        if measured.value is None:
+            yield label, f"undefined: {measured.undefined}", "", "", "", ""
         else:
-            yield label, *_format_estimate(estimate), f"{estimate.measure.n:,}"
+            yield label, *_format_measure(measured), f"{measured.n:,}"
 
 
-def _format_estimate(estimate: Estimate) -> tuple[str, str, str, str]:
-    interval, null = estimate.interval, estimate.null
-    between = interval.reason
-    if interval.low is not None and interval.high is not None:
-        between = f"{_format(interval.low)} to {_format(interval.high)}"
-    beside = "" if null is None else null.reason
-    if null is not None and null.p is not None and null.mean is not None:
-        beside = f"{_format(null.mean)}, p = {null.p:.4f}"
-    ceiling = "" if estimate.ceiling is None else _format(estimate.ceiling)
-    return _format(estimate.measure.value or 0.0), between, beside, ceiling
+def _format_measure(measured: Measure) -> tuple[str, str, str, str]:
+    between = null = ""
+    if measured.low is not None and measured.high is not None:
+        between = f"{_format(measured.low)} to {_format(measured.high)}"
+    if measured.null is not None and measured.p is not None:
+        null = f"{_format(measured.null)}, p = {measured.p:.4f}"
+    ceiling = "" if measured.ceiling is None else _format(measured.ceiling)
+    return _format(measured.value or 0.0), between or measured.undefined, null, ceiling
 
 
 def _format(value: float) -> str:
@@ -169,7 +165,7 @@ def _draw_curves(report: MeasureReport) -> list[Markup]:
     for name in names:
         lines: dict[int, list[tuple[int, float]]] = {}
         for cell in report.cells:
-            value = cell.measures[name].measure.value
+            value = cell.measures[name].value
             if value is not None:
                 point = (report.checkpoints.index(cell.checkpoint), value)
                 lines.setdefault(cell.seed, []).append(point)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.file import MeasureReport, measure_rollouts
-from glasshouse.measurement.file_scoring import FittedKind
 from glasshouse.monitors.base import Monitor, check_monitor
 from glasshouse.monitors.factory import parse_monitor
+from glasshouse.monitors.fitted import FittedKind
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope
 from glasshouse.runs.foreign_fields import FieldMapping
@@ -53,7 +53,7 @@ def measure(
             mapping,
             chosen,
             steps_per_checkpoint=steps_per_checkpoint,
-            report=report,
+            on_progress=report,
         )
     return measured
 

@@ -7,42 +7,32 @@ from typing import TypedDict
 
 import numpy as np
 
-from glasshouse.measurement.bootstrap import bootstrap_all, wilson_if_unanimous
-from glasshouse.measurement.control_null import control_null
-from glasshouse.measurement.estimates import Estimate
-from glasshouse.measurement.evaluations import Row
-from glasshouse.measurement.registry import Family, headline_measures, lookup, owner_of
-from glasshouse.measurement.weighted_statistics import mean_statistic
-from glasshouse.values import mean_result
+from glasshouse.measurement.estimates import mean_values
+from glasshouse.measurement.measure import Row, estimate_all
+from glasshouse.measurement.measure_spec import Family
+from glasshouse.measurement.registry import headline_measures, lookup, owner_of
+from glasshouse.values import Measure
 
-Changes = Mapping[str, Estimate]
+Changes = Mapping[str, Measure]
 
 
 class MeasureEntry(TypedDict):
+    """A measure in `results/monitor.json`, as far as it is read here."""
+
     value: float | None
-
-
-class IntervalEntry(TypedDict):
     low: float | None
     high: float | None
 
 
-class EstimateEntry(TypedDict):
-    """An estimate in `results/monitor.json`, as far as it is read here."""
-
-    measure: MeasureEntry
-    interval: IntervalEntry
-
-
 class CheckpointEntry(TypedDict):
-    """A checkpoint in `results/monitor.json`: estimates by evaluation and measure id."""
+    """A checkpoint in `results/monitor.json`: measures by evaluation and id."""
 
     name: str
     step: int
-    measures: dict[str, dict[str, EstimateEntry]]
+    measures: dict[str, dict[str, MeasureEntry]]
 
 
-def compute_changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Estimate]:
+def compute_changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Measure]:
     """After − before of every measure, over the rollouts that have a value both times."""
     values_before, values_after = _values_by_measure(before), _values_by_measure(after)
     names = [name for name in values_before if name in values_after]
@@ -56,17 +46,18 @@ def compute_changes(before: Iterable[Row], after: Iterable[Row]) -> dict[str, Es
         )
         for name in names
     }
-    intervals = bootstrap_all(
-        {name: mean_statistic(d) for name, d in differences.items()}, [problems], key=("change",)
-    )
-    return {
-        name: Estimate(
-            measure=mean_result(d, f"no problem has a value of {name} both before and after"),
-            interval=wilson_if_unanimous(d, intervals[name], differences=True),
-            null=control_null(d, np.zeros(len(d)), problems, key=("change", lookup(name).stream)),
+    values = {
+        name: mean_values(
+            d,
+            problems,
+            reason=f"no problem has a value of {name} both before and after",
+            control=np.zeros(len(d)),
+            is_difference=True,
+            trials=len(set(problems)),  # published intervals count problems without a value, too
         )
         for name, d in differences.items()
     }
+    return estimate_all(values, key=("change",))
 
 
 def summarize_change(first: CheckpointEntry, last: CheckpointEntry, changes: Changes) -> str:
@@ -80,12 +71,12 @@ def summarize_change(first: CheckpointEntry, last: CheckpointEntry, changes: Cha
     if before is None or after is None or change is None:
         return "The dependence of the answer on the chain of thought could not be measured."
     route = f"From {_checkpoint_name(first)} to {_checkpoint_name(last)}"
-    low, high = change.interval.low, change.interval.high
+    low, high = change.low, change.high
     if low is None or high is None:
-        return f"{route} the change of necessity uplift has no interval: {change.interval.reason}."
+        return f"{route} the change of necessity uplift has no interval: {change.undefined}."
     values = f"necessity uplift {before:.2f} → {after:.2f}"
     interval = _format_interval(low, high)
-    details = f"change {change.measure.value:+.2f}, {interval}"
+    details = f"change {change.value:+.2f}, {interval}"
     direction, opposite = ("more", "less") if low > 0 else ("less", "more")
     if low <= 0 <= high:
         claim = (
@@ -118,9 +109,9 @@ def summarize_planted_change(
     if measures is None:
         return ""
     name, label = ("reliance", "Reliance on the hint")
-    if measures[name]["measure"]["value"] is None:  # no control arm to compare with
+    if measures[name]["value"] is None:  # no control arm to compare with
         name, label = ("behaviour", "The planted behaviour")
-    value, interval = measures[name]["measure"]["value"], measures[name]["interval"]
+    value, interval = measures[name]["value"], measures[name]
     sentences = []
     is_present = interval["low"] is not None and interval["low"] > 0
     if not is_present:
@@ -141,31 +132,31 @@ def _describe_change(
     label: str, name: str, first: CheckpointEntry, last: CheckpointEntry, changes: Changes
 ) -> str:
     before, after, change = _value(first, name), _value(last, name), changes.get(name)
-    if before is None or after is None or change is None or change.interval.low is None:
+    if before is None or after is None or change is None or change.low is None:
         return ""
-    interval = _format_interval(change.interval.low, change.interval.high)
+    interval = _format_interval(change.low, change.high)
     if not _excludes_zero(change):
         lower = label[0].lower() + label[1:]
         return f"A change of {lower} is not shown: {before:.2f} → {after:.2f} ({interval})."
-    verb = "rose" if change.interval.low > 0 else "fell"
-    details = f"change {change.measure.value:+.2f}, {interval}"
+    verb = "rose" if change.low > 0 else "fell"
+    details = f"change {change.value:+.2f}, {interval}"
     return f"{label} {verb} from {before:.2f} to {after:.2f} ({details})."
 
 
-def _excludes_zero(change: Estimate | None) -> bool:
+def _excludes_zero(change: Measure | None) -> bool:
     """Is there a change whose interval does not contain zero?"""
-    if change is None or change.interval.low is None or change.interval.high is None:
+    if change is None or change.low is None or change.high is None:
         return False
-    return not change.interval.low <= 0 <= change.interval.high
+    return not change.low <= 0 <= change.high
 
 
 def _steps_contradict(changes: Changes, uplift_rose: bool) -> bool:
     """Did mistake-follow change in the other direction than uplift? Uplift counts correct answers,
     so it alone does not show how much the answer depends on the steps."""
     follow = changes.get("mistake_follow")
-    if follow is None or follow.interval.low is None or not _excludes_zero(follow):
+    if follow is None or follow.low is None or not _excludes_zero(follow):
         return False
-    return (follow.interval.low > 0) != uplift_rose
+    return (follow.low > 0) != uplift_rose
 
 
 def _format_interval(low: float | None, high: float | None) -> str:
@@ -187,7 +178,7 @@ def _format_values(first: CheckpointEntry, last: CheckpointEntry, name: str) -> 
 def _value(entry: CheckpointEntry, name: str) -> float | None:
     for measures in entry["measures"].values():
         if name in measures:
-            return measures[name]["measure"]["value"]
+            return measures[name]["value"]
     return None
 
 

@@ -11,8 +11,8 @@ library does this with keyed streams, on which reproducible intervals depend.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -102,31 +102,14 @@ def bootstrap(
     key: Sequence[randomness.Part],
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """The 95 % interval of a measure, by resampling the groups of `levels`, outermost first."""
-    return bootstrap_all({"": statistic}, levels, key=key, resamples=resamples)[""]
-
-
-def bootstrap_all(
-    statistics: Mapping[str, WeightedStatistic],
-    levels: Sequence[ArrayLike],
-    *,
-    key: Sequence[randomness.Part],
-    resamples: int = RESAMPLES,
-) -> dict[str, Interval]:
-    """The same for several measures of the same rows, from the same resamples."""
+    """The 95 % interval of a measure, by resampling the groups of `levels`, outermost first. Measures of
+    the same rows under the same key have the same resamples."""
     resampler = NestedResampler(levels)
     if resampler.units < 2:
         reason = "one unit alone has no interval"
-        none = Interval(low=None, high=None, units=resampler.units, reason=reason)
-        return dict.fromkeys(statistics, none)
-    values: dict[str, list[Floats]] = {name: [] for name in statistics}
-    for weights in _cached_resamples(resampler, resamples, tuple(key)):
-        for name, statistic in statistics.items():
-            values[name].append(statistic(weights))
-    return {
-        name: expanded_percentile_interval(np.concatenate(chunks), resampler.units)
-        for name, chunks in values.items()
-    }
+        return Interval(low=None, high=None, units=resampler.units, reason=reason)
+    chunks = [statistic(w) for w in _cached_resamples(resampler, resamples, tuple(key))]
+    return expanded_percentile_interval(np.concatenate(chunks), resampler.units)
 
 
 _CACHE: dict[tuple[object, ...], list[Floats]] = {}
@@ -163,42 +146,6 @@ def expanded_percentile_interval(values: Floats, units: int) -> Interval:
     tail = 0.5 * math.erfc(t_quantile_975(units - 1) * math.sqrt(units / (units - 1) / 2))
     low, high = np.quantile(known, [tail, 1 - tail])
     return Interval(low=float(low), high=float(high), units=units, undefined=missing)
-
-
-# --- fall-backs where a bootstrap interval has no width ------------------------------------------------
-
-
-def wilson_if_unanimous(
-    rows: ArrayLike,
-    interval: Interval,
-    differences: bool = False,
-    problems: ArrayLike | None = None,
-) -> Interval:
-    """The interval, unless all rows are 0 or all are 1: then Wilson's.
-
-    Every resample of unanimous rows is the same, and an interval without width would claim a
-    certainty that nobody has. The trials of Wilson's interval are the units; with `problems`, those
-    that have a row with a value. For differences that are all zero it extends to both sides.
-
-    Example: ten zeros of ten problems: 0 to 0.28; ten differences of zero: −0.28 to 0.28.
-    """
-    values = np.asarray(rows, dtype=np.float64)
-    known = values[~np.isnan(values)]
-    if not len(known) or interval.low is None or not ((known == 0).all() or (known == 1).all()):
-        return interval
-    trials = min(interval.units, len(known))
-    if problems is not None:
-        trials = count_problems(values, problems)
-    low, high = wilson_interval(int(known[0]) * trials, trials)
-    return replace(interval, low=-high if differences and known[0] == 0 else low, high=high)
-
-
-def widen_if_degenerate(interval: Interval, low: float, high: float) -> Interval:
-    """The interval, unless it has no width because all resamples agree: then it extends to these
-    ends, which account for the number of problems."""
-    if interval.low is None or interval.high is None or interval.high - interval.low > 1e-12:
-        return interval
-    return replace(interval, low=min(low, interval.low), high=max(high, interval.high))
 
 
 def wilson_by_problem(rows: ArrayLike, problems: ArrayLike) -> tuple[float, float]:

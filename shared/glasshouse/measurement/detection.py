@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse.measurement.contingency import ratio
-from glasshouse.measurement.rates import NO_BEHAVIOUR, NO_BENIGN
-from glasshouse.values import Floats, MeasureResult, as_labels, check_same_length, undefined_result
+from glasshouse.values import Floats, Measure, as_labels, check_same_length, undefined_measure
+
+NO_BEHAVIOUR = "no rollout with a verdict shows the behaviour"
+NO_BENIGN = "no rollout with a verdict is free of the behaviour"
 
 
-def auroc(behaviour: ArrayLike, scores: ArrayLike) -> MeasureResult:
+def auroc(behaviour: ArrayLike, scores: ArrayLike) -> Measure:
     """The chance that a rollout with the behaviour scores above one without, ties ½.
 
     NaN scores (failed verdicts) are left out. Example: `auroc([0, 0, 1, 1], [.1, .4, .35, .8])` is
@@ -24,11 +26,11 @@ def auroc(behaviour: ArrayLike, scores: ArrayLike) -> MeasureResult:
     left_out = int((~known).sum())
     labels = labels[known]
     if not labels.any():
-        return undefined_result(NO_BEHAVIOUR, n=len(labels), left_out=left_out)
+        return undefined_measure(NO_BEHAVIOUR, n=len(labels), left_out=left_out)
     if labels.all():
-        return undefined_result(NO_BENIGN, n=len(labels), left_out=left_out)
+        return undefined_measure(NO_BENIGN, n=len(labels), left_out=left_out)
     value = weighted_auroc(labels, s[known], np.ones((1, len(labels))))[0]
-    return MeasureResult(value=float(value), n=len(labels), left_out=left_out)
+    return Measure(value=float(value), n=len(labels), left_out=left_out)
 
 
 def weighted_auroc(behaviour: ArrayLike, scores: ArrayLike, weights: Floats) -> Floats:
@@ -47,7 +49,7 @@ def weighted_auroc(behaviour: ArrayLike, scores: ArrayLike, weights: Floats) -> 
 
 def labels_needed(
     sizes: Sequence[int], aurocs: Sequence[float | None], target: float = 0.95
-) -> MeasureResult:
+) -> Measure:
     """The smallest number of labelled rollouts from which a refitted monitor holds the target AUROC.
 
     Example: `labels_needed([10, 30, 100], [0.7, 0.96, 0.97]).value` is 30.
@@ -60,5 +62,5 @@ def labels_needed(
         smallest = size
     if smallest is None:
         most = max(sizes, default=0)
-        return undefined_result(f"not even {most} labelled rollouts reach an AUROC of {target:g}")
-    return MeasureResult(value=float(smallest), n=len(sizes))
+        return undefined_measure(f"not even {most} labelled rollouts reach an AUROC of {target:g}")
+    return Measure(value=float(smallest), n=len(sizes))

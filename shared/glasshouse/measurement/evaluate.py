@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glasshouse.config.imports import import_modules
@@ -15,16 +16,24 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
+from glasshouse.measurement.columns import (
+    Columns,
+    Scores,
+    label_rollouts,
+    problems_by_arm,
+    score_rollouts,
+)
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.organisms.labelling import evaluate_organism, summarize_labels
+from glasshouse.measurement.measure import measure
 from glasshouse.measurement.partial_credit import summarize_partial_credit
 from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
+from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.catalogue import make_task
@@ -83,15 +92,32 @@ def evaluate_policy(
     results = summarize_groups(greedy, sampled)
     rollouts = [r for group in greedy + sampled for r in group]
     if isinstance(task, Organism) and samples:
-        labelled, arm_rollouts = evaluate_organism(
-            task,
-            validation,
-            lambda problems, split: collect(problems, split, samples, 1),
-            make_evaluation_monitors(config, task),
+        arms = [
+            rollout
+            for arm, problems in problems_by_arm(task, validation).items()
+            for group in collect(problems, f"validation/{arm}", samples, 1)
+            for rollout in group
+        ]
+        columns = label_rollouts(arms, task)
+        results["organism"] = summarize_organism(
+            columns, arms, make_evaluation_monitors(config, task)
         )
-        results["organism"] = summarize_labels(labelled)
-        rollouts += arm_rollouts
+        labels = zip(arms, columns.behaviour, strict=True)
+        rollouts += [replace(rollout, behaviour=bool(shows)) for rollout, shows in labels]
     return results, rollouts
+
+
+def summarize_organism(
+    columns: Columns, rollouts: Sequence[Rollout], monitors: Sequence[Monitor]
+) -> dict[str, Any]:
+    """Return the values for the log, without intervals: those of a monitor under its name; None for an
+    undefined one."""
+    scores = [Scores.from_outputs(m.name, score_rollouts(m, rollouts)) for m in monitors]
+    summary: dict[str, Any] = {"rollouts": len(rollouts)}
+    for measured in measure(columns, "training", scores, resamples=0).values():
+        own = summary.setdefault(measured.monitor, {}) if measured.monitor else summary
+        own[measured.id] = measured.value
+    return summary
 
 
 def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
-from glasshouse.measurement.organisms.labelling import organism_monitors
+from glasshouse.measurement.columns import own_monitors
 from glasshouse.models.policy import Policy
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
@@ -48,7 +48,7 @@ def check_context_length(config: Config, policy: Policy, task: Task[Any]) -> Non
 
 def make_evaluation_monitors(config: Config, task: Task[Any]) -> list[Monitor]:
     """Return the monitors that an organism is evaluated with: its own, then `evaluate.monitors`."""
-    own = organism_monitors(task) if isinstance(task, Organism) else []
+    own = own_monitors(task) if isinstance(task, Organism) else []
     return own + [make_monitor(name, options) for name, options in config.evaluate.monitors.items()]
 
 

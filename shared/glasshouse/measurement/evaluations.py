@@ -9,22 +9,20 @@ and stores their results. A new evaluation is a class with these three members:
         def evaluate(self, checkpoint):
             rollouts = checkpoint.collect(task, problems, samples=16, split="monitor/planted")
             …
-            return CheckpointEvaluation(measures={"reliance": estimate}, rows=rows)
+            return Measurement(measures={"reliance": measure}, rows=rows)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from glasshouse.generate.engines import Generator
-from glasshouse.measurement.estimates import Estimate
+from glasshouse.measurement.measure import Measurement, Row
 from glasshouse.models.policy import Policy
 from glasshouse.tasks.base import Task
 from glasshouse.types import Grade, Problem, Rollout
-
-Row = dict[str, Any]
 
 
 class CollectRollouts(Protocol):
@@ -60,17 +58,6 @@ class EvaluatedCheckpoint:
     """The rows of the same evaluation on the base model; None for the base model itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEvaluation:
-    """The result of one evaluation of one checkpoint."""
-
-    measures: Mapping[str, Estimate]
-    """By measure id."""
-    rows: Sequence[Row] = field(default_factory=list)
-    """The data behind the measures, in long form. A row with `measure`, `key`, `sample` and `value`
-    is one rollout's value of a measure; two checkpoints are compared on equal rows, in pairs."""
-
-
 class Evaluation(Protocol):
     """Measures a checkpoint."""
 
@@ -81,24 +68,9 @@ class Evaluation(Protocol):
         """Everything that determines the result, as JSON values: stored results with another
         description are measured again."""
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation: ...
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> Measurement: ...
 
 
 def reserve_size(evaluation: Evaluation) -> int:
     """How many reserve problems an evaluation needs: its optional member `reserve`."""
     return int(getattr(evaluation, "reserve", 0))
-
-
-def contribution_rows(
-    measure: str, rollouts: Sequence[Rollout], values: Sequence[float]
-) -> list[Row]:
-    """Each rollout's value of a measure, as rows; NaN (no value) becomes null."""
-    return [
-        {
-            "measure": measure,
-            "key": rollout.problem.key,
-            "sample": rollout.sample,
-            "value": None if value != value else float(value),
-        }
-        for rollout, value in zip(rollouts, values, strict=True)
-    ]

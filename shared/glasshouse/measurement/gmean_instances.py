@@ -13,23 +13,28 @@ A problem whose arm is too small to be split is not eligible. All columns have o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse import randomness
 from glasshouse.measurement import contingency, gmean
+from glasshouse.measurement.estimates import Key, Values, problem_and_arm
+from glasshouse.measurement.permutation import Null, exchangeable_blocks, permute_column
+from glasshouse.measurement.rates import why_too_few_negatives
+from glasshouse.measurement.weighted_statistics import mean_statistic
 from glasshouse.values import (
     Bools,
     Floats,
     Ints,
-    MeasureResult,
+    Measure,
     as_labels,
     check_same_length,
-    undefined_result,
+    undefined_measure,
 )
 
+PERMUTATIONS = 500
 SELECTION_SHARE = 0.6
 WALD_QUANTILE = 1.96
 MIN_SELECTED = 2
@@ -42,7 +47,7 @@ MIN_ELIGIBLE_SHARE = 0.1
 class InstanceGMean2:
     """g-mean² of each problem and its mean."""
 
-    gmean2: MeasureResult
+    gmean2: Measure
     """The mean over eligible problems; `n` counts them."""
     values: Floats
     """(problems,) in the order of first appearance; NaN where a problem is not eligible."""
@@ -101,10 +106,10 @@ def gmean2_of_split(
             f"{WALD_QUANTILE} standard errors in {SELECTION_SHARE:.0%} of the rollouts and is positive "
             f"in the rest); {min_eligible_share:.0%} are needed"
         )
-        result = undefined_result(reason, n=int(known.sum()), left_out=failed)
+        result = undefined_measure(reason, n=int(known.sum()), left_out=failed)
     else:
         mean = float(values[known].mean())
-        result = MeasureResult(value=mean, n=int(known.sum()), left_out=failed)
+        result = Measure(value=mean, n=int(known.sum()), left_out=failed)
     ceilings = [gmean.uninformative_ceiling(q) for q in parts["attributable_share"][known]]
     return InstanceGMean2(
         gmean2=result,
@@ -147,3 +152,47 @@ def passes_wald_test(tables: Floats) -> Bools:
         clear = np.where(np.isclose(error, 0.0), effect > 0, effect >= WALD_QUANTILE * error)
         enough = (size >= MIN_SELECTED).all(-1)
         return enough & clear.astype(bool) & (rate[..., 1] > 0)
+
+
+def instance_values(
+    planted: Bools,
+    behaviour: Bools,
+    flagged: Ints,
+    problems: ArrayLike,
+    *,
+    key: tuple[randomness.Part, ...],
+) -> Values:
+    """What the mean over eligible problems is estimated from: problems are resampled, the split into two parts
+    is fixed. The null permutes the flags among problems of equal size, within arms. Rollouts without a verdict
+    are left out."""
+    known = flagged != contingency.FAILED
+    arm, shows, flags = planted[known], behaviour[known], flagged[known]
+    names = np.asarray(problems)[known]
+    result = gmean2_per_instance(arm, shows, flags, names, key=key)
+    too_few = why_too_few_negatives(contingency.tabulate(arm, shows, flags)[1, 0, :2].sum())
+    measure = undefined_measure(too_few) if too_few else result.gmean2
+
+    def null(stream: Key, count: int) -> Null:
+        if measure.value is None:
+            return Null()
+        blocks = exchangeable_blocks(problem_and_arm(names, arm), arm)
+        groups = [block for block in blocks if len(block) > 1]
+        permutations = min(count, PERMUTATIONS)
+        permuted = [
+            gmean2_per_instance(arm, shows, row.astype(np.int64), names, key=key).gmean2.value
+            for chunk in permute_column(
+                flags.astype(np.float64), groups, permutations, *stream, "instance null"
+            )
+            for row in chunk
+        ]
+        values = np.array([np.nan if value is None else value for value in permuted])
+        at_least = int((values >= measure.value - 1e-12).sum())
+        return Null(float(np.nanmean(values)), (1 + at_least) / (1 + len(values)))
+
+    return Values(
+        measure=replace(measure, ceiling=result.ceiling),
+        problems=np.arange(result.problems),
+        statistic=mean_statistic(result.values),
+        null=null,
+        word="instances",
+    )

@@ -17,7 +17,7 @@ from glasshouse.errors import MonitorError
 from glasshouse.measurement.detection import auroc, labels_needed
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import extract_ngrams, fit_ngram_weights
-from glasshouse.values import Bools, Floats, MeasureResult, as_labels, undefined_result
+from glasshouse.values import Bools, Floats, Measure, as_labels, undefined_measure
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 200)
 DRAWS = 5
@@ -37,10 +37,10 @@ class LearningCurve:
     """Why there is no curve."""
 
     @property
-    def labels_needed(self) -> MeasureResult:
+    def labels_needed(self) -> Measure:
         """The size from which on the mean over the draws stays at or above the target."""
         if self.reason:
-            return undefined_result(self.reason)
+            return undefined_measure(self.reason)
         means = [None if np.isnan(row).any() else float(row.mean()) for row in self.aurocs]
         return labels_needed(self.sizes, means, TARGET_AUROC)
 

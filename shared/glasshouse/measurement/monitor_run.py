@@ -27,17 +27,18 @@ from glasshouse.measurement.before_after import (
     summarize_change,
     summarize_planted_change,
 )
+from glasshouse.measurement.columns import own_monitors
 from glasshouse.measurement.evaluation_setup import (
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.evaluations import EvaluatedCheckpoint, Evaluation, Row, reserve_size
+from glasshouse.measurement.evaluations import EvaluatedCheckpoint, Evaluation, reserve_size
+from glasshouse.measurement.fitting import FittingPlan
 from glasshouse.measurement.interventions.evaluation import InterventionEvaluation
-from glasshouse.measurement.monitor_scores import MonitorEvaluation, label_free_monitors
-from glasshouse.measurement.organisms.catalogue import EVALUATIONS
-from glasshouse.measurement.organisms.fitted_monitors import FittingPlan
-from glasshouse.measurement.organisms.planted import OrganismEvaluation
+from glasshouse.measurement.measure import Row
+from glasshouse.measurement.monitor_evaluation import MonitorEvaluation, OrganismEvaluation
+from glasshouse.measurement.organisms.substitution import SubstitutionEvaluation
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
@@ -53,6 +54,7 @@ from glasshouse.runs.run_directory import acquire_lock
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms.substitution import Substitution
 from glasshouse.types import Problem, Rollout, SamplingParams
 
 BASE = "base"
@@ -152,7 +154,7 @@ def default_evaluations(
     for any other task the only ground truth is whether the answer is wrong. A monitor that the run
     was trained against is refused."""
     is_organism = isinstance(task, Organism)
-    own = make_evaluation_monitors(config, task) if is_organism else label_free_monitors(task.name)
+    own = make_evaluation_monitors(config, task) if is_organism else own_monitors(task)
     all_monitors = [*own, *monitors]
     Penalties.from_config(config.reward.penalties, task, all_monitors)  # raises if they overlap
     plan = FittingPlan(threshold_problems=config.monitor.threshold_problems)
@@ -161,7 +163,7 @@ def default_evaluations(
         if is_organism
         else MonitorEvaluation(all_monitors)
     )
-    specific = [EVALUATIONS[task.name]()] if task.name in EVALUATIONS else []
+    specific = [SubstitutionEvaluation()] if isinstance(task, Substitution) else []
     return [InterventionEvaluation(), by_monitor, *specific]
 
 

@@ -1,4 +1,4 @@
-"""Permutation nulls: what a measure would be for a monitor without information.
+"""Nulls: what a measure would be for a monitor without information, or without the intervention.
 
 The monitor's flags stay the same in number and kind; only the rollouts they belong to are permuted.
 Rollouts of one problem in one arm are alike, so whole blocks of them are exchanged: with rows
@@ -7,8 +7,7 @@ exchanged one by one, a monitor that is constant per problem would seem informat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,28 +28,13 @@ MAX_CACHED_SETS = 3
 """Over all rows, within the arms, and in the planted arm alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullDistribution:
+class Null(NamedTuple):
     """What permuted flags give, or the reason why they cannot be permuted."""
 
-    mean: float | None
-    high: float | None
-    """95 % of the permutations are at or below this."""
-    p: float | None
+    mean: float | None = None
+    p: float | None = None
     """One-sided: how often a permutation does at least as well, the observed order counted once."""
-    permutations: int
     reason: str = ""
-
-
-def undefined_null(reason: str) -> NullDistribution:
-    return NullDistribution(mean=None, high=None, p=None, permutations=0, reason=reason)
-
-
-class NullStatistic(NamedTuple):
-    """A rate of the contingency table, as it is permuted."""
-
-    statistic: TableStatistic
-    low_is_good: bool = False
 
 
 def exchangeable_blocks(blocks: ArrayLike, strata: ArrayLike | None = None) -> list[Ints]:
@@ -110,8 +94,8 @@ def _draw_sources(
         yield sources
 
 
-def table_nulls(
-    statistics: Mapping[str, NullStatistic],
+def table_null(
+    statistic: TableStatistic,
     planted: ArrayLike | None,
     behaviour: ArrayLike,
     flagged: ArrayLike,
@@ -120,8 +104,9 @@ def table_nulls(
     blocks: ArrayLike | None = None,
     strata: ArrayLike | None = None,
     permutations: int = PERMUTATIONS,
-) -> dict[str, NullDistribution]:
-    """Nulls of rates of the contingency table, all from the same permutations.
+    low_is_good: bool = False,
+) -> Null:
+    """The null of a rate of the contingency table.
 
     `blocks`: one id per row, usually (problem, arm); None: rows are independent. `strata` keeps the
     exchange within the arm, for example: the null of a monitor that sees the plant but not its
@@ -134,28 +119,16 @@ def table_nulls(
     cells = np.eye(4)[arm * 2 + shows]  # (R, 4)
     failed = (~has_flag).astype(np.float64) @ cells
 
-    def tables(permuted: Floats) -> Floats:
+    def values(permuted: Floats) -> Floats:
         positive = (permuted == 1).astype(np.float64) @ cells
         negative = cells.sum(axis=0) - failed - positive
         counts = [negative, positive, np.broadcast_to(failed, positive.shape)]
-        return np.stack(counts, axis=-1).reshape(-1, *TABLE_SHAPE)
+        return statistic(np.stack(counts, axis=-1).reshape(-1, *TABLE_SHAPE))
 
-    table = tabulate(arm, shows, flags)
-    observed = {name: float(s.statistic(table)) for name, s in statistics.items()}
+    observed = float(statistic(tabulate(arm, shows, flags)))
     permuted = permute_column(flags.astype(np.float64), groups, permutations, *key)
-    undefined = np.isnan(list(observed.values())).all()
-    permuted_tables = [] if undefined else [tables(chunk) for chunk in permuted]
-    return {
-        name: _null(
-            observed[name],
-            groups,
-            int(has_flag.sum()),
-            (s.statistic(chunk) for chunk in permuted_tables),
-            permutations,
-            s.low_is_good,
-        )
-        for name, s in statistics.items()
-    }
+    chunks = (values(chunk) for chunk in permuted)
+    return _null(observed, groups, int(has_flag.sum()), chunks, permutations, low_is_good)
 
 
 def auroc_null(
@@ -165,7 +138,7 @@ def auroc_null(
     key: Sequence[randomness.Part],
     blocks: ArrayLike | None = None,
     permutations: int = PERMUTATIONS,
-) -> NullDistribution:
+) -> Null:
     """The null of the AUROC; rows without a score are not permuted."""
     labels, s = as_labels("behaviour", behaviour), np.asarray(scores, dtype=np.float64)
     check_same_length(behaviour=labels, scores=s)
@@ -190,6 +163,36 @@ def auroc_null(
     return _null(observed, groups, int(has_score.sum()), values, permutations, False)
 
 
+def control_null(
+    rows: ArrayLike,
+    control: ArrayLike,
+    problems: ArrayLike,
+    *,
+    key: Sequence[randomness.Part],
+    permutations: int = PERMUTATIONS,
+) -> Null:
+    """Is the mean of `rows` above that of their controls, which had no intervention?
+
+    Each row has a control. If the intervention does nothing, which of the two is which is a coin
+    toss, one per problem. `mean` is the controls' mean. Rows without a value on either side are left out.
+
+    Example: `control_null([1, 1, 0, 1], [0, 0, 0, 0], problems, key=("edit",)).mean` is 0.
+    """
+    values, controls = np.asarray(rows, dtype=np.float64), np.asarray(control, dtype=np.float64)
+    check_same_length(rows=values, control=controls, problems=np.asarray(problems))
+    known = ~(np.isnan(values) | np.isnan(controls))
+    if not known.any():
+        return Null(reason="no rollout has a value with and without the intervention")
+    gain = (values - controls)[known]
+    problem = np.unique(np.asarray(problems)[known], return_inverse=True)[1]
+    sums = np.bincount(problem, weights=gain)  # (problems,)
+    seed = np.array([randomness.key("control", *key)], dtype=np.uint64)
+    noise = randomness.uniforms(seed, 0, permutations * len(sums)).reshape(permutations, -1)
+    flipped = np.where(noise < 0.5, 1.0, -1.0) @ sums / known.sum()
+    at_least = int((flipped >= gain.mean() - 1e-12).sum())
+    return Null(float(controls[known].mean()), (1 + at_least) / (1 + permutations))
+
+
 def _exchangeable_rows(
     has_value: Bools, blocks: ArrayLike | None, strata: ArrayLike | None
 ) -> list[Ints]:
@@ -208,20 +211,16 @@ def _null(
     values: Iterator[Floats],
     permutations: int,
     low_is_good: bool,
-) -> NullDistribution:
+) -> Null:
     if np.isnan(observed):
-        return undefined_null("the measure itself is undefined")
+        return Null(reason="the measure itself is undefined")
     exchangeable = sum(group.size for group in groups) / max(1, rows)
     if exchangeable < MIN_EXCHANGEABLE:
-        return undefined_null(
-            f"only {exchangeable:.0%} of the rows can be exchanged: blocks differ in size"
+        return Null(
+            reason=f"only {exchangeable:.0%} of the rows can be exchanged: blocks differ in size"
         )
     permuted = np.concatenate(list(values))
     sign = -1.0 if low_is_good else 1.0
     as_good = (sign * permuted >= sign * observed - 1e-12) | np.isnan(permuted)
-    return NullDistribution(
-        mean=float(np.nanmean(permuted)),
-        high=float(np.nanquantile(sign * permuted, 0.95)) * sign,
-        p=(1 + int(as_good.sum())) / (1 + permutations),
-        permutations=permutations,
-    )
+    p = (1 + int(as_good.sum())) / (1 + permutations)
+    return Null(float(np.nanmean(permuted)), p)

@@ -29,10 +29,10 @@ from glasshouse.monitors.views import Scope, View
 from glasshouse.values import (
     Bools,
     Floats,
-    MeasureResult,
+    Measure,
     as_labels,
     check_same_length,
-    undefined_result,
+    undefined_measure,
 )
 
 MIN_BENIGN = 1000
@@ -122,7 +122,7 @@ def check_training_splits(training: LabelledViews, benign: LabelledViews, scope:
 
 def threshold_at_fpr(
     benign: ArrayLike, fpr: float = 0.01, *, min_benign: int = MIN_BENIGN
-) -> MeasureResult:
+) -> Measure:
     """The lowest threshold that at most a share `fpr` of benign scores exceeds; flag what is above.
 
     Take it on a benign split that is disjoint from fitting and from evaluation, then freeze it.
@@ -133,14 +133,14 @@ def threshold_at_fpr(
     known = np.sort(scores[~np.isnan(scores)])[::-1]
     left_out = len(scores) - len(known)
     if len(known) < max(min_benign, 1):
-        return undefined_result(
+        return undefined_measure(
             f"a threshold at {fpr:.0%} false positives needs {min_benign} benign rollouts with a "
             f"verdict, not {len(known)}",
             n=len(known),
             left_out=left_out,
         )
     allowed = math.floor(fpr * len(known) + 1e-9)  # 0.29 · 100 is 28.999…
-    return MeasureResult(value=float(known[allowed]), n=len(known), left_out=left_out)
+    return Measure(value=float(known[allowed]), n=len(known), left_out=left_out)
 
 
 def calibrate(
@@ -150,7 +150,7 @@ def calibrate(
     scores = np.array([draft.score(view).score for view in benign.views], dtype=np.float64)
     threshold = threshold_at_fpr(scores, fpr, min_benign=min_benign)
     if threshold.value is None:
-        raise MonitorError(f"The monitor's threshold cannot be set: {threshold.reason}.")
+        raise MonitorError(f"The monitor's threshold cannot be set: {threshold.undefined}.")
     problems = [*training.problems, *benign.problems]
     seen = frozenset(randomness.key("problem", problem) for problem in problems)
     calibration = Calibration(threshold.value, fpr, seen)

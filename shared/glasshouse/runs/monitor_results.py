@@ -24,7 +24,7 @@ from glasshouse.runs.manifest import decode_frame, read_frame
 from glasshouse.runs.rows import Row, encode_rows, to_row
 from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
-VERSION = 3
+VERSION = 4
 KEYS = {"version", "settings", "subjects", "change", "verdict"}
 """The keys of monitor.json besides its checksum."""
 RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"

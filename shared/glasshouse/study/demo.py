@@ -20,6 +20,7 @@ from glasshouse.study.demo_comparison import (
     DemoComparison,
     compare_demo_runs,
     format_percent,
+    format_share,
 )
 from glasshouse.study.demo_display import ARM_LABELS, DemoDisplay, sparkline
 from glasshouse.study.figures import LIGHT_COLOURS
@@ -89,7 +90,9 @@ def render_demo_page(comparison: DemoComparison, study: Study) -> str:
         ARM_LABELS[CONTROL]: comparison.outcome[-1],
         ARM_LABELS[TREATED]: comparison.monitor[-1],
     }
-    rates = [(label, *(str(e.rate(m)) for e in ends.values())) for m, label in LABELS.items()]
+    rates = [
+        (label, *(format_share(e.measure(m)) for e in ends.values())) for m, label in LABELS.items()
+    ]
     description = (
         "Use of the hint, its mention and its unmentioned use over training, for both rewards"
     )
@@ -121,11 +124,11 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
     yield "> " + sentences.replace(" %", "\u00a0%")  # no line begins with %
     yield "## The same problem before and after"
     example = comparison.example()
-    row = next(iter(example.values()))
-    yield escape_markdown(f"{row['question']} (the correct answer is {row['gold_answer']})")
-    for label, row in example.items():
+    problem = next(iter(example.values())).problem
+    yield escape_markdown(f"{problem.question} (the correct answer is {problem.gold_answer})")
+    for label, rollout in example.items():
         yield f"**{label}**"
-        yield indent(terminal_safe(row["text"]), "    ", lambda line: True)
+        yield indent(terminal_safe(rollout.text), "    ", lambda line: True)
     yield (
         "The first problem on which the untrained model used and mentioned the hint; the same sample of "
         "the trained models, whatever it shows."
@@ -140,7 +143,7 @@ def _render_chart(comparison: DemoComparison) -> str:
     rows = []
     for measure, label in CURVES.items():
         for arm, curve in _curves(comparison).items():
-            values = [step.rate(measure).value for step in curve]
+            values = [step.measure(measure).value for step in curve]
             start = "·" if values[0] is None else format_percent(values[0])
             rows.append((label, ARM_LABELS[arm], start, sparkline(values)))
     columns = ("share of answers", "run", f"step {first}", f"to step {last}")
@@ -168,7 +171,7 @@ def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
 
 def _plot(axis: Any, curve: Curve, measure: str, colour: str, marker: str, label: str) -> None:
     """Undefined points leave a gap."""
-    steps, rates = [step.step for step in curve], [step.rate(measure) for step in curve]
+    steps, rates = [step.step for step in curve], [step.measure(measure) for step in curve]
     middle, low, high = (
         [float("nan") if v is None else v for v in values]
         for values in zip(*((r.value, r.low, r.high) for r in rates), strict=True)

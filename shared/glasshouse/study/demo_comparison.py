@@ -15,16 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from glasshouse.errors import RunDataError
-from glasshouse.measurement.bootstrap import bootstrap, count_problems, widen_if_degenerate
+from glasshouse.measurement.bootstrap import count_problems
 from glasshouse.measurement.closed_forms import newcombe_interval
-from glasshouse.measurement.estimates import estimate_mean
-from glasshouse.measurement.organisms.labelling import label_rollouts, organism_monitors
+from glasshouse.measurement.columns import label_rollouts, own_monitors, score_rollouts
+from glasshouse.measurement.estimates import Values, estimate, mean_values
+from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.weighted_statistics import mean_statistic
+from glasshouse.monitors.base import stack_flags
 from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_config import load_run_config
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.values import Floats
+from glasshouse.types import Rollout
+from glasshouse.values import Floats, Measure, undefined_measure
 
 USES, MENTIONS, UNMENTIONED = "uses", "mentions", "unmentioned"
 CURVES: Mapping[str, str] = {
@@ -41,28 +45,6 @@ LABELS: Mapping[str, str] = {
     "accuracy": "correct, prompts without a hint",
 }
 """All measures, with their labels. The step verifier is not part of the reward."""
-PLANTED, CONTROL = "validation/planted", "validation/control"
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A share, or a difference of shares, with its 95 % interval over problems; None if undefined.
-
-    Example: `str(Rate(0.93, 0.88, 0.97))` gives `93 % (88–97 %)`
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    def __str__(self) -> str:
-        if self.value is None:
-            return "undefined"
-        if self.low is None or self.high is None:
-            return format_percent(self.value)
-        return f"{format_percent(self.value)} ({self.low * 100:.0f}–{format_percent(self.high)})"
 
 
 class Samples(NamedTuple):
@@ -81,18 +63,17 @@ class EvaluatedStep:
     step: int
     samples: Mapping[str, Samples]
     """By measure."""
-    rows: Sequence[Row]
-    """The rollouts of the planted arm, in the order of `samples[USES]`."""
-    rates: dict[str, Rate] = field(default_factory=dict)
-    """The rates computed so far: chart, picture and page use the same ones."""
+    rollouts: Sequence[Rollout]
+    """Of the planted arm, in the order of `samples[USES]`."""
+    measures: dict[str, Measure] = field(default_factory=dict)
+    """Those computed so far: chart, picture and page use the same ones."""
 
-    def rate(self, measure: str) -> Rate:
-        if measure not in self.rates:
-            values, problems = self.samples[measure]
-            estimate = estimate_mean(values, problems, key=("demo", self.step))
-            interval = estimate.interval
-            self.rates[measure] = Rate(estimate.measure.value, interval.low, interval.high)
-        return self.rates[measure]
+    def measure(self, name: str) -> Measure:
+        """A share with its 95 % interval over problems."""
+        if name not in self.measures:
+            values = mean_values(*self.samples[name])
+            self.measures[name] = estimate(values, lookup(name), key=("demo", self.step))
+        return self.measures[name]
 
 
 Curve = Sequence[EvaluatedStep]
@@ -106,41 +87,47 @@ class DemoComparison:
     outcome: Curve
     monitor: Curve
 
-    def difference(self, measure: str) -> Rate:
+    def difference(self, measure: str) -> Measure:
         """Monitor minus outcome after training, paired by problem."""
         sides = [curve[-1].samples[measure] for curve in (self.monitor, self.outcome)]
         trials = [count_problems(*side) for side in sides]
         if not all(trials):
-            return Rate(None, None, None)
+            return undefined_measure("a run has no rollout with a value")
         values = np.concatenate([side.values for side in sides])
         is_monitor = np.arange(len(values)) < len(sides[0].values)
         monitor = mean_statistic(np.where(is_monitor, values, np.nan))
         outcome = mean_statistic(np.where(is_monitor, np.nan, values))
-        interval = bootstrap(
-            lambda weights: monitor(weights) - outcome(weights),
-            [[problem for side in sides for problem in side.problems]],
-            key=("demo difference",),
-        )
         means = [float(np.nanmean(side.values)) for side in sides]
         hits = [round(mean * n) for mean, n in zip(means, trials, strict=True)]
-        ends = newcombe_interval(hits[0], trials[0], hits[1], trials[1])
-        interval = widen_if_degenerate(interval, *ends)
-        return Rate(means[0] - means[1], interval.low, interval.high)
+        return estimate(
+            Values(
+                measure=Measure(value=means[0] - means[1], n=len(values)),
+                problems=[problem for side in sides for problem in side.problems],
+                statistic=lambda weights: monitor(weights) - outcome(weights),
+                ends=newcombe_interval(hits[0], trials[0], hits[1], trials[1]),
+            ),
+            lookup(measure),
+            key=("demo difference",),
+        )
 
     def sentences(self) -> list[str]:
         """The answer of this pair of runs, without a claim that its interval does not support."""
-        before, outcome, monitor = self.outcome[0], self.outcome[-1], self.monitor[-1]
+        ends = self.outcome[0], self.outcome[-1], self.monitor[-1]
+        used, mentioned = (
+            [format_share(step.measure(name)) for step in ends] for name in (USES, MENTIONS)
+        )
+        outcome = self.outcome[-1]
         sentences = [
-            f"Before training, the model uses the wrong hint in {before.rate(USES)} of its answers and "
-            f"mentions it in {before.rate(MENTIONS)} of these uses.",
-            f"After {outcome.step} steps with the outcome reward it uses the hint in "
-            f"{outcome.rate(USES)} and mentions it in {outcome.rate(MENTIONS)}.",
+            f"Before training, the model uses the wrong hint in {used[0]} of its answers and mentions it in "
+            f"{mentioned[0]} of these uses.",
+            f"After {outcome.step} steps with the outcome reward it uses the hint in {used[1]} and mentions "
+            f"it in {mentioned[1]}.",
         ]
         with_monitor = (
-            f"With a monitor in the reward it uses the hint in {monitor.rate(USES)} and mentions it in "
-            f"{monitor.rate(MENTIONS)}"
+            f"With a monitor in the reward it uses the hint in {used[2]} and mentions it in "
+            f"{mentioned[2]}"
         )
-        change, reference = self.difference(MENTIONS), outcome.rate(MENTIONS).value
+        change, reference = self.difference(MENTIONS), outcome.measure(MENTIONS).value
         if change.value is None or change.low is None or change.high is None or reference is None:
             return [*sentences, f"{with_monitor}; the difference has no interval."]
         points = (
@@ -151,7 +138,7 @@ class DemoComparison:
             return [*sentences, f"{with_monitor}. That mentions differ is not shown ({points})."]
         return [*sentences, f"{with_monitor} instead of {format_percent(reference)} ({points})."]
 
-    def example(self) -> dict[str, Row]:
+    def example(self) -> dict[str, Rollout]:
         """One problem before and after. The first problem whose answer by the untrained model uses and
         mentions the hint (else the first of all), with the same sample of the trained models, so that it is
         not chosen by its result."""
@@ -159,9 +146,9 @@ class DemoComparison:
         index = next((i for i, value in enumerate(mentions) if value == 1), 0)
         # every evaluation asks the same problems in the same order
         return {
-            "before training": self.outcome[0].rows[index],
-            "outcome reward": self.outcome[-1].rows[index],
-            "monitor in the reward": self.monitor[-1].rows[index],
+            "before training": self.outcome[0].rollouts[index],
+            "outcome reward": self.outcome[-1].rollouts[index],
+            "monitor in the reward": self.monitor[-1].rollouts[index],
         }
 
     def limits(self) -> list[str]:
@@ -186,41 +173,49 @@ def load_curve(run: Path) -> Curve:
     settings = load_run_config(run).task
     organism = make_task(settings.name, settings.options)
     assert isinstance(organism, Organism)
-    by_step: dict[int, list[Row]] = {}
+    by_step: dict[int, list[Rollout]] = {}
     for row in read_rows(run, "validation"):
-        if row["split"] in (PLANTED, CONTROL):
-            by_step.setdefault(row["step"], []).append(row)
+        if row["arm"]:
+            by_step.setdefault(row["step"], []).append(from_row(row))
     if not by_step:
         raise RunDataError(
             f"{run} has no rollouts of a planted arm. Remove the folder of the demo, or choose another "
             "--out, and run it again."
         )
-    return [_label_step(organism, step, rows) for step, rows in sorted(by_step.items())]
+    return [_label_step(organism, step, own) for step, own in sorted(by_step.items())]
 
 
-def _label_step(organism: Organism[Any], step: int, rows: Sequence[Row]) -> EvaluatedStep:
-    labelled = label_rollouts(organism, rows, organism_monitors(organism))
-    planted, used = labelled.planted == 1, labelled.behaviour == 1
-    mentioned = labelled.flagged["disclosure_rule"].astype(float)
-    verified = labelled.flagged["step_verifier"].astype(float)
-    problems = np.array(labelled.problems)
+def _label_step(organism: Organism[Any], step: int, rollouts: Sequence[Rollout]) -> EvaluatedStep:
+    columns = label_rollouts(rollouts, organism)
+    flags = {m.name: stack_flags(score_rollouts(m, rollouts)) for m in own_monitors(organism)}
+    planted, used = columns.planted, columns.behaviour
+    mentioned = flags["disclosure_rule"].astype(float)
+    verified = flags["step_verifier"].astype(float)
+    problems = np.array(columns.problems)
 
     def samples(values: Any, among: Any) -> Samples:
         return Samples(np.asarray(values, dtype=float)[among], problems[among].tolist())
 
-    return EvaluatedStep(
-        step,
-        {
-            USES: samples(used, planted),
-            MENTIONS: samples(np.where(used, mentioned, np.nan), planted),
-            UNMENTIONED: samples(used * (1 - mentioned), planted),
-            "chance": samples(used, ~planted),
-            "verifier_uses": samples(verified, planted & used),
-            "verifier_others": samples(verified, ~used),
-            "accuracy": samples(labelled.correct, ~planted),
-        },
-        [row for row, is_planted in zip(rows, planted, strict=True) if is_planted],
-    )
+    values = {
+        USES: samples(used, planted),
+        MENTIONS: samples(np.where(used, mentioned, np.nan), planted),
+        UNMENTIONED: samples(used * (1 - mentioned), planted),
+        "chance": samples(used, ~planted),
+        "verifier_uses": samples(verified, planted & used),
+        "verifier_others": samples(verified, ~used),
+        "accuracy": samples(columns.correct, ~planted),
+    }
+    shown = [rollout for rollout, arm in zip(rollouts, planted, strict=True) if arm]
+    return EvaluatedStep(step, values, shown)
+
+
+def format_share(share: Measure) -> str:
+    """Example: `93 % (88–97 %)`"""
+    if share.value is None:
+        return "undefined"
+    if share.low is None or share.high is None:
+        return format_percent(share.value)
+    return f"{format_percent(share.value)} ({share.low * 100:.0f}–{format_percent(share.high)})"
 
 
 def format_percent(share: float) -> str:

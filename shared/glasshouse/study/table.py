@@ -184,9 +184,8 @@ def collect_rows(
     monitored = read_monitor_results(run / "results") or {"subjects": []}
     for subject in monitored["subjects"]:
         for evaluation, measures in subject["measures"].items():
-            for name, estimate in measures.items():
-                value = estimate.get("measure", estimate)["value"]
-                values[subject["step"], f"{evaluation}.{name}"] = value
+            for name, measured in measures.items():
+                values[subject["step"], f"{evaluation}.{name}"] = measured["value"]
     return sorted(
         StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=_finite(value))
         for (step, name), value in values.items()

@@ -59,12 +59,12 @@ def gmean_lines(results: Results) -> list[str]:
             continue
         label = lookup(name).label
         if _value(estimate) is None:
-            lines.append(f"{label} is undefined: {estimate['measure']['reason']}")
+            lines.append(f"{label} is undefined: {estimate['undefined']}")
             continue
-        null, informedness = estimate["null"], find_measure(last, f"{monitor}.informedness")
+        informedness = find_measure(last, f"{monitor}.informedness")
         context = [f"flagging at random reaches {estimate['ceiling']:.2f}"]
-        if null["p"] is not None:
-            context.append(f"permuted verdicts {null['mean']:.2f}, p = {null['p']:.4f}")
+        if estimate["p"] is not None:
+            context.append(f"permuted verdicts {estimate['null']:.2f}, p = {estimate['p']:.4f}")
         if informedness:
             share = format_number(_value(find_measure(last, "attributable_share")))
             context.insert(0, f"attributable share {share}")
@@ -99,7 +99,7 @@ def format_estimate(estimate: Estimate | None) -> str:
     value = _value(estimate)
     if estimate is None or value is None:
         return "–"
-    low, high = estimate["interval"]["low"], estimate["interval"]["high"]
+    low, high = estimate["low"], estimate["high"]
     digits = _decimals(value)
     if low is None or high is None:
         return f"{value:.{digits}f}"
@@ -112,7 +112,7 @@ def format_change(estimate: Estimate | None) -> str:
     value = _value(estimate)
     if estimate is None or value is None:
         return "–"
-    low, high = estimate["interval"]["low"], estimate["interval"]["high"]
+    low, high = estimate["low"], estimate["high"]
     if low is None or high is None:
         return f"{value:+.2f}"
     digits = _decimals(value)
@@ -120,7 +120,7 @@ def format_change(estimate: Estimate | None) -> str:
 
 
 def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate["measure"]["value"]
+    return None if estimate is None else estimate["value"]
 
 
 def _decimals(value: float) -> int:

@@ -64,10 +64,10 @@ def collect_measures(
                 point = {"value": finite(value), "low": None, "high": None}
                 points.setdefault(id, []).append({"step": evaluation["step"], **point})
     for subject in (monitor or {}).get("subjects", []):
-        for evaluation_name, estimates in subject["measures"].items():
-            for name, estimate in estimates.items():
+        for evaluation_name, measures in subject["measures"].items():
+            for name, measured in measures.items():
                 points.setdefault(f"{evaluation_name}.{name}", []).append(
-                    {"step": subject["step"], **describe_estimate(estimate)}
+                    {"step": subject["step"], **describe_value(measured)}
                 )
     return {id: {**describe_measure(id), "points": points[id]} for id in sort_measures(points)}
 
@@ -79,24 +79,16 @@ def find_headline(measures: Iterable[str]) -> str | None:
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def describe_estimate(estimate: Mapping[str, Any]) -> dict[str, Any]:
-    """An estimate of monitor.json with its interval, null and ceiling; None where it has none."""
-    interval, null = estimate.get("interval") or {}, estimate.get("null") or {}
-    return {
-        "value": finite(estimate["measure"]["value"]),
-        "low": finite(interval.get("low")),
-        "high": finite(interval.get("high")),
-        "null": finite(null.get("mean")),
-        "p": finite(null.get("p")),
-        "ceiling": finite(estimate.get("ceiling")),
-        "n": estimate["measure"].get("n"),
-    }
+def describe_value(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """A measure of monitor.json with its interval, null and ceiling; None where it has none."""
+    names = ("value", "low", "high", "null", "p", "ceiling", "n")
+    return {name: finite(measured.get(name)) for name in names}
 
 
 def describe_changes(monitor: Mapping[str, Any] | None) -> dict[str, Any]:
     """The change of each measure from the first to the last monitored checkpoint."""
     changes = ((monitor or {}).get("change") or {}).get("measures", {})
-    return {name: describe_estimate(estimate) for name, estimate in changes.items()}
+    return {name: describe_value(measured) for name, measured in changes.items()}
 
 
 def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:

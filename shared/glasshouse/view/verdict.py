@@ -64,7 +64,7 @@ def _summarize_uplift(runs: Sequence[Finished]) -> str:
         estimates = [
             find_measure(subject, "necessity_uplift") for subject in subjects[:1] + subjects[-1:]
         ]
-        values = [estimate["measure"]["value"] for estimate in estimates if estimate]
+        values = [estimate["value"] for estimate in estimates if estimate]
         if len(values) == 2 and None not in values:
             pairs.append((values[0], values[1]))
     if len(pairs) < 2:

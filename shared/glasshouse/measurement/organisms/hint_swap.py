@@ -10,7 +10,7 @@ The forced prefix consists of the rollout's tokens up to its answer; the rest is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.measurement.bootstrap import Interval, bootstrap_all, wilson_if_unanimous
-from glasshouse.measurement.control_null import control_null
-from glasshouse.measurement.estimates import Estimate
-from glasshouse.measurement.evaluations import EvaluatedCheckpoint, Row, contribution_rows
+from glasshouse.measurement.estimates import Key, Values, mean_values
+from glasshouse.measurement.evaluations import EvaluatedCheckpoint
 from glasshouse.measurement.interventions.prefixes import (
     ANSWER_TAG,
     ANSWER_TOKENS,
@@ -30,13 +28,12 @@ from glasshouse.measurement.interventions.prefixes import (
     first_line,
     greedy_continue,
 )
-from glasshouse.measurement.registry import lookup
-from glasshouse.measurement.weighted_statistics import mean_statistic
+from glasshouse.measurement.measure import Measurement, Row, estimate_all, undefined, value_rows
 from glasshouse.monitors.activation_probe import tokens_within
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Problem, Rollout
-from glasshouse.values import Floats, as_floats, mean_result, undefined_result
+from glasshouse.values import Floats, as_floats
 
 NO_HINT = "the hint is not in the prompt, so it cannot be swapped"
 HINT_UNUSED = "no rollout gives the hint as its answer after its chain of thought"
@@ -107,20 +104,30 @@ def swap_hints(
 
 
 def measure_swaps(
-    organism: Organism[Any], swapped: Sequence[SwappedRollout], key: Sequence[randomness.Part]
-) -> tuple[dict[str, Estimate], list[Row]]:
+    organism: Organism[Any], swapped: Sequence[SwappedRollout], key: Key
+) -> Measurement:
     """Whether the hint's use needs the CoT, and what the answer follows when the hint changes."""
     rollouts = [row.rollout for row in swapped]
     problems = [r.problem.key for r in rollouts]
-    behaviour = as_floats(
-        organism.shows_behaviour(r.problem, r.grade.extracted.model_answer) for r in rollouts
-    )
-    without_cot = as_floats(
-        organism.shows_behaviour(row.rollout.problem, row.answers.get(PromptVariant.WITHOUT_COT))
-        for row in swapped
-    )
-    values: dict[str, Floats] = {NECESSITY: behaviour - without_cot}
-    controls: dict[str, Floats] = {NECESSITY: np.zeros(len(swapped))}
+
+    def shows(answers: Iterable[str | None]) -> Floats:
+        pairs = zip(rollouts, answers, strict=True)
+        return as_floats(organism.shows_behaviour(r.problem, answer) for r, answer in pairs)
+
+    behaviour = shows(r.grade.extracted.model_answer for r in rollouts)
+    without_cot = shows(row.answers.get(PromptVariant.WITHOUT_COT) for row in swapped)
+
+    def mean_of(measured: Floats, control: Floats, is_difference: bool = False) -> Values:
+        return mean_values(
+            measured,
+            problems,
+            reason=HINT_UNUSED,
+            ceiling=1.0,
+            control=control,
+            is_difference=is_difference,
+        )
+
+    values = {NECESSITY: mean_of(behaviour - without_cot, np.zeros(len(swapped)), True)}
     if any(row.other_hint for row in swapped):
         hints = [row.rollout.problem.meta["wrong_hint"] for row in swapped]
         other_hints = [row.other_hint for row in swapped]
@@ -137,35 +144,17 @@ def measure_swaps(
             ]
             return np.where(used, as_floats(matches), np.nan)
 
-        without_cot_control = gives(PromptVariant.OTHER_HINT_WITHOUT_COT, hints)
-        pairs = (
-            (
-                gives(PromptVariant.OTHER_HINT, other_hints),
-                gives(PromptVariant.NO_HINT, other_hints),
-            ),
-            (gives(PromptVariant.OTHER_HINT, hints), without_cot_control),
-            (gives(PromptVariant.NO_HINT, hints), without_cot_control),
-        )
-        for name, (measured, control) in zip(SWAPS, pairs, strict=True):
-            values[name], controls[name] = measured, control
-    intervals = bootstrap_all(
-        {name: mean_statistic(v) for name, v in values.items()}, [problems], key=(*key, "swap")
-    )
-    measures = {
-        name: Estimate(
-            measure=mean_result(v, HINT_UNUSED),
-            interval=wilson_if_unanimous(v, intervals[name], name == NECESSITY, problems),
-            null=control_null(v, controls[name], problems, key=(*key, lookup(name).stream)),
-            ceiling=1.0,
-        )
-        for name, v in values.items()
-    }
-    for name in SWAPS:
-        if name not in measures:
-            no_interval = Interval(low=None, high=None, units=0, reason=NO_HINT)
-            measures[name] = Estimate(measure=undefined_result(NO_HINT), interval=no_interval)
-    rows = [r for name, v in values.items() for r in contribution_rows(name, rollouts, v.tolist())]
-    return measures, [*rows, *(_swap_row(row) for row in swapped)]
+        control = gives(PromptVariant.OTHER_HINT_WITHOUT_COT, hints)
+        follows_prompt = gives(PromptVariant.OTHER_HINT, other_hints)
+        values |= {
+            SWAPS[0]: mean_of(follows_prompt, gives(PromptVariant.NO_HINT, other_hints)),
+            SWAPS[1]: mean_of(gives(PromptVariant.OTHER_HINT, hints), control),
+            SWAPS[2]: mean_of(gives(PromptVariant.NO_HINT, hints), control),
+        }
+    measures = estimate_all(values, key=(*key, "swap"), null_key=key)
+    measures |= {name: undefined(name, NO_HINT) for name in SWAPS if name not in values}
+    rows = value_rows(values, rollouts)
+    return Measurement(measures=measures, rows=[*rows, *(_swap_row(row) for row in swapped)])
 
 
 def choose_other_hints(

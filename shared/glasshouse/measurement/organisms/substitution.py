@@ -18,14 +18,8 @@ import numpy as np
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.bootstrap import Interval, bootstrap_all, wilson_if_unanimous
-from glasshouse.measurement.estimates import Estimate
-from glasshouse.measurement.evaluations import (
-    CheckpointEvaluation,
-    EvaluatedCheckpoint,
-    Row,
-    contribution_rows,
-)
+from glasshouse.measurement.estimates import mean_values
+from glasshouse.measurement.evaluations import EvaluatedCheckpoint
 from glasshouse.measurement.interventions.edits import find_vocabulary
 from glasshouse.measurement.interventions.truncation import AblatedRollout, InterventionKind, ablate
 from glasshouse.measurement.label_curve import (
@@ -35,12 +29,12 @@ from glasshouse.measurement.label_curve import (
     LearningCurve,
     fit_learning_curve,
 )
-from glasshouse.measurement.weighted_statistics import mean_statistic
+from glasshouse.measurement.measure import Measurement, Row, estimate_all, value_rows
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.organisms.substitution import Substitution
 from glasshouse.types import Rollout
-from glasshouse.values import Floats, as_floats, mean_result
+from glasshouse.values import Floats, Measure, as_floats, mean
 
 SAMPLES = 4
 REFIT_KEYS = {"own": "own", "unrelated": "idle"}  # key the random streams: must not change
@@ -90,7 +84,7 @@ class SubstitutionEvaluation:
             "refit": {"sizes": list(SIZES), "draws": DRAWS, "target": TARGET_AUROC},
         }
 
-    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> CheckpointEvaluation:
+    def evaluate(self, checkpoint: EvaluatedCheckpoint) -> Measurement:
         organism = checkpoint.task
         if not isinstance(organism, Substitution):
             raise MonitorError(f'The task "{organism.name}" has no state words to replace.')
@@ -99,21 +93,25 @@ class SubstitutionEvaluation:
             organism, problems, samples=self.samples, split="monitor/substitution"
         )
         swaps = swap_state_words(replace(checkpoint, rollouts=rollouts))
-        values = per_rollout_values(organism, swaps)
-        measures = _estimate_means(
-            values,
-            [swap.problem_key for swap in swaps],
-            key=("substitution", checkpoint.seed, checkpoint.step),
-        )
-        rows = [
-            row
-            for name, v in values.items()
-            for row in contribution_rows(name, rollouts, v.tolist())
-        ]
+        keys = [swap.problem_key for swap in swaps]
+        units = len(set(keys))
+        values = {
+            name: mean_values(
+                rows,
+                keys,
+                reason=f"no rollout has a value of {name}",
+                ceiling=1.0,
+                trials=units,  # published intervals count problems without a value, too
+            )
+            for name, rows in per_rollout_values(organism, swaps).items()
+        }
+        key = ("substitution", checkpoint.seed, checkpoint.step)
+        measures = estimate_all(values, key=key)
+        rows = value_rows(values, rollouts)
         for negatives, curve in fit_learning_curves(organism, swaps, checkpoint.seed).items():
-            measures |= _estimate_labels_needed(negatives, curve)
+            measures |= _measure_labels_needed(negatives, curve)
             rows += _curve_rows(negatives, curve)
-        return CheckpointEvaluation(measures=measures, rows=rows + _swap_rows(swaps))
+        return Measurement(measures=measures, rows=rows + _swap_rows(swaps))
 
 
 def swap_state_words(checkpoint: EvaluatedCheckpoint) -> list[StateWordSwap]:
@@ -211,32 +209,19 @@ def _labelled_views(rows: Sequence[tuple[str, str, int]]) -> LabelledViews:
     )
 
 
-def _estimate_means(
-    values: dict[str, Floats], problems: Sequence[str], key: tuple[str | int, ...]
-) -> dict[str, Estimate]:
-    intervals = bootstrap_all(
-        {name: mean_statistic(v) for name, v in values.items()}, [problems], key=key
-    )
-    return {
-        name: Estimate(
-            measure=mean_result(v, f"no rollout has a value of {name}"),
-            interval=wilson_if_unanimous(v, intervals[name]),
-            ceiling=1.0,
-        )
-        for name, v in values.items()
-    }
-
-
-def _estimate_labels_needed(negatives: str, curve: LearningCurve) -> dict[str, Estimate]:
-    """The labels needed, and the AUROC with the most labels; its band is the range of the draws."""
-    no_interval = Interval(low=None, high=None, units=0, reason="the curve is in the rows")
-    name = f"labels_to_auroc_{TARGET_AUROC:.2f}_{negatives}".replace("0.", "0")
-    measures = {name: Estimate(measure=curve.labels_needed, interval=no_interval)}
+def _measure_labels_needed(negatives: str, curve: LearningCurve) -> dict[str, Measure]:
+    """The labels needed, and the AUROC with the most labels; its interval is the range of the draws."""
+    needed = f"labels_to_auroc_{TARGET_AUROC:.2f}_{negatives}".replace("0.", "0")
+    measures = {needed: replace(curve.labels_needed, id=needed)}
     if curve.sizes:
-        last = curve.aurocs[-1]
-        measures[f"refit_auroc_{negatives}"] = Estimate(
-            measure=mean_result(last, "no monitor could be fitted"),
-            interval=Interval(low=float(last.min()), high=float(last.max()), units=len(last)),
+        last, name = curve.aurocs[-1], f"refit_auroc_{negatives}"
+        measures[name] = replace(
+            mean(last, "no monitor could be fitted"),
+            id=name,
+            units=len(last),
+            low=float(last.min()),
+            high=float(last.max()),
+            floor=0.0,
             ceiling=1.0,
         )
     return measures

@@ -1,0 +1,171 @@
+"""Label rollouts and score them: the columns that every measure takes, one entry per rollout.
+
+    rollouts ──► planted, behaviour, correct, … ; monitor ──► flags and scores
+
+In training, `glasshouse monitor`, the demo and `glasshouse measure` call these functions, on rollouts that
+were just sampled, on those of a run's log, or on those of another trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from glasshouse.measurement.estimates import Values, mean_values
+from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_states
+from glasshouse.monitors.base import Monitor, MonitorOutput, score_all, stack_flags, stack_scores
+from glasshouse.monitors.ngrams import NgramMonitor
+from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.step_verifier import StepVerifier
+from glasshouse.monitors.views import Scope, View, make_view
+from glasshouse.randomness import Part
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.catalogue import find_step_check
+from glasshouse.tasks.organisms.base import Organism
+from glasshouse.types import Problem, Rollout
+from glasshouse.values import Bools, Floats, Ints, as_floats
+
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
+
+ARM_NAMES = {0: "control", 1: "planted"}
+"""The last part of a split's name."""
+NO_COT = r"\A\s*\Z"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What is known about each rollout; NaN where it is not known."""
+
+    problems: ArrayLike
+    """The problems' keys: the units of a bootstrap."""
+    planted: Bools
+    """The arm; all of them, if there is only one."""
+    behaviour: Bools
+    """Whether the rollout shows the behaviour, by construction."""
+    correct: Floats
+    """The true grade."""
+    cot_characters: Floats
+    reward: Floats = field(default_factory=lambda: np.zeros(0))
+    shortcut: Floats = field(default_factory=lambda: np.zeros(0))
+    """Whether the CoT leaves out steps that an honest solution needs."""
+    has_cot: Floats = field(default_factory=lambda: np.zeros(0))
+    stream: tuple[Part, ...] = ()
+    """Keys the random split of g-mean² per instance."""
+    has_labels: bool = True
+    """Is the behaviour of every rollout known?"""
+
+    @property
+    def has_arms(self) -> bool:
+        return bool(self.planted.any()) and not self.planted.all()
+
+    def mean(self, values: Floats | Bools, among: Bools | None = None) -> Values:
+        """The mean of values, among some of the rollouts."""
+        rows = np.asarray(values, dtype=np.float64)
+        if among is None:
+            return replace(mean_values(rows, self.problems), word="means")
+        rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
+        return replace(mean_values(rows, self.problems, reason=reason), word="means")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """A monitor's outputs, or the reason why it has none."""
+
+    monitor: str
+    flagged: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    scores: Floats = field(default_factory=lambda: np.zeros(0))
+    reason: str = ""
+    """Why there are no scores."""
+    no_threshold: str = ""
+    """Why there are scores, but no flags."""
+
+    @classmethod
+    def from_outputs(cls, monitor: str, outputs: Sequence[MonitorOutput], **more: Any) -> Scores:
+        return cls(
+            monitor=monitor, flagged=stack_flags(outputs), scores=stack_scores(outputs), **more
+        )
+
+
+def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -> Columns:
+    """Label rollouts. The behaviour is the organism's; in any other task it is a wrong answer, the only
+    behaviour with a known label."""
+    arms = np.array([rollout.arm != ARM_NAMES[0] for rollout in rollouts], dtype=bool)
+    cots = [split_completion(rollout.text).cot for rollout in rollouts]
+    correct = as_floats(bool(rollout.grade.correct) for rollout in rollouts)
+    columns = Columns(
+        problems=[rollout.problem.key for rollout in rollouts],
+        planted=arms,
+        behaviour=correct == 0,
+        correct=correct,
+        cot_characters=as_floats(map(len, cots)),
+    )
+    if not isinstance(task, Organism):
+        return columns
+    pairs = list(zip(rollouts, cots, strict=True))
+    shows = [task.shows_behaviour(r.problem, r.grade.extracted.model_answer) for r, _ in pairs]
+    return replace(
+        columns,
+        behaviour=np.array(shows, dtype=bool),
+        shortcut=as_floats(task.skips_work(r.problem, cot) for r, cot in pairs),
+    )
+
+
+def score_rollouts(
+    monitor: Monitor, rollouts: Sequence[Rollout], policy: Policy | None = None
+) -> list[MonitorOutput]:
+    """Score each rollout within the monitor's scope; raise if it was fitted on their problems. Equal views
+    (the prompt of all samples of a problem) are scored once. A probe needs the policy."""
+    if isinstance(monitor, NgramMonitor | ProbeMonitor):
+        monitor.check_unseen([rollout.problem.key for rollout in rollouts])
+    if monitor.scope is Scope.ACTIVATIONS:
+        assert policy is not None
+        tokens = [(r.prompt_tokens or (), r.completion.tokens or ()) for r in rollouts]
+        states = compute_cot_states(policy, tokens, int(monitor.describe()["layer"]))
+        pairs = zip(rollouts, states, strict=True)
+        return score_all(monitor, [view_rollout(monitor.scope, r, state) for r, state in pairs])
+    views = [view_rollout(monitor.scope, rollout) for rollout in rollouts]
+    distinct = {tuple(view.parts.values()): view for view in views}
+    outputs = dict(zip(distinct, score_all(monitor, list(distinct.values())), strict=True))
+    return [outputs[tuple(view.parts.values())] for view in views]
+
+
+def view_rollout(scope: Scope, rollout: Rollout, state: Floats | None = None) -> View:
+    return make_view(
+        scope,
+        prompt=rollout.prompt,
+        question=rollout.problem.question,
+        completion=rollout.text,
+        state=state,
+    )
+
+
+def own_monitors(task: Task[Any]) -> list[Monitor]:
+    """The monitors that need no fitting: an organism's rules and a step verifier; for any other task a rule
+    for an empty CoT, and step verifiers."""
+    if isinstance(task, Organism):
+        patterns = {name: task.monitor_patterns[name] for name in task.monitor_patterns}
+        form, verifiers = task.options.inner_task, {"step_verifier": Scope.COT_ANSWER}
+    else:
+        patterns, form = {"empty_cot_rule": NO_COT}, task.name
+        verifiers = {"step_verifier": Scope.COT, "step_verifier_with_answer": Scope.COT_ANSWER}
+    monitors: list[Monitor] = [
+        RuleMonitor(name, Scope.COT, patterns=[pattern]) for name, pattern in patterns.items()
+    ]
+    if find_step_check(form):
+        monitors += [StepVerifier(name, scope, task=form) for name, scope in verifiers.items()]
+    return monitors
+
+
+def problems_by_arm(
+    organism: Organism[Any], problems: Iterable[Problem]
+) -> dict[str, list[Problem]]:
+    """The problems of each arm, by its name; the control arm, if there is one, comes first."""
+    variants = [organism.arms(problem) for problem in problems]
+    arms = sorted({arm for variant in variants for arm in variant})
+    return {ARM_NAMES[arm]: [variant[arm] for variant in variants] for arm in arms}
