@@ -42,6 +42,19 @@ def format_checksums(checksums: dict[str, Any]) -> str:
     return json.dumps(checksums, indent=1) + "\n"
 
 
+def write_checksums(folder: Path) -> None:
+    """Write checksums.json for the files of a folder, and flush them, it and the folder to disk."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    checksums = {file.name: compute_checksum(file) for file in files}
+    (folder / CHECKSUMS).write_text(format_checksums(checksums))
+    for path in (*files, folder / CHECKSUMS, folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def verify_folder(path: Path, required: Sequence[str] = ()) -> tuple[str, ...]:
     """Compare every file that checksums.json lists with its checksum; returns what is damaged."""
     try:

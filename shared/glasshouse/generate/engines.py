@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from glasshouse.config.schema import GenerateConfig
+from glasshouse.errors import ConfigError
 from glasshouse.models.policy import Policy
 from glasshouse.registry import Registry, require_members
 from glasshouse.types import Completion, Request, SamplingParams
@@ -54,3 +55,20 @@ Example: `@engine("my_engine")` above `class MyEngine`, for `generate.engine: my
 def make_generator(policy: Policy, config: GenerateConfig) -> Generator:
     """The engine of `generate.engine`, of this package, the user's modules or an installed package."""
     return engine.get(config.engine)(policy, config)
+
+
+def max_length(request: Request, sampling: SamplingParams, limit: int, cache: str = "") -> int:
+    """Maximum tokens of prompt and completion of a request; raises if there are more than `limit`, which the model's
+    context sets, and the `cache` if it is named."""
+    length = len(request.prompt) + sampling.max_tokens
+    if length > limit:
+        of_cache = f" or {cache}" if cache else ""
+        raise ConfigError(
+            f"A prompt of {len(request.prompt)} tokens and {sampling.max_tokens} new ones exceed the {limit} tokens of "
+            f"the model's context{of_cache}; lower generate.max_tokens."
+        )
+    if not request.prompt:
+        raise ConfigError(
+            "A prompt has no tokens; check the task's question and the chat template."
+        )
+    return length

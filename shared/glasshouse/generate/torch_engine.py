@@ -24,9 +24,8 @@ from torch import Tensor
 
 from glasshouse import randomness
 from glasshouse.config.schema import GenerateConfig
-from glasshouse.errors import ConfigError
 from glasshouse.generate.decoders import Decoder, make_decoder
-from glasshouse.generate.engines import engine
+from glasshouse.generate.engines import engine, max_length
 from glasshouse.generate.sampling import sample_tokens
 from glasshouse.models.policy import Policy
 from glasshouse.models.tuning import tuning_of
@@ -61,11 +60,7 @@ class TorchGenerator:
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copies the learner's weights. If they are the policy's own tensors nothing is copied, but the
         call is still required, since the engine holds some of them concatenated."""
-        with torch.no_grad():
-            for name, parameter in self.policy.model.named_parameters():
-                source = weights[name]
-                if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
-                    parameter.copy_(source)
+        self.policy.load_weights(weights)
         self.version = version
         self.free()
 
@@ -99,7 +94,7 @@ class TorchGenerator:
         batches: list[list[tuple[int, Request]]] = []
         longest = widest = 0
         for index, request in enumerate(requests):
-            length = self._max_length(request, sampling)
+            length = max_length(request, sampling, self.policy.context_length)
             max_samples = max(1, budget // length)
             for start in range(0, len(request.noise_keys), max_samples):
                 part = replace(request, noise_keys=request.noise_keys[start : start + max_samples])
@@ -109,20 +104,6 @@ class TorchGenerator:
                     longest, widest = length, len(part.noise_keys)
                 batches[-1].append((index, part))
         return batches
-
-    def _max_length(self, request: Request, sampling: SamplingParams) -> int:
-        """Maximum tokens of prompt and completion of a request; raises if they do not fit the model."""
-        length = len(request.prompt) + sampling.max_tokens
-        if length > self.policy.context_length:
-            raise ConfigError(
-                f"A prompt of {len(request.prompt)} tokens and {sampling.max_tokens} new ones exceed "
-                f"the model's context of {self.policy.context_length}; lower generate.max_tokens."
-            )
-        if not request.prompt:
-            raise ConfigError(
-                "A prompt has no tokens; check the task's question and the chat template."
-            )
-        return length
 
     def _generate_batch(
         self, requests: list[Request], sampling: SamplingParams

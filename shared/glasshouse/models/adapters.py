@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.extras import install_command
-from glasshouse.models.fused_ops import LowRank
+from glasshouse.models.fused_ops import LinearWeights, LowRank
 from glasshouse.models.policy import Policy
 
 
@@ -68,16 +68,6 @@ def without_adapters(model: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer._disable_adapters = False
-
-
-class LinearWeights(NamedTuple):
-    """Linear layers of the same input, concatenated."""
-
-    weight: Tensor
-    """(outputs, inputs); with adapters, merged with them and without a graph."""
-    bias: Tensor | None
-    adapter: LowRank | None
-    """The factors, if gradients are enabled: they are what is trained."""
 
 
 def find_adapted(model: Any) -> set[str] | None:

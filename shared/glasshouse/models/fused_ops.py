@@ -42,16 +42,19 @@ class LowRank(NamedTuple):
     """(outputs, r), with the scale of the adapter."""
 
 
-def linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    adapter: LowRank | None = None,
-    *,
-    large: bool,
-) -> Tensor:
-    """`linear(x, weight, bias)`; gradients reach the factors of the adapter. Without gradients, the weight may be
-    packed."""
+class LinearWeights(NamedTuple):
+    """Linear layers of the same input, concatenated."""
+
+    weight: Tensor
+    """(outputs, inputs); with adapters, merged with them and without a graph. Without gradients, it may be packed."""
+    bias: Tensor | None = None
+    adapter: LowRank | None = None
+    """The factors, if gradients are enabled: they are what is trained."""
+
+
+def linear(x: Tensor, layer: LinearWeights, *, large: bool) -> Tensor:
+    """`linear(x, weight, bias)`; gradients reach the factors of the adapter."""
+    weight, bias, adapter = layer
     if not torch.is_grad_enabled():
         return matmul.linear(x, weight, bias, onednn=large)
     if adapter is None and not large:
@@ -60,20 +63,14 @@ def linear(
 
 
 def rms_norm_linear(
-    x: Tensor,
-    gain: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    adapter: LowRank | None = None,
-    *,
-    large: bool,
+    x: Tensor, gain: Tensor, layer: LinearWeights, eps: float, *, large: bool
 ) -> Tensor:
     """`linear(rms_norm(x) * gain, weight, bias)` for x `(N, D)`."""
     if not torch.is_grad_enabled() or x.dtype == torch.bfloat16:
-        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), weight, bias, adapter, large=large)
+        return linear(F.rms_norm(x, x.shape[-1:], gain, eps), layer, large=large)
     if large:
-        return linear(_RMSNorm.apply(x, gain, eps), weight, bias, adapter, large=large)
+        return linear(_RMSNorm.apply(x, gain, eps), layer, large=large)
+    weight, bias, adapter = layer
     return _RMSNormLinear.apply(x, gain, weight, bias, eps, *(adapter or (None, None)))
 
 
@@ -104,20 +101,13 @@ def embed(tokens: Tensor, weight: Tensor, padding_token: int | None, *, large: b
     return F.embedding(tokens, weight, padding_token)
 
 
-def gated_mlp_output(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    bias: Tensor | None = None,
-    adapter: LowRank | None = None,
-    *,
-    large: bool,
-) -> Tensor:
-    """`x + linear(silu(gate) * up, down, bias)` for gate_up `(N, 2 M)`."""
+def gated_mlp_output(x: Tensor, gate_up: Tensor, down: LinearWeights, *, large: bool) -> Tensor:
+    """`x + linear(silu(gate) * up, down)` for gate_up `(N, 2 M)`."""
     if torch.is_grad_enabled() and x.dtype != torch.bfloat16:
-        return _GatedMLPOutput.apply(x, gate_up, down, bias, large, *(adapter or (None, None)))
+        weight, bias, adapter = down
+        return _GatedMLPOutput.apply(x, gate_up, weight, bias, large, *(adapter or (None, None)))
     gate, up = gate_up.chunk(2, dim=-1)
-    return x + linear(F.silu(gate) * up, down, bias, adapter, large=large)
+    return x + linear(F.silu(gate) * up, down, large=large)
 
 
 def token_logprobs(

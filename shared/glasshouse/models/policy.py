@@ -96,14 +96,16 @@ class Policy:
         return {name: p.detach() for name, p in self.model.named_parameters()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copies these weights into the model; raises unless name, shape and dtype of each are the
-        model's. `copy_` alone would broadcast and convert."""
+        """Copies these weights into the model, unless they are its own tensors; raises unless name, shape and dtype
+        of each are the model's. `copy_` alone would broadcast and convert."""
         parameters = dict(self.model.named_parameters())
         for name, parameter in parameters.items():
             check_tensor(name, weights.get(name), parameter)
         with torch.no_grad():
             for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
+                source = weights[name]
+                if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
+                    parameter.copy_(source)
 
     def task_options(self, task: str, style: str) -> dict[str, Any]:
         """The difficulty at which this model was trained on the task; empty: the task's default."""

@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.checksums import (
     CHECKSUMS,
-    compute_checksum,
-    format_checksums,
     read_regular_file,
     verify_file,
     verify_folder,
+    write_checksums,
 )
 from glasshouse.errors import RunError, unwrap_os_error
 from glasshouse.files import fsync_directory
@@ -104,12 +103,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
         (temporary / STATE).write_text(json.dumps(snapshot.state, indent=1) + "\n")
         if snapshot.next_rollouts:
             (temporary / NEXT_ROLLOUTS).write_bytes(snapshot.next_rollouts)
-        for file in temporary.iterdir():
-            _fsync_file(file)
-        checksums = {file.name: compute_checksum(file) for file in sorted(temporary.iterdir())}
-        (temporary / CHECKSUMS).write_text(format_checksums(checksums))
-        _fsync_file(temporary / CHECKSUMS)
-        fsync_directory(temporary)
+        write_checksums(temporary)
         _compare_with_snapshot(temporary, snapshot)
     except BaseException:
         _delete_folder(temporary)  # a full disk needs the space
@@ -350,8 +344,3 @@ def _unused_name(path: Path) -> Path:
 
 def _delete_folder(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
-
-
-def _fsync_file(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())

@@ -24,7 +24,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
-from glasshouse.checksums import read_regular_file
+from glasshouse.checksums import read_regular_file, write_checksums
 from glasshouse.errors import ConfigError, GlasshouseError, ModelError
 from glasshouse.files import check_output_folder, write_json, write_text
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
@@ -32,7 +32,6 @@ from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.packaged import write_checksums
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.models.tokenizer import train_tokenizer

@@ -6,5 +6,8 @@
     weight_source    the policy's weights, with adapters merged, under the names of a checkpoint
     weight_transfer  weights through shared memory, registered in vLLM's weight transfer interface
 
+*Not run on hardware*: on a GPU. vLLM's CPU build was run, with the pocket model 3 to 4 times slower than the torch
+engine (docs/benchmarks.md).
+
 Only the modules that run inside vLLM (`keyed_sampler`, `weight_transfer`) import it at their top.
 """

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.generate.engines import engine
+from glasshouse.generate.engines import engine, max_length
 from glasshouse.generate.vllm.installed import check_model, import_vllm
 from glasshouse.models.policy import Policy, locate_model
 from glasshouse.models.tuning import tuning_of
@@ -66,11 +66,7 @@ class VllmGenerator:
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Sends the weights to vLLM; raises unless every worker has exactly these."""
-        with torch.no_grad():
-            for name, parameter in self.policy.model.named_parameters():
-                source = weights[name]
-                if parameter.device != source.device or parameter.data_ptr() != source.data_ptr():
-                    parameter.copy_(source)
+        self.policy.load_weights(weights)
         self._send_weights(version)
 
     def free(self) -> None:
@@ -90,8 +86,9 @@ class VllmGenerator:
         by_block = tuning_of(self.policy.model).block_sampling
         prompts: list[dict[str, Any]] = []
         params = []
+        limit = min(self.policy.context_length, self._llm.llm_engine.model_config.max_model_len)
         for request in requests:
-            self._check_length(request, sampling)
+            max_length(request, sampling, limit, cache="vLLM's KV cache (generate.kv_cache_mb)")
             for key in request.noise_keys:
                 prompts.append({"prompt_token_ids": list(request.prompt)})
                 params.append(
@@ -208,19 +205,6 @@ class VllmGenerator:
         if loaded != {self._trainer.checksum}:
             raise RunError(f"The workers of vLLM hold other weights than version {version}.")
         self.checksum = self._trainer.checksum
-
-    def _check_length(self, request: Request, sampling: SamplingParams) -> None:
-        limit = min(self.policy.context_length, self._llm.llm_engine.model_config.max_model_len)
-        if len(request.prompt) + sampling.max_tokens > limit:
-            raise ConfigError(
-                f"A prompt of {len(request.prompt)} tokens and {sampling.max_tokens} new ones exceed the "
-                f"{limit} tokens that fit the model's context and vLLM's KV cache; lower "
-                "generate.max_tokens or raise generate.kv_cache_mb."
-            )
-        if not request.prompt:
-            raise ConfigError(
-                "A prompt has no tokens; check the task's question and the chat template."
-            )
 
     def _read_output(self, output: Any, sampling: SamplingParams) -> Completion:
         tokens, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
