@@ -1,4 +1,4 @@
-"""vLLM as the engine of a run: `make proofs ONLY=vllm` (in .venv-vllm, see docs/engines.md).
+"""vLLM as the engine of a run: `make proofs ONLY=vllm` (in .venv-vllm, see docs/models.md).
 
     python -m proofs.vllm                                   all checks, on SmolLM2
     python -m proofs.vllm --model pocket --only tokens weights

@@ -5,7 +5,7 @@
 
 The environment has the wheel, its dependencies at the versions of constraints.txt and the extra `report`, but no file
 of this repository: commands run in an empty folder, isolated from PYTHONPATH. Then a package is installed that offers a
-part of each kind by entry points: the task of docs/extend.md and the commented parts of training/example.rl/train.py.
+part of each kind by entry points: the task of docs/python.md and the commented parts of training/example.rl/train.py.
 Its tasks are validated, and one step is trained with the parts. Everything is in build/wheel-proof.
 """
 

@@ -1,4 +1,4 @@
-"""Config files that exceed a limit are refused at once, with the key or the line (docs/limits.md)."""
+"""Config files that exceed a limit are refused at once, with the key or the line (docs/runs.md)."""
 
 import math
 

@@ -182,7 +182,7 @@ def push_image(image: Image, engine: str, settings: Mapping[str, str]) -> None:
 def runpod_template(
     image: Image, settings: Mapping[str, str], overrides: Sequence[str]
 ) -> dict[str, object]:
-    """The body of `POST https://rest.runpod.io/v1/templates`; see docs/runpod.md."""
+    """The body of `POST https://rest.runpod.io/v1/templates`; see docs/images.md."""
     secrets = settings.get("SECRETS", "").replace(",", " ").split()
     return {
         "name": image.name.replace(":", "-"),

@@ -5,7 +5,7 @@
 At each step every generator produces its trajectories, the trainer takes one policy-gradient step on
 the batch (length-normalised log-probability times reward, +1 if correct, -1 otherwise), and the
 generators receive the new weights. Trainer and generators are Monarch actors in separate processes;
-docs/distributed.md explains how they work together.
+docs/scale.md explains how they work together.
 
 The system prompt contains a worked example and asks for steps. The pocket model's chat template drops it;
 other models see it (`glasshouse tasks sum_digits --model NAME` shows the prompt of a model).

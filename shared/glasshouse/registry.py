@@ -129,7 +129,7 @@ def require_members(
             title = getattr(part, "__qualname__", type(part).__qualname__)
             lacks = " and ".join(missing) if len(missing) < 3 else ", ".join(missing)
             raise error(
-                f"The {kind} {title} lacks {lacks}. {example} shows every member, docs/extend.md an example."
+                f"The {kind} {title} lacks {lacks}. {example} shows every member, docs/python.md an example."
             )
 
     return check

@@ -1,4 +1,4 @@
-"""Parts from outside: the examples of docs/extend.md and of the experiment template, run as written."""
+"""Parts from outside: the examples of docs/python.md and of the experiment template, run as written."""
 
 import re
 import sys

@@ -1,6 +1,6 @@
 """Every code block of the README and the docs is executed, parsed or listed with the reason why not.
 
-docs/documentation.md says which blocks are executed and which are only parsed. Nothing is trained here.
+docs/architecture.md says which blocks are executed and which are only parsed. Nothing is trained here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from glasshouse.training.recipes import load_recipe
 EXECUTED = {
     "README.md": "tests/docs/test_python_pages.py",
     "docs/python.md": "tests/docs/test_python_pages.py",
-    "docs/extend.md": "tests/api/test_extend.py",
+    "docs/python.md": "tests/api/test_extend.py",
     "docs/monitorability.md": "tests/measurement/test_docs.py",
 }
 """Page: the test that executes its Python blocks."""
 IMPORTS_ONLY = {
-    "docs/monitoring.md": "needs a run directory and the reader's own evaluation",
-    "docs/organisms.md": "needs the rollout log of a run on an organism",
-    "docs/rollout_log.md": "needs the rollout log of a run",
+    "docs/measure.md": "needs a run directory and the reader's own evaluation",
+    "docs/tasks.md": "needs the rollout log of a run on an organism",
+    "docs/runs.md": "needs the rollout log of a run",
 }
 """Page: why its Python blocks are compiled and their imports executed, but no more."""
 NOT_RUN = {

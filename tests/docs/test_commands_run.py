@@ -96,7 +96,7 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
             study if "study" in words and name == "mine.yaml" else configuration
         )
     (task,) = [
-        block for kind, block in find_blocks(read_page("docs/extend.md")) if kind == "python"
+        block for kind, block in find_blocks(read_page("docs/python.md")) if kind == "python"
     ]
     (folder / "vowels.py").write_text(task)
     rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}

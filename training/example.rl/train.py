@@ -5,7 +5,7 @@
     python training/example.rl/train.py --config tests/test_config.yaml
 
 config.yaml holds the whole experiment. Your own tasks, rewards, monitors and other parts go into this
-file, above the last two lines (docs/extend.md has one of each).
+file, above the last two lines (docs/python.md has one of each).
 """
 
 from glasshouse import run_experiment

@@ -8,7 +8,7 @@
 
 The model adds digits, and some prompts leak a hint at the answer. In evaluation the hint is wrong, so
 an answer that follows it was caused by it. A monitor that reads the CoT may or may not detect this.
-docs/organisms.md describes the other organisms, docs/monitorability.md the measures.
+docs/tasks.md describes the other organisms, docs/monitorability.md the measures.
 """
 
 from glasshouse import run_experiment

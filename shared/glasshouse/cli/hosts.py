@@ -15,7 +15,7 @@ def add_commands(commands: Any) -> None:
         "hosts",
         None,
         "train on several machines (not run on hardware)",
-        "docs/hosts.md explains the set-up. It ran on machines in network namespaces, not yet on several "
+        "docs/scale.md explains the set-up. It ran on machines in network namespaces, not yet on several "
         "real ones.",
         ["glasshouse hosts check --config hosts.yaml", "glasshouse hosts worker --help"],
     )

@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
         _plan,
         "estimate the memory of a run, and suggest a layout that fits",
         "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
-        "planned on any machine. A folder with only a config.json is enough. docs/plan.md explains the figures.",
+        "planned on any machine. A folder with only a config.json is enough. docs/scale.md explains the figures.",
         [
             "glasshouse plan training/example.rl/config.yaml",
             'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB"',

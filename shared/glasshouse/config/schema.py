@@ -110,8 +110,8 @@ class GenerateConfig(Section):
     chunk_size: int = Field(32, ge=1, le=MAX_PROBLEMS)
     """Problems per generation call: the unit of work for a generator. The bits of a run depend on it."""
     engine: str = "torch"
-    """What generates completions: `torch`, `vllm` (in its own environment, see docs/engines.md), or an engine of
-    your own module or an installed package (docs/extend.md)."""
+    """What generates completions: `torch`, `vllm` (in its own environment, see docs/models.md), or an engine of
+    your own module or an installed package (docs/python.md)."""
     kv_cache_mb: int = Field(2048, ge=1, le=10_000_000)
     """Memory limit of the KV cache in MB; chunks that exceed it are split."""
     device: str = Field("", pattern=rf"^({DEVICE})?$")
@@ -143,7 +143,7 @@ class RewardConfig(Section):
     """`lenient`: try all extraction rules; `strict`: accept only one unambiguous [ANSWER] tag."""
     penalties: dict[str, dict[str, Any]] = {}
     """Penalties subtracted from the reward, by name: length, monitor, aligned, orthogonal, each with a
-    weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/organisms.md."""
+    weight and options, as in {monitor: {weight: 1.0, keywords: [key]}}; see docs/tasks.md."""
     shuffle: bool = False
     """Negative control: shuffle the rewards among the rollouts of a step."""
     random: bool = False
@@ -193,7 +193,7 @@ class LearnConfig(Section):
     about a third more time."""
     sharding: Literal["none", "fsdp"] = "none"
     """`fsdp`: divide weights, gradients and optimizer state among the `monarch.learners` processes (FSDP2), for models
-    that do not fit into one; needs `backend: monarch`; see docs/sharding.md. The results equal those of one process
+    that do not fit into one; needs `backend: monarch`; see docs/scale.md. The results equal those of one process
     up to rounding. `none`: every learner process holds all of them."""
     cpu_offload: bool = False
     """With sharding on GPUs: keep the learner's weights, gradients and optimizer state in the host's memory."""
@@ -291,7 +291,7 @@ class HostsConfig(Section):
 
     addresses: tuple[str, ...] = ()
     """Workers on other machines that run the generators, as in [tls://10.0.0.2:26600-26609]; empty: the generators
-    run on this machine. A restarted worker uses the next port of its range and reconnects. See docs/hosts.md. *Not
+    run on this machine. A restarted worker uses the next port of its range and reconnects. See docs/scale.md. *Not
     run on hardware.*"""
     certificates: str = ""
     """Folder with this host's ca.pem, host.pem and host.key, made by `glasshouse hosts certificates`."""
@@ -364,7 +364,7 @@ class Config(Section):
     steps and after the last one; 0: trackers get every step, and only --verbose prints steps. metrics.jsonl
     and the rollout log always have every step."""
     trackers: tuple[str, ...] = ()
-    """Experiment trackers, as in [trackio]: mlflow, tensorboard, trackio, wandb; see docs/tracking.md. The
+    """Experiment trackers, as in [trackio]: mlflow, tensorboard, trackio, wandb; see docs/runs.md. The
     results do not depend on them."""
     task: TaskConfig = TaskConfig()
     chat: ChatConfig = ChatConfig()

@@ -2,7 +2,7 @@
 
 The values are those of YAML 1.2: `010` is 10, `1e-3` is a number; `1:30`, `yes` and 2026-01-31 are texts.
 Refused, so that no file can exhaust memory or set a value unnoticed: repeated keys, aliases (`*name`, which
-can expand to any size), tags (`!!binary`), deep nesting, huge integers. docs/limits.md lists the limits.
+can expand to any size), tags (`!!binary`), deep nesting, huge integers. docs/runs.md lists the limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generation: from prompts to completions. It knows tokens, not tasks.
 
 `Generator` is the protocol, `TorchGenerator` the default engine, `vllm/` the one for GPUs and large models
-(docs/engines.md). A generator gets weights with a version (`load_weights`) and records that version in every
+(docs/models.md). A generator gets weights with a version (`load_weights`) and records that version in every
 completion.
 """
 

@@ -6,7 +6,7 @@ ngrams[:SCOPE]      fitted on labelled rollouts; scope cot, answer, cot+answer o
 probe               fitted on activations
 saved:FOLDER        a saved n-gram monitor or probe
 judge:URL           an LLM behind an OpenAI-compatible endpoint, up to /v1
-KIND[:NAME]         a kind that your module or an installed package registers (docs/extend.md)
+KIND[:NAME]         a kind that your module or an installed package registers (docs/python.md)
 
 A config can instead give a kind with its settings: `{kind: rule, scope: cot, keywords: [key]}`.
 """

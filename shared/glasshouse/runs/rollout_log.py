@@ -3,7 +3,7 @@
 There is one file per kind of rollout, which is the first part of its split (`train.jsonl.zst`,
 `validation.jsonl.zst`, `discarded.jsonl.zst`). Each step is one zstd frame of JSON lines, listed by a
 line in `manifest.jsonl`. The line is written only after the frame is on disk, so a frame without a line
-was left by a crash. docs/rollout_log.md describes the format.
+was left by a crash. docs/runs.md describes the format.
 """
 
 from __future__ import annotations

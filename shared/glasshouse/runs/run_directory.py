@@ -5,7 +5,7 @@ data/manifest.json           where training, validation and test problems come f
 data/validation.jsonl        the validation problems
 results/metrics.jsonl        one line per training step
 results/events.jsonl         one line per event
-results/rollouts/            every prompt and completion (docs/rollout_log.md)
+results/rollouts/            every prompt and completion (docs/runs.md)
 results/summary.json         evaluation before and after training, and where the results are
 results/monitor.json         monitor results of the base model and each checkpoint
                              (their rows: monitor_rows.jsonl.zst)

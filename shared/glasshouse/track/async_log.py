@@ -143,7 +143,7 @@ def start_trackers(
         except Exception as error:
             trackers.finish({}, "failed")
             raise TrackError(
-                f"The tracker {name} could not start: {_first_line(error)}. See docs/tracking.md for "
+                f"The tracker {name} could not start: {_first_line(error)}. See docs/runs.md for "
                 "what it needs, or train without it: trackers=[]."
             ) from error
     for metrics in read_step_metrics(path):

@@ -33,7 +33,7 @@ class Case:
     gold: str
     meaning: Meaning
     group: str
-    """The class of docs/answers.md."""
+    """The class of docs/tasks.md."""
 
 
 NUMBER_WORDS = ["two", "five", "ten", "twelve", "twenty", "thirty", "a hundred", "twenty-eight"]
@@ -439,4 +439,4 @@ GROUPS: dict[str, Callable[[str, random.Random], tuple[str, Meaning]]] = {
     "number words": write_number_words,
     "look-alike": write_decoy,
 }
-"""The classes of docs/answers.md, each drawn equally often."""
+"""The classes of docs/tasks.md, each drawn equally often."""

@@ -1,4 +1,4 @@
-"""vLLM as a generator engine (`generate.engine: vllm`), in its own environment: docs/engines.md.
+"""vLLM as a generator engine (`generate.engine: vllm`), in its own environment: docs/models.md.
 
     installed        is vLLM here, in a version that was tested; what it needs of a model
     engine           `VllmGenerator`: requests to completions

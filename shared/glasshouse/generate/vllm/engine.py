@@ -145,7 +145,7 @@ class VllmGenerator:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
             raise ConfigError(
                 f'vLLM could not start with the model "{self.policy.name}": {reason} '
-                "Set generate.engine=torch, or see docs/engines.md."
+                "Set generate.engine=torch, or see docs/models.md."
             ) from error
         finally:
             torch.set_num_threads = (

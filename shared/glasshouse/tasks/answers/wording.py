@@ -1,4 +1,4 @@
-r"""Words and signs around a number that change what it says: the classes of docs/answers.md.
+r"""Words and signs around a number that change what it says: the classes of docs/tasks.md.
 
 `find_objection_before` and `find_objection_after` serve both parsers: they name what makes a number
 another value (`not 28`, `< 28`, `~~28~~`, `28 million`, `28 squared`). `parse_plain_lead` and
