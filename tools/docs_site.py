@@ -116,7 +116,10 @@ def escape_text(text: str) -> str:
 
 def format_api_page(names: list[str]) -> str:
     """A heading for each public name; mkdocstrings replaces `:::` lines by signature and docstring."""
-    parts = ["# Python API", "The names of `glasshouse.__all__`. [Examples](../docs/python.md#python-api)."]
+    parts = [
+        "# Python API",
+        "The names of `glasshouse.__all__`. [Examples](../docs/python.md#python-api).",
+    ]
     for name in names:
         module = glasshouse._MODULE_OF[name]
         parts.append(f"::: {module}.{name}")

@@ -24,7 +24,7 @@ from glasshouse.tasks.organisms.base import Organism
 from glasshouse.track.base import tracker, validate_trackers
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "extend.md").read_text()
+PAGE = (ROOT / "docs" / "python.md").read_text().partition("## Your own parts")[2]
 VOWELS, PARTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 REGISTRIES = (task, reward, penalty, monitor, tracker, engine, algorithm)
 

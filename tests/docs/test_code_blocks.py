@@ -27,7 +27,6 @@ from glasshouse.training.recipes import load_recipe
 
 EXECUTED = {
     "README.md": "tests/docs/test_python_pages.py",
-    "docs/python.md": "tests/docs/test_python_pages.py",
     "docs/python.md": "tests/api/test_extend.py",
     "docs/monitorability.md": "tests/measurement/test_docs.py",
 }

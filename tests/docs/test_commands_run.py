@@ -42,7 +42,6 @@ NOT_RUN = {
     "study scaling": "trains 21 runs; tests/study runs two sizes",
     "glasshouse study mine.yaml": "trains runs in separate processes; tests/study does it on the mock model",
     "study.yaml --publish": "the same",
-    "studies/leaked_hint/study.yaml": "trains for 29 minutes; tests/docs recomputes figures from its table",
 }
 """Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
 SIZES = {
@@ -95,9 +94,9 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
         (folder / name).write_text(
             study if "study" in words and name == "mine.yaml" else configuration
         )
-    (task,) = [
-        block for kind, block in find_blocks(read_page("docs/python.md")) if kind == "python"
-    ]
+    task = next(
+        block for _, block in find_blocks(read_page("docs/python.md")) if "count_vowels" in block
+    )
     (folder / "vowels.py").write_text(task)
     rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}
     (folder / "rollouts.jsonl").write_text(json.dumps(rollout) + "\n")
@@ -119,8 +118,10 @@ def test_command_runs(
             words.append(f"model={ROOT / 'models' / 'mock'}")
         words = [word for word in words if not word.startswith("steps=")] + list(SMALLER)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task, "parts", dict(task.parts))  # a command may register one
+    known = set(task.parts) | set(task.modules)
     assert main(words) == 0
+    for name in set(task.parts) - known:  # a command may register a task
+        del task.parts[name]
 
 
 def test_every_reason_belongs_to_a_command() -> None:
