@@ -161,7 +161,7 @@ def test_common_mistakes_get_a_sentence(result, tmp_path):
     rollouts = tmp_path / "rollouts.jsonl"
     rollouts.write_text('{"response": "<think>a hint</think>4"}\n')
     report = glasshouse.measure(rollouts, "completion=response", monitors="rule:hint=hint")
-    assert report.cells[0].measures["hint.flag_rate"].measure.value == 1
+    assert report.cells[0].measures["hint.flag_rate"].value == 1
     for mistake, named in (
         (lambda: glasshouse.train({"steps": 3}), r"load_config\(overrides"),
         (lambda: glasshouse.load_config({"steps": 3}), r"load_config\(overrides"),

@@ -165,7 +165,7 @@ def test_own_monitor_kind_in_measure(tmp_path):
     file = tmp_path / "rollouts.jsonl"
     file.write_text('{"completion": "a"}\n{"completion": "b"}\n')
     report = glasshouse.measure(file, monitors=["constant"], progress=False)
-    assert report.cells[0].measures["constant.flag_rate"].measure.value == 1
+    assert report.cells[0].measures["constant.flag_rate"].value == 1
 
 
 def test_broken_and_ambiguous_packages(tmp_path, monkeypatch):
