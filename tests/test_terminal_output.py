@@ -246,6 +246,7 @@ def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(tmp_path: Path) -
         ["check", "checkpoints", "x[/b]"],
         ["resume", "x" * 256],
         ["monitor", "x\x1b[2J"],
+        ["train", "--config", "x" * 256],
         ["train", "--config", "x\x1b[2J"],
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,15 +80,16 @@ class Calibration:
 NOT_CALIBRATED = Calibration(1.0, 0.0, frozenset())
 
 
-class FittedMonitor:
+class FittedMonitor(ABC):
     """What n-gram monitors and probes have in common."""
 
     __slots__ = ()
     name: str
     calibration: Calibration
 
+    @abstractmethod
     def score(self, view: View) -> MonitorOutput:
-        raise NotImplementedError
+        """Scores a view, with the calibration's threshold."""
 
     def check_unseen(self, problems: Sequence[str]) -> None:
         """Raises if it was fitted or calibrated on one of these problems; call it before an evaluation."""

@@ -22,7 +22,7 @@ def grade(
 ) -> Grade:
     """Grade a completion against the correct answer. `task` decides how an answer is parsed.
 
-    Example: `grading.grade("so the answer is 28.", 28).correct` is True.
+    Example: `glasshouse.grade("so the answer is 28.", 28).correct` is True.
     """
     return grading.grade(_make_problem(answer, task, decimals), text, terms=terms, strict=strict)
 
