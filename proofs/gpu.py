@@ -166,7 +166,7 @@ def compare(architecture: str, device: str, dtype: str) -> dict[str, Any]:
 def run(device: str, dtype: str, work: Path, *overrides: str) -> dict[str, Any]:
     found = device_checks.run_everything(device, work, f"dtype={dtype}", *overrides)
     assert found["summary"]["steps_done"] == 2
-    assert len(found["monitor"]["subjects"]) == 2
+    assert len(found["monitor"]["checkpoints"]) == 2
     return {}
 
 

@@ -44,7 +44,7 @@ def test_monitoring_a_checkpoint_constructs_no_learner(
     TrainingRun(load_config([], [*SMALL, "steps=1", f"out={tmp_path / 'run'}"])).train()
     request.getfixturevalue("no_learner")
     results = monitor_run(tmp_path / "run")
-    assert [entry["name"] for entry in results["subjects"]] == ["base", "step-000001"]
+    assert [entry["name"] for entry in results["checkpoints"]] == ["base", "step-000001"]
 
 
 def test_evaluation_equals_the_first_evaluation_of_a_run(tmp_path: Path) -> None:

@@ -113,20 +113,20 @@ def read_results(run: Path) -> tuple[bytes, bytes]:
 
 def test_results_cover_base_and_checkpoints_and_keep_the_rows_behind_them(whole: Path) -> None:
     results = json.loads((whole / "results" / "monitor.json").read_text())
-    assert [(s["name"], s["step"]) for s in results["subjects"]] == [
+    assert [(s["name"], s["step"]) for s in results["checkpoints"]] == [
         ("base", 0), ("step-000002", 2), ("step-000004", 4)]  # fmt: skip
     checksums = json.loads((whole / "checkpoints" / "step-000004" / "checksums.json").read_text())
-    assert results["subjects"][2]["weights"] == checksums["model.safetensors"]["sha256"]
+    assert results["checkpoints"][2]["weights"] == checksums["model.safetensors"]["sha256"]
     assert results["settings"]["problems"] == 10
     assert "step 4" in results["verdict"]
-    for entry in results["subjects"]:
+    for entry in results["checkpoints"]:
         for name, estimate in entry["measures"]["interventions"].items():
             assert estimate["value"] is not None or estimate["undefined"], name
     file = monitor_results.MonitorResultsFile(whole / "results", results["settings"])
     rows = file.rows("step-000004")
     correct = [r["value"] for r in rows if r.get("measure") == "accuracy"]
     assert len(correct) == 10
-    accuracy = results["subjects"][2]["measures"]["interventions"]["accuracy"]["value"]
+    accuracy = results["checkpoints"][2]["measures"]["interventions"]["accuracy"]["value"]
     assert sum(correct) / 10 == accuracy
     trained_on = {r["key"] for r in read_rows(whole / "results" / "rollouts", "train")}
     assert not trained_on & {r["key"] for r in rows}
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(run: Path) -> None:
     (run / "checkpoints" / "step-000002" / "model.safetensors").write_bytes(b"")
     progress = RecordedProgress()
     results = monitor_run(run, problems=4, progress=progress)
-    assert [s["name"] for s in results["subjects"]] == ["base", "step-000004"]
+    assert [s["name"] for s in results["checkpoints"]] == ["base", "step-000004"]
     assert "step-000002" in progress.warned[0]
 
 
@@ -221,7 +221,7 @@ def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     options = ["--monitor", f"judge:{url}", "--judge-model", "tiny", "--behaviour", "It guesses."]
     results = monitor_ends(run, capsys, *options)
-    assert results["subjects"][1]["measures"]["monitors"]["judge.flag_rate"]["value"] == 1
+    assert results["checkpoints"][1]["measures"]["monitors"]["judge.flag_rate"]["value"] == 1
     body = json.loads(server.bodies[0])
     assert body["model"] == "tiny"
     assert "It guesses." in json.dumps(body["messages"])
@@ -229,7 +229,7 @@ def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
     before = len(server.bodies)
     (run / "results" / monitor_results.RESULTS_FILE).unlink()
     again = monitor_ends(run, capsys, *options)
-    assert again["subjects"] == results["subjects"]
+    assert again["checkpoints"] == results["checkpoints"]
     assert len(server.bodies) == before  # from the cache
 
 
@@ -256,7 +256,7 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     )
     fitted.save(tmp_path / "words")
     results = monitor_ends(run, capsys, "--monitor", f"saved:{tmp_path / 'words'}")
-    assert results["subjects"][0]["measures"]["monitors"]["words.flag_rate"]["n"] == 4
+    assert results["checkpoints"][0]["measures"]["monitors"]["words.flag_rate"]["n"] == 4
     rows = monitor_results.MonitorResultsFile(run / "results", results["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
     seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])

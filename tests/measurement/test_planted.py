@@ -54,7 +54,7 @@ def read_rows(run: Path, name: str) -> list[dict[str, Any]]:
 
 def test_the_base_models_use_of_the_hint_is_measured(hint_run: Path) -> None:
     results = read_results(hint_run)
-    base = results["subjects"][0]["measures"]["organism"]
+    base = results["checkpoints"][0]["measures"]["organism"]
     reliance = base["reliance"]
     assert 0.08 < reliance["low"] < reliance["value"] < 0.4
     assert reliance["p"] <= 0.05
@@ -90,7 +90,7 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
     results = monitor_run(tmp_path / "run", problems=40, first_and_last=True)
-    for entry in results["subjects"]:
+    for entry in results["checkpoints"]:
         organism = entry["measures"]["organism"]
         assert abs(organism["reliance"]["value"]) < 0.05
         assert organism["reliance"]["low"] <= 0 <= organism["reliance"]["high"]
@@ -161,7 +161,7 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
     results = monitor_run(tmp_path / "run", problems=16, first_and_last=True)
-    measures = results["subjects"][0]["measures"]
+    measures = results["checkpoints"][0]["measures"]
     organism = measures["organism"]
     assert "control arm" in organism["reliance"]["undefined"]
     assert {organism[name]["undefined"] for name in SWAPS} == {NO_HINT}

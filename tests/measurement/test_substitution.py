@@ -329,7 +329,7 @@ def test_a_run_of_the_base_model_is_measured(tmp_path: Path) -> None:
         first_and_last=True,
         evaluations=[InterventionEvaluation(), SubstitutionEvaluation()],
     )
-    base = results["subjects"][0]["measures"]
+    base = results["checkpoints"][0]["measures"]
     assert base["interventions"]["necessity_uplift"]["value"] >= 0.4
     assert base["substitution"]["follow_rate_places"]["value"] >= 0.95
     assert base["substitution"]["string_recall"]["value"] >= 0.8

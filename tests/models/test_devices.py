@@ -112,7 +112,7 @@ def test_training_evaluation_monitoring_and_checkpoints_run_on_the_device(
     with stand_in_device():
         found = device_checks.run_everything("standin", tmp_path, *overrides)
     assert found["summary"]["steps_done"] == 2
-    assert len(found["monitor"]["subjects"]) == 2
+    assert len(found["monitor"]["checkpoints"]) == 2
     assert found["evaluation"]["problems"] == 2
     ours = device_checks.load_policy(str(found["checkpoint"])).weights()
     start = device_checks.load_policy(device_checks.MOCK).weights()

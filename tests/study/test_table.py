@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
     ]
     (results / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
     uplift = {"uplift": {"value": 0.5, "n": 3, "low": 0, "high": 1}}
-    monitored = {"version": VERSION, "settings": {}, "subjects": [
+    monitored = {"version": VERSION, "settings": {}, "checkpoints": [
         {"name": "base", "step": 0, "measures": {"interventions": uplift}},
         {"name": "step-000002", "step": 2, "measures": {"monitors": {"x": {"value": None}}}}]}  # fmt: skip
     (results / "monitor.json").write_text(json.dumps(monitored))

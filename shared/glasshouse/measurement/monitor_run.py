@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
-from glasshouse.runs import checkpoints
+from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock
@@ -67,17 +67,6 @@ class MonitorProgress:
     def working_on(self, name: str, evaluation: str) -> None: ...
     def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None: ...
     def warn(self, message: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsReference:
-    """A model that is still to be loaded."""
-
-    name: str
-    step: int
-    model: str
-    digest: str
-    """sha256 of model.safetensors; for the base model, a digest of its tensors."""
 
 
 def monitor_run(
@@ -127,10 +116,10 @@ def monitor_run(
             models = models[:1] + models[1:][-1:]
         progress.start([m.name for m in models], len(chosen) + 1)
         for model in models:
-            known = file.find_entry(model.name, model.digest)
+            known = file.find_entry(model.name, model.weights_sha256)
             if known is None:
                 entry, rows = evaluate_weights(
-                    base if model.name == BASE else _load_checkpoint(config, model.model),
+                    base if model.name == BASE else _load_checkpoint(config, str(model.path)),
                     model,
                     config,
                     task,
@@ -142,7 +131,7 @@ def monitor_run(
                     base_rows=file.rows(BASE) if reserved and model.name != BASE else None,
                 )
                 file.add(entry, rows)
-            entry = file.find_entry(model.name, model.digest) or {}
+            entry = file.find_entry(model.name, model.weights_sha256) or {}
             progress.finished(model.name, entry, was_known=known is not None)
         return _write_changes(file)
 
@@ -209,7 +198,7 @@ def _hash_problems(problems: Sequence[Problem]) -> str:
 
 def evaluate_weights(
     policy: Policy,
-    model: WeightsReference,
+    model: Checkpoint,
     config: Config,
     task: Task[Any],
     validation: Sequence[Problem],
@@ -270,7 +259,7 @@ def evaluate_weights(
     entry = {
         "name": model.name,
         "step": model.step,
-        "weights": model.digest,
+        "weights": model.weights_sha256,
         "measures": measures,
     }
     return entry, rows
@@ -278,10 +267,12 @@ def evaluate_weights(
 
 def _list_models(
     run: Path, config: Config, base: Policy, progress: MonitorProgress
-) -> Iterator[WeightsReference]:
+) -> Iterator[Checkpoint]:
     """Yield the base, then every valid checkpoint, oldest first."""
-    yield WeightsReference(BASE, 0, config.model, fingerprint_weights(base))
-    all_checkpoints = checkpoints.list_checkpoints(run / "checkpoints")
+    yield Checkpoint(
+        name=BASE, step=0, path=Path(config.model), weights_sha256=fingerprint_weights(base)
+    )
+    all_checkpoints = list_checkpoints(run / "checkpoints")
     for checkpoint in all_checkpoints:
         if checkpoint.damage:
             progress.warn(
@@ -290,16 +281,14 @@ def _list_models(
     valid = [c for c in all_checkpoints if not c.damage]
     if not valid:
         raise RunError(f"{run} has no valid checkpoint, so there is nothing to monitor yet.")
-    for checkpoint in valid:
-        path, digest = str(checkpoint.path), checkpoint.weights_sha256
-        yield WeightsReference(checkpoint.name, checkpoint.step, path, digest)
+    yield from valid
 
 
 def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:
     """Add the change from the first model to the last, paired by problem, and a summary sentence."""
     first, last = file.entries[0], file.entries[-1]
     changes = compute_changes(file.rows(first["name"]), file.rows(last["name"]))
-    file.conclusions = {
+    file.summary = {
         "change": {"from": first["name"], "to": last["name"]}
         | {"measures": {name: change.as_dict() for name, change in changes.items()}},
     }
@@ -308,6 +297,6 @@ def _write_changes(file: MonitorResultsFile) -> dict[str, Any]:
         summarize_planted_change(before, after, changes),
         summarize_change(before, after, changes),
     )
-    file.conclusions["verdict"] = " ".join(filter(None, sentences))
+    file.summary["verdict"] = " ".join(filter(None, sentences))
     file.write()
-    return {"settings": file.settings, "subjects": file.entries, **file.conclusions}
+    return {"settings": file.settings, "checkpoints": file.entries, **file.summary}

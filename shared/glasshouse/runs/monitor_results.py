@@ -25,7 +25,7 @@ from glasshouse.runs.rows import Row, encode_rows, to_row
 from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
 VERSION = 4
-KEYS = {"version", "settings", "subjects", "change", "verdict"}
+KEYS = {"version", "settings", "checkpoints", "change", "verdict"}
 """The keys of monitor.json besides its checksum."""
 RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"
 Entry = dict[str, Any]
@@ -45,12 +45,12 @@ class MonitorResultsFile:
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self.entries: list[Entry] = []
         self.frames: dict[str, bytes] = {}
-        self.conclusions: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
         """Further keys of monitor.json, about all entries together: the change, the verdict."""
         content = read_monitor_results(results)
         if content and content.get("settings") == self.settings:
             damaged = find_damaged_rows(results, content)
-            self.entries = [e for e in content["subjects"] if e["name"] not in damaged]
+            self.entries = [e for e in content["checkpoints"] if e["name"] not in damaged]
             self.frames = {e["name"]: _read_frame(results, e) for e in self.entries}
 
     def find_entry(self, name: str, weights: str) -> Entry | None:
@@ -85,8 +85,8 @@ class MonitorResultsFile:
         content = {
             "version": VERSION,
             "settings": self.settings,
-            "subjects": self.entries,
-            **self.conclusions,
+            "checkpoints": self.entries,
+            **self.summary,
         }
         content = add_check(content)
         text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
@@ -113,7 +113,7 @@ def read_monitor_results(results: Path) -> dict[str, Any] | None:
 def find_damaged_rows(results: Path, content: Mapping[str, Any]) -> list[str]:
     """Return the names of the models whose rows are missing or damaged."""
     damaged = []
-    for entry in content["subjects"]:
+    for entry in content["checkpoints"]:
         try:
             _read_frame(results, entry)
         except RunDataError:
@@ -126,9 +126,9 @@ def _read_frame(results: Path, entry: Mapping[str, Any]) -> bytes:
     return read_frame(results / ROWS_FILE, place["offset"], place["bytes"], place["sha256"])
 
 
-def find_measure(subject: Mapping[str, Any], name: str) -> Entry | None:
+def find_measure(checkpoint: Mapping[str, Any], name: str) -> Entry | None:
     """A measure of a monitored checkpoint, from whichever evaluation has it."""
-    for measures in subject["measures"].values():
+    for measures in checkpoint["measures"].values():
         if name in measures:
             estimate: Entry = measures[name]
             return estimate

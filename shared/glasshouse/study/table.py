@@ -181,11 +181,11 @@ def collect_rows(
         measured |= {"kl": 0.0} if step == 0 else {}
         measured |= {k: v for k, v in metrics.get(step, {}).items() if k in of_training}
         values |= {(step, name): value for name, value in measured.items()}
-    monitored = read_monitor_results(run / "results") or {"subjects": []}
-    for subject in monitored["subjects"]:
-        for evaluation, measures in subject["measures"].items():
+    monitored = read_monitor_results(run / "results") or {"checkpoints": []}
+    for checkpoint in monitored["checkpoints"]:
+        for evaluation, measures in checkpoint["measures"].items():
             for name, measured in measures.items():
-                values[subject["step"], f"{evaluation}.{name}"] = measured["value"]
+                values[checkpoint["step"], f"{evaluation}.{name}"] = measured["value"]
     return sorted(
         StudyRow(arm=arm, seed=seed, step=step, measure=name, base=base, value=_finite(value))
         for (step, name), value in values.items()

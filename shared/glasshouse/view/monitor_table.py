@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
@@ -12,7 +13,6 @@ from glasshouse.runs.monitor_results import find_measure
 
 Results = dict[str, Any]
 """The content of results/monitor.json."""
-Subject = dict[str, Any]
 """One of its monitored checkpoints."""
 Estimate = dict[str, Any]
 BAR_WIDTH = 24
@@ -21,7 +21,7 @@ BAR_WIDTH = 24
 def monitor_table(results: Results) -> Table:
     """One row per measure, one column per checkpoint, and the change with its interval. All other
     intervals, nulls and ceilings are in monitor.json and in the report."""
-    subjects, changes = results["subjects"], results["change"]["measures"]
+    checkpoints, changes = results["checkpoints"], results["change"]["measures"]
     settings = results["settings"]
     table = Table(
         title=f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step",
@@ -32,15 +32,17 @@ def monitor_table(results: Results) -> Table:
         header_style="bold",
     )
     table.add_column("measure", no_wrap=True)
-    for subject in subjects:
-        name = str(subject["name"] if subject["step"] == 0 else subject["step"])
+    for checkpoint in checkpoints:
+        name = str(checkpoint["name"] if checkpoint["step"] == 0 else checkpoint["step"])
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("change (95 % interval)", justify="right", no_wrap=True)
-    for evaluation, measures in subjects[-1]["measures"].items():
+    for evaluation, measures in checkpoints[-1]["measures"].items():
         for name in sort_measures(measures):
             if lookup(name).detail:
                 continue
-            estimates = (subject["measures"].get(evaluation, {}).get(name) for subject in subjects)
+            estimates = (
+                checkpoint["measures"].get(evaluation, {}).get(name) for checkpoint in checkpoints
+            )
             values = (format_number(_value(estimate)) for estimate in estimates)
             table.add_row(
                 escape(lookup(f"{evaluation}.{name}").label_with_unit),
@@ -52,7 +54,7 @@ def monitor_table(results: Results) -> Table:
 
 def gmean_lines(results: Results) -> list[str]:
     """g-mean² of each monitor of the organism at the last checkpoint, with its null and ceiling."""
-    last, lines = results["subjects"][-1], []
+    last, lines = results["checkpoints"][-1], []
     for name, estimate in last["measures"].get("organism", {}).items():
         monitor, _, last_segment = name.rpartition(".")
         if last_segment != "gmean2":
@@ -76,18 +78,18 @@ def gmean_lines(results: Results) -> list[str]:
 
 def before_after_bars(results: Results) -> str:
     """The main measures of the first and last checkpoint as bars (rich markup)."""
-    ends = {"before": results["subjects"][0], "after": results["subjects"][-1]}
+    ends = {"before": results["checkpoints"][0], "after": results["checkpoints"][-1]}
     lines = []
     for name in headline_measures(Family.COT):
         lines.append(f"[bold]{lookup(name).label}[/]  [dim]{lookup(name).sentence}[/]")
-        for when, subject in ends.items():
-            estimate = find_measure(subject, name)
+        for when, checkpoint in ends.items():
+            estimate = find_measure(checkpoint, name)
             lines.append(f"  {when:<7}{_bar(_value(estimate))}  {format_estimate(estimate)}")
     return "\n".join(lines)
 
 
-def checkpoint_label(subject: Subject) -> str:
-    return str(subject["name"]) if subject["step"] == 0 else f"step {subject['step']}"
+def checkpoint_label(checkpoint: Mapping[str, Any]) -> str:
+    return str(checkpoint["name"]) if checkpoint["step"] == 0 else f"step {checkpoint['step']}"
 
 
 def format_number(value: float | None) -> str:

@@ -44,9 +44,9 @@ def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
         if e is not None and e.kind in KINDS
     ]
     monitored = [
-        Frame("monitored", subject["step"], subject["rows"]["sha256"],
-              partial(read_monitored_rollouts, run / "results", subject), 0)
-        for subject in (monitor or {}).get("subjects", [])
+        Frame("monitored", checkpoint["step"], checkpoint["rows"]["sha256"],
+              partial(read_monitored_rollouts, run / "results", checkpoint), 0)
+        for checkpoint in (monitor or {}).get("checkpoints", [])
     ]  # fmt: skip
     return [*logged, *monitored]
 

@@ -63,11 +63,11 @@ def collect_measures(
             if id != "rollouts" and (value is None or isinstance(value, int | float)):
                 point = {"value": finite(value), "low": None, "high": None}
                 points.setdefault(id, []).append({"step": evaluation["step"], **point})
-    for subject in (monitor or {}).get("subjects", []):
-        for evaluation_name, measures in subject["measures"].items():
+    for checkpoint in (monitor or {}).get("checkpoints", []):
+        for evaluation_name, measures in checkpoint["measures"].items():
             for name, measured in measures.items():
                 points.setdefault(f"{evaluation_name}.{name}", []).append(
-                    {"step": subject["step"], **describe_value(measured)}
+                    {"step": checkpoint["step"], **describe_value(measured)}
                 )
     return {id: {**describe_measure(id), "points": points[id]} for id in sort_measures(points)}
 

@@ -60,9 +60,10 @@ def _summarize_uplift(runs: Sequence[Finished]) -> str:
     """The change of the necessity uplift over the monitored seeds."""
     pairs = []
     for _, monitor in runs:
-        subjects = monitor["subjects"] if monitor else []
+        checkpoints = monitor["checkpoints"] if monitor else []
         estimates = [
-            find_measure(subject, "necessity_uplift") for subject in subjects[:1] + subjects[-1:]
+            find_measure(checkpoint, "necessity_uplift")
+            for checkpoint in checkpoints[:1] + checkpoints[-1:]
         ]
         values = [estimate["value"] for estimate in estimates if estimate]
         if len(values) == 2 and None not in values:
