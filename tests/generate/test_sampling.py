@@ -78,42 +78,6 @@ def test_noise_of_every_position_follows_the_distribution(position: int) -> None
     assert p_value(draw(LOGITS, PLAIN, noise(ROWS, position)), softmax(LOGITS)) > PLAUSIBLE
 
 
-def wrong_temperature_ignored() -> np.ndarray:
-    return draw(LOGITS, PLAIN, noise(ROWS))
-
-
-def wrong_noise_reused() -> np.ndarray:
-    return draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS // 20).repeat(20))
-
-
-def wrong_noise_skewed() -> np.ndarray:
-    return draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS) ** 1.2)
-
-
-def wrong_next_token() -> np.ndarray:
-    return (draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS)) + 1) % len(LOGITS)
-
-
-def wrong_truncation() -> np.ndarray:
-    return draw(LOGITS, replace(PLAIN, temperature=0.8, top_p=0.98), noise(ROWS))
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        wrong_temperature_ignored,
-        wrong_noise_reused,
-        wrong_noise_skewed,
-        wrong_next_token,
-        wrong_truncation,
-    ],
-)
-def test_statistic_detects_wrong_samplers(sampler: Callable[[], np.ndarray]) -> None:
-    right = draw(LOGITS, replace(PLAIN, temperature=0.8), noise(ROWS))
-    assert p_value(right, softmax(LOGITS, 0.8)) > PLAUSIBLE
-    assert p_value(sampler(), softmax(LOGITS, 0.8)) < IMPOSSIBLE
-
-
 @pytest.mark.parametrize(
     "sampling",
     [
