@@ -90,11 +90,11 @@ def estimate(settings: list[str]) -> tuple[str, int]:
 def measure(settings: list[str], *, live: bool) -> int:
     """Bytes of the peak of a run, above those of a run of the mock model in the same process."""
     from glasshouse.config.loading import load_config
-    from glasshouse.models import configured
+    from glasshouse.models import policy
     from glasshouse.training.run import TrainingRun
 
     if live:
-        configured.keep_freed_memory = lambda: None
+        policy.keep_freed_memory = lambda: None
     with tempfile.TemporaryDirectory(prefix="glasshouse-") as folder:
         warm_up = [*COMMON, "model=models/mock", "data.groups_per_step=2", f"out={folder}/mock"]
         TrainingRun(load_config([], warm_up)).train()

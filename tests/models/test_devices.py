@@ -18,7 +18,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.generate import torch_engine
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.models import configured
+from glasshouse.models import policy as policies
 from glasshouse.models.devices import resolve_device, resolve_dtype
 from glasshouse.types import Request, SamplingParams
 
@@ -147,10 +147,10 @@ def test_generators_have_the_gpus_after_those_of_the_learners(
         chosen[key] = index
         return torch.device("cpu")
 
-    monkeypatch.setattr(configured, "resolve_device", record)
-    size = configured.read_size("pocket")
+    monkeypatch.setattr(policies, "resolve_device", record)
+    size = policies.read_size("pocket")
     for role in ("learner", "generator"):
-        configured.choose_device(config, size, role, index=1)
+        policies.choose_device(config, size, role, index=1)
     assert chosen == {"device": 1, "generate.device": first + 1}
 
 

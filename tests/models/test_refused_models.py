@@ -10,7 +10,8 @@ import torch
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.models import configured, devices
+from glasshouse.models import devices
+from glasshouse.models import policy as policies
 from glasshouse.models.devices import ModelSize, available_memory, check_generator_memory
 from glasshouse.models.policy import loading_error
 from glasshouse.training import memory_check
@@ -43,7 +44,7 @@ def test_run_that_cannot_start_is_refused_with_the_key(
     overrides = [override, "learn.lora_rank=2"] if "lora" in override else [override]
     if override == "memory":
         monkeypatch.setattr(memory_check, "available_memory", lambda device: 1_000_000)
-        monkeypatch.setattr(configured, "load_policy", None)  # it is not loaded
+        monkeypatch.setattr(policies, "load_policy", None)  # it is not loaded
         overrides = []
     out = tmp_path / "run"
     assert main(["train", "model=models/mock", "steps=1", *overrides, f"out={out}"]) == 2

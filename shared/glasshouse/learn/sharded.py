@@ -35,9 +35,8 @@ from glasshouse.learn.learner import Gradients, Learner, StepSize
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.adapters import without_adapters
-from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.logprobs import CompletionBatch, find_layers
-from glasshouse.models.policy import Policy
+from glasshouse.models.policy import Policy, choose_device, read_size
 from glasshouse.models.shared_prefix import SharedPrefixes
 
 

@@ -31,8 +31,8 @@ from glasshouse.measurement.evaluation_setup import (
 )
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.partial_credit import summarize_partial_credit
-from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
+from glasshouse.models.policy import load_configured_policy
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms

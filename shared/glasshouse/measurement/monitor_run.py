@@ -40,9 +40,8 @@ from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_evaluation import MonitorEvaluation, OrganismEvaluation
 from glasshouse.measurement.organisms.substitution import SubstitutionEvaluation
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
-from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
-from glasshouse.models.policy import Policy
+from glasshouse.models.policy import Policy, load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import RolloutCollector, make_grader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch import Tensor
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.extras import install_command
 from glasshouse.models.fused_ops import LinearWeights, LowRank
-from glasshouse.models.policy import Policy
+
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
 
 
 def add_adapters(policy: Policy, rank: int, seed: int, targets: Sequence[str] = ()) -> Policy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
-from glasshouse.models.configured import choose_device, read_size
 from glasshouse.models.devices import GB, ModelSize, available_memory
+from glasshouse.models.policy import choose_device, read_size
 from glasshouse.training.memory import ProcessMemory, plan_memory
 
 

@@ -28,8 +28,8 @@ from glasshouse.measurement.evaluation_setup import (
     make_evaluation_monitors,
 )
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
-from glasshouse.models.configured import load_configured_policy
 from glasshouse.models.devices import configure_torch
+from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties

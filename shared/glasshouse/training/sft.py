@@ -79,7 +79,7 @@ def sft(
     """
     import torch
 
-    from glasshouse.models.configured import load_configured_policy
+    from glasshouse.models.policy import load_configured_policy
     from glasshouse.training.model_card import render_card
     from glasshouse.training.recipes import load_recipe
     from glasshouse.training.sft_trainer import start_policy, train_on_demonstrations

@@ -33,9 +33,8 @@ from glasshouse.learn import parallel_learner, sharded
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.models.configured import choose_device, load_configured_policy, read_size
 from glasshouse.models.devices import configure_torch
-from glasshouse.models.policy import Policy
+from glasshouse.models.policy import Policy, choose_device, load_configured_policy, read_size
 from glasshouse.types import Request, SamplingParams
 
 GROUP_TIMEOUT = timedelta(hours=1)
