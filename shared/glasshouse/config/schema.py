@@ -198,9 +198,11 @@ class LearnConfig(Section):
     that do not fit into one; needs `backend: monarch`; see docs/scale.md. The results equal those of one process
     up to rounding. `none`: every learner process holds all of them."""
     cpu_offload: bool = False
-    """Not run on hardware. With sharding on GPUs: keep the learner's weights, gradients and optimizer state in the host's memory."""
+    """Not run on hardware. With sharding on GPUs: keep the learner's weights, gradients and optimizer state in
+    the host's memory."""
     process_group: Literal["auto", "gloo", "nccl"] = "auto"
-    """With sharding: what exchanges tensors between the learner processes; `auto`: nccl on GPUs (not run on hardware), gloo on CPUs."""
+    """With sharding: what exchanges tensors between the learner processes; `auto`: nccl on GPUs (not run on
+    hardware), gloo on CPUs."""
     lora_rank: int = Field(0, ge=0, le=10_000)
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
     lora_targets: tuple[str, ...] = ()
@@ -344,7 +346,8 @@ class Config(Section):
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     device: str = Field("auto", pattern=rf"^({DEVICE})$")
-    """Where the model runs: `cpu`, or, not run on hardware, `cuda` or `cuda:1`. `auto`: a GPU if there is one, but the CPU for models of
+    """Where the model runs: `cpu`, or, not run on hardware, `cuda` or `cuda:1`. `auto`: a GPU if there is one,
+    but the CPU for models of
     less than 10 million parameters, which are faster there."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of matrix products. Weights, gradients and optimizer state are float32 in both cases."""
