@@ -13,6 +13,7 @@ import pytest
 from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
+from glasshouse.checksums import compute_checksum
 from glasshouse.cli.app import main
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
@@ -120,7 +121,7 @@ def test_planted_pickle_is_never_executed(
     (newest / file).write_bytes(PAYLOAD)
     if file != "checksums.json":
         checksums = json.loads((newest / "checksums.json").read_text())
-        checksums[file] = checkpoints.compute_checksum(newest / file)
+        checksums[file] = compute_checksum(newest / file)
         (newest / "checksums.json").write_text(checkpoints.format_checksums(checksums))
     with suppress(RunError, OSError, Crash):
         train(killed_at_5, StopWhenReady(), SHORT)
