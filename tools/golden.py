@@ -115,10 +115,12 @@ def read_monitor(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_measure(results: dict[str, Any]) -> dict[str, Any]:
-    """Values of `glasshouse measure`; its intervals and tests are not compared."""
+    """Values of `glasshouse measure`; its intervals and tests are not compared, nor counts of undefined ones."""
     return {
         f"checkpoint {cell['checkpoint']}, seed {cell['seed']}": {
-            name: {key: measure[key] for key in ("value", "n", "left_out")}
+            name: [
+                measure[key] for key in ("value", "n", "left_out") if measure["value"] is not None
+            ]
             for name, measure in list_measures(cell["measures"])
         }
         for cell in results["cells"]

@@ -51,10 +51,10 @@ class Columns:
     correct: Floats
     """The true grade."""
     cot_characters: Floats
-    reward: Floats = field(default_factory=lambda: np.zeros(0))
+    reward: Floats
+    has_cot: Floats
     shortcut: Floats = field(default_factory=lambda: np.zeros(0))
-    """Whether the CoT leaves out steps that an honest solution needs."""
-    has_cot: Floats = field(default_factory=lambda: np.zeros(0))
+    """Whether the CoT leaves out steps that an honest solution needs; empty if the task does not say so."""
     stream: tuple[Part, ...] = ()
     """Keys the random split of g-mean² per instance."""
     has_labels: bool = True
@@ -66,7 +66,9 @@ class Columns:
 
     def mean(self, values: Floats | Bools, among: Bools | None = None) -> Values:
         """The mean of values, among some of the rollouts."""
-        rows = np.asarray(values, dtype=np.float64)
+        rows = np.asarray(
+            values if len(values) else np.full(len(self.planted), np.nan), dtype=float
+        )
         if among is None:
             return replace(mean_values(rows, self.problems), word="means")
         rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
@@ -104,6 +106,8 @@ def label_rollouts(rollouts: Sequence[Rollout], task: Task[Any] | None = None) -
         behaviour=correct == 0,
         correct=correct,
         cot_characters=as_floats(map(len, cots)),
+        reward=as_floats(rollout.grade.reward for rollout in rollouts),
+        has_cot=as_floats(bool(cot.strip()) for cot in cots),
     )
     if not isinstance(task, Organism):
         return columns

@@ -14,7 +14,6 @@ from typing import Any
 from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
-from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.columns import (
     Columns,
@@ -31,8 +30,6 @@ from glasshouse.measurement.evaluation_setup import (
 )
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.partial_credit import summarize_partial_credit
-from glasshouse.models.devices import configure_torch
-from glasshouse.models.policy import load_configured_policy
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
@@ -47,6 +44,10 @@ def evaluate_model(config: Config) -> dict[str, Any]:
 
     Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["pass_at_1"]`
     """
+    from glasshouse.generate.local import LocalGeneration
+    from glasshouse.models.devices import configure_torch
+    from glasshouse.models.policy import load_configured_policy
+
     import_modules(config.imports)
     configure_torch(config.threads)
     policy = load_configured_policy(config, training=False, role="generator")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.columns import own_monitors
-from glasshouse.models.policy import Policy
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.tasks.base import Task
@@ -20,6 +19,9 @@ from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.splits import Split
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted
 from glasshouse.types import Problem
+
+if TYPE_CHECKING:
+    from glasshouse.models.policy import Policy
 
 
 def fill_task_options(config: Config, policy: Policy) -> Config:

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from glasshouse.generate.engines import Generator
 from glasshouse.measurement.measure import Measurement, Row
-from glasshouse.models.policy import Policy
 from glasshouse.tasks.base import Task
 from glasshouse.types import Grade, Problem, Rollout
+
+if TYPE_CHECKING:  # torch is imported where a model is run
+    from glasshouse.generate.engines import Generator
+    from glasshouse.models.policy import Policy
 
 
 class CollectRollouts(Protocol):

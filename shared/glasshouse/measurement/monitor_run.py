@@ -15,12 +15,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.before_after import (
     CheckpointEntry,
     compute_changes,
@@ -40,9 +39,6 @@ from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_evaluation import MonitorEvaluation, OrganismEvaluation
 from glasshouse.measurement.organisms.substitution import SubstitutionEvaluation
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
-from glasshouse.models.devices import configure_torch
-from glasshouse.models.policy import Policy, load_configured_policy
-from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
@@ -55,6 +51,9 @@ from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.organisms.substitution import Substitution
 from glasshouse.types import Problem, Rollout, SamplingParams
+
+if TYPE_CHECKING:  # torch is imported where a model is run
+    from glasshouse.models.policy import Policy
 
 BASE = "base"
 
@@ -83,6 +82,8 @@ def monitor_run(
     with these monitors besides the default ones, or with other evaluations altogether. Return the
     content of `results/monitor.json`. With `out`, the results are written to that folder, and the run
     may be read-only."""
+    from glasshouse.models.devices import configure_torch
+
     progress = progress or MonitorProgress()
     config, damage = load_verified_config(run)
     for item in damage:
@@ -95,7 +96,7 @@ def monitor_run(
     if out:
         out.mkdir(parents=True, exist_ok=True)
     with acquire_lock(out or run):
-        base = load_configured_policy(config, training=False, role="generator")
+        base = _load_policy(config)
         config = fill_task_options(_with_problems(config, count), base)
         task = make_task(config.task.name, config.task.options)
         chosen = list(evaluations or default_evaluations(config, task, monitors))
@@ -118,7 +119,9 @@ def monitor_run(
             known = file.find_entry(model.name, model.weights_sha256)
             if known is None:
                 entry, rows = evaluate_weights(
-                    base if model.name == BASE else _load_checkpoint(config, str(model.path)),
+                    base
+                    if model.name == BASE
+                    else _load_policy(config.model_copy(update={"model": str(model.path)})),
                     model,
                     config,
                     task,
@@ -160,9 +163,10 @@ def _with_problems(config: Config, problems: int) -> Config:
     return config.model_copy(update={"evaluate": evaluate})
 
 
-def _load_checkpoint(config: Config, folder: str) -> Policy:
-    checkpoint = config.model_copy(update={"model": folder})
-    return load_configured_policy(checkpoint, training=False, role="generator")
+def _load_policy(config: Config) -> Policy:
+    from glasshouse.models.policy import load_configured_policy
+
+    return load_configured_policy(config, training=False, role="generator")
 
 
 def describe_measurement(
@@ -174,6 +178,8 @@ def describe_measurement(
     removed: int,
 ) -> dict[str, Any]:
     """Return everything besides the weights that the results depend on."""
+    from glasshouse.models.provenance import software_versions
+
     reserved = (
         {"reserve": len(reserve), "reserve_sha256": _hash_problems(reserve)} if reserve else {}
     )
@@ -209,6 +215,8 @@ def evaluate_weights(
     base_rows: Sequence[Row] | None = None,
 ) -> tuple[dict[str, Any], list[Row]]:
     """Return one model's entry and rows. `base_rows`: the rows of the base, if this is a checkpoint."""
+    from glasshouse.generate.local import LocalGeneration
+
     backend = LocalGeneration(policy, config.generate)
     sampling = config.generate.sampling()
     if greedy:
@@ -268,6 +276,8 @@ def _list_models(
     run: Path, config: Config, base: Policy, progress: MonitorProgress
 ) -> Iterator[Checkpoint]:
     """Yield the base, then every valid checkpoint, oldest first."""
+    from glasshouse.models.provenance import fingerprint_weights
+
     yield Checkpoint(
         name=BASE, step=0, path=Path(config.model), weights_sha256=fingerprint_weights(base)
     )

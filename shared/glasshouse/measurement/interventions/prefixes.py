@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from glasshouse import randomness
-from glasshouse.generate.engines import Generator
-from glasshouse.models.policy import Policy
 from glasshouse.monitors.activation_probe import tokens_within
 from glasshouse.types import Request, SamplingParams
+
+if TYPE_CHECKING:
+    from glasshouse.generate.engines import Generator
+    from glasshouse.models.policy import Policy
 
 ANSWER_TAG = "[ANSWER] "
 """The tag before the answer, in every task."""
