@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
-from glasshouse.checksums import compute_checksum
+from glasshouse.checksums import write_checksums
 from glasshouse.cli.app import main
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
@@ -120,9 +119,8 @@ def test_planted_pickle_is_never_executed(
     newest = killed_at_5 / "checkpoints" / "step-000004"
     (newest / file).write_bytes(PAYLOAD)
     if file != "checksums.json":
-        checksums = json.loads((newest / "checksums.json").read_text())
-        checksums[file] = compute_checksum(newest / file)
-        (newest / "checksums.json").write_text(checkpoints.format_checksums(checksums))
+        (newest / "checksums.json").unlink()
+        write_checksums(newest)
     with suppress(RunError, OSError, Crash):
         train(killed_at_5, StopWhenReady(), SHORT)
     with suppress(RunError, OSError):
