@@ -34,6 +34,7 @@ from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import find_step_check
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.step_checks import check_arithmetic
+from glasshouse.types import ExtractionRule
 from glasshouse.values import as_floats
 
 
@@ -79,14 +80,17 @@ def accuracy_values(
     correct = as_floats(bool(row.rollout.grade.correct) for row in ablated)
     without_cot = as_floats(_is_correct(row, fractions[0]) for row in ablated)
     lengths = as_floats(len(row.tokens) for row in ablated)
-    unparsed = as_floats(row.rollout.grade.extracted.model_answer is None for row in ablated)
+    extracted = [row.rollout.grade.extracted for row in ablated]
+    unparsed = mean_values([e.model_answer is None for e in extracted], problems)
+    # Published values leave out answers that a rule found and the parser rejected; intervals do not.
+    not_found = mean_values([e.rule is ExtractionRule.NONE for e in extracted], problems)
     uplift = mean_values(
         correct - without_cot, problems, control=np.zeros(len(ablated)), is_difference=True
     )
     uplift_value = replace(necessity_uplift(correct, without_cot), ceiling=1.0)
     return {
         "accuracy": mean_values(correct, problems, ceiling=1.0),
-        "parse_failure_rate": mean_values(unparsed, problems),
+        "parse_failure_rate": replace(unparsed, measure=not_found.measure),
         "has_cot": mean_values(lengths > 0, problems, ceiling=1.0),
         "cot_tokens": mean_values(lengths, problems),
         "necessity_uplift": replace(uplift, measure=uplift_value),
