@@ -11,7 +11,7 @@ import pytest
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.measure_spec import MeasureSpec, Report
+from glasshouse.measurement.measure_spec import MeasureSpec
 from glasshouse.measurement.registry import MEASURES
 
 COLUMNS = Columns(
@@ -73,8 +73,3 @@ def test_measures_of_given_rollouts_import_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert printed.stdout == "False\n"
-
-
-@pytest.mark.parametrize("report", ["training", "organism", "file"])
-def test_short_cots_are_counted(report: Report) -> None:
-    assert measuring.measure(COLUMNS, report, resamples=0)["short_cot"].value == 0.5

@@ -259,14 +259,6 @@ SPECS = (
         values=lambda c: c.mean(c.has_cot),
         reports=("file",),
     ),
-    share(
-        "short_cot",
-        "short CoT",
-        "Share of rollouts whose CoT has fewer than 20 characters.",
-        family=Family.COT,
-        values=lambda c: c.mean(c.cot_characters < 20),
-        reports=("training", "organism", "file"),
-    ),
     _number(
         "cot_tokens", "CoT length", "Mean length of the CoT.", unit="tokens", stream="CoT tokens"
     ),
