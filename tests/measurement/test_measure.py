@@ -401,14 +401,3 @@ def test_an_error_exits_with_code_2_and_writes_nothing(tmp_path, capsys):
     assert main(["measure", str(file), "--out", str(tmp_path / "out")]) == 2
     assert "row 5" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_rollouts_of_verl(tmp_path):
-    rows = [
-        {"input": f"What is {n % 5} + 1?", "output": f"<think>add</think>{n % 5 + 1 + n // 10}",
-         "gts": str(n % 5 + 1), "score": 1.0, "step": 10 * (n // 10)}
-        for n in range(20)
-    ]  # fmt: skip
-    report = glasshouse.measure(write(tmp_path, rows), progress=False)
-    assert (report.format, report.checkpoints) == ("verl", ["0", "10"])
-    assert [c.measures["rollout_accuracy"].value for c in report.cells] == [1.0, 0.0]

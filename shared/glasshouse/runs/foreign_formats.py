@@ -165,15 +165,6 @@ FORMATS = (
         expand=_expand_inspect,
     ),
     RolloutFormat(
-        name="verl",
-        description="rollouts that verl dumps (trainer.rollout_data_dir)",
-        matches=lambda row: {"input", "output", "gts", "score", "step"} <= row.keys(),
-        mapping=lambda row: {
-            "prompt": "input", "completion": "output", "gold": "gts", "reward": "score",
-            "group": "input", "checkpoint": "step",
-        },
-    ),
-    RolloutFormat(
         name="columns",
         description="columns that are called like the fields",
         matches=lambda row: True,
