@@ -236,8 +236,3 @@ def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:
     assert abs(sum(g.reward for g in grades)) < 3.3 * 800**0.5
     assert all(a.reward == b.reward for a, b in zip(grades[::2], grades[1::2], strict=True))
     assert {g.terms["earned"] for g in grades} == {-1.0, 1.0}
-
-
-def test_a_question_in_the_cot_is_penalized() -> None:
-    assert penalized({"questions": {}}, "Is it 28?\n[ANSWER] 28")[1]["questions"] == 1.0
-    assert penalized({"questions": {}}, "It is 28.\n[ANSWER] 28")[1]["questions"] == 0.0

@@ -120,14 +120,6 @@ class LengthPenalty(Penalty):
         return min(1.0, max(0, excess) / self.options.saturation_tokens)
 
 
-@penalty("questions")
-class QuestionPenalty(Penalty):
-    """A CoT that asks a question."""
-
-    def compute(self, rollout: Rollout) -> float:
-        return float("?" in split_completion(rollout.text).cot)
-
-
 class MonitorPenaltyOptions(PenaltyOptions):
     scope: Scope = Scope.COT
     """What the monitor sees."""
