@@ -6,10 +6,10 @@
     [project.entry-points."glasshouse.penalties"]     # or offered by an installed package
     shouting = "my_package:Shouting"
 
-The decorators are `task`, `reward`, `penalty`, `monitor`, `engine`, `algorithm`, `tracker` and
-`intervention`; each is a `Registry` beside the base class or protocol of its parts. A name that is not
-registered yet is looked up in `modules` (built-in parts that are imported late), then among the entry
-points. Nothing is imported before it is asked for.
+The decorators are `task`, `reward`, `penalty`, `monitor`, `engine`, `algorithm` and `tracker`; each
+is a `Registry` beside the base class or protocol of its parts. A name that is not registered yet is
+looked up in `modules` (built-in parts that are imported late), then among the entry points. Nothing
+is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Registry(Generic[T]):
             self.get(name)
 
     def __contains__(self, name: str) -> bool:
-        return name in list(self)
+        # installed packages are searched last: it takes milliseconds, and penalties ask for each rollout
+        return name in self.parts or name in self.modules or name in list(self)
 
     def __iter__(self) -> Iterator[str]:
         """All names: built-in, registered, offered by installed packages."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse.errors import MonitorError
-from glasshouse.values import FAILED, Bools, Floats, Ints, as_labels, check_same_length
+from glasshouse.values import FAILED, Floats, Ints, as_labels, check_same_length
 
 TABLE_SHAPE = (2, 2, 3)
 
@@ -47,11 +47,6 @@ def ratio(hits: Floats, trials: Floats) -> Floats:
     """`hits / trials`, NaN (undefined) where there are no trials."""
     empty = trials == 0
     return np.where(empty, np.nan, hits / np.where(empty, 1, trials))
-
-
-def planted_behaviour(planted: ArrayLike, behaviour: ArrayLike) -> Bools:
-    """What a monitor of a planted behaviour should flag: the behaviour in the planted arm."""
-    return as_labels("planted", planted) & as_labels("behaviour", behaviour)
 
 
 # --- rates of tables: (…, 2, 2, 3) to (…) ----------------------------------------------------------

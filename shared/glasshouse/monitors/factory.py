@@ -57,7 +57,7 @@ def parse_monitor(text: str, **judge: Any) -> Monitor | FittedKind:
         return make_judge(rest, **judge)
     if kind in monitor:
         return make_monitor(rest or kind, {"kind": kind})
-    raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, [*KINDS, *monitor])}')
+    raise MonitorError(f'There is no monitor "{text}".{did_you_mean(kind, {*KINDS, *monitor})}')
 
 
 def make_judge(
