@@ -17,8 +17,7 @@ from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import POCKET_FOLDER, Policy
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.types import Message, Problem, Style
 
 TASK, STYLE, LEARNING_RATE = "sum_digits", Style.COT, 3e-4

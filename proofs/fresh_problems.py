@@ -2,7 +2,7 @@
 
     python -m proofs.fresh_problems [--count 1000000] [--tasks sum_digits …]
 
-`make proofs ONLY=data` runs it; CI runs it with 10,000 (tests/tasks/test_fresh_problems.py). The draws are
+`make proofs ONLY=data` runs it; CI runs it with 10,000 (tests/tasks/test_streams.py). The draws are
 stored as 64-bit hashes in a preallocated array, so any growth of memory is caused by the stream. If a
 task has fewer problems than the count, no problem may repeat within an epoch.
 """
@@ -19,8 +19,7 @@ import numpy as np
 
 from glasshouse import randomness
 from glasshouse.tasks.catalogue import list_tasks, make_task
-from glasshouse.tasks.splits import Split, assign_split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 
 TASKS = list_tasks(organisms=False)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.sft import sft
 
 ROOT = Path(__file__).resolve().parent.parent

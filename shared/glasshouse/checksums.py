@@ -1,7 +1,7 @@
 """Checksums of files and of JSON values: what tells a damaged file from an intact one.
 
 A folder is verified against its `checksums.json` (checkpoints), a JSON object against its own last
-key, `check` (metrics, events, summary, monitor results), a database of seen problems row by row.
+key, `check` (metrics, events, summary, monitor results).
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sqlite3
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse import randomness
 from glasshouse.errors import RunDataError
 
 CHECKSUMS = "checksums.json"
@@ -148,23 +146,3 @@ def _digest(value: Mapping[str, Any]) -> str:
     plain = json.loads(json.dumps(value))
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:CHECK_LENGTH]
-
-
-def seen_problem_check(key: int, draw: int) -> int:
-    """The checksum of a row of the database of seen problems."""
-    return randomness.key("seen problem", key, draw) >> 32
-
-
-def find_seen_problem_damage(file: Path) -> str:
-    """Verify every row of a database of seen problems; returns what is wrong, or an empty text. Each
-    row has a checksum, and there is one row per draw."""
-    try:
-        database = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
-        try:
-            rows = database.execute('SELECT key, draw, "check" FROM seen')
-            bad = sum(check != seen_problem_check(key, draw) for key, draw, check in rows)
-        finally:
-            database.close()
-    except (sqlite3.Error, TypeError, OverflowError) as error:
-        return f"cannot be read: {error}"
-    return f"has {bad} damaged row{'s' * (bad != 1)}" if bad else ""

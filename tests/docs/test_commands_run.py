@@ -20,7 +20,7 @@ import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.tasks.base import task
 from glasshouse.tasks.create_problem_file import create_problem_file
-from glasshouse.tasks.splits import Split
+from glasshouse.tasks.streams import Split
 
 pytestmark = pytest.mark.xdist_group("commands")  # one worker trains the run that they read
 SMALLER = (

@@ -15,8 +15,7 @@ from glasshouse.rollout.grading import grade
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.tasks.splits import Split, assign_split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import Completion, FinishReason, Problem, Rollout, Style
 
 HINT = make_task(

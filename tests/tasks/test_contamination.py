@@ -15,8 +15,7 @@ from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Problem
 

@@ -10,8 +10,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
 from glasshouse.tasks.create_problem_file import create_problem_file, provenance_path
-from glasshouse.tasks.splits import Split, assign_split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 
 TASKS = list_tasks(organisms=False)
 

@@ -10,8 +10,7 @@ from glasshouse.rollout.grading import grade
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks import gym
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.tasks.splits import Split, assign_split
-from glasshouse.tasks.streams import FreshProblems
+from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import AnswerKind, Style
 
 

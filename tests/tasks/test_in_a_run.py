@@ -12,7 +12,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.runs import rollout_reader
 from glasshouse.tasks.problem_files import read_problem_file
-from glasshouse.tasks.splits import assign_split
+from glasshouse.tasks.streams import assign_split
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
 

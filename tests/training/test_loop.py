@@ -21,7 +21,7 @@ from glasshouse.rollout.terms import RewardInputs, reward
 from glasshouse.runs import rollout_reader
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.training.run import TrainingRun
 
 pytestmark = pytest.mark.xdist_group(

@@ -261,7 +261,7 @@ def _generate(args: argparse.Namespace) -> None:
     from glasshouse.config.imports import import_modules
     from glasshouse.config.loading import load_config
     from glasshouse.tasks.create_problem_file import create_problem_file, summarize_provenance
-    from glasshouse.tasks.splits import Split
+    from glasshouse.tasks.streams import Split
 
     import_modules(args.imports)
     options = load_config([], [f"task.options.{option}" for option in args.options]).task.options

@@ -16,8 +16,7 @@ from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import is_organism
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.problem_files import read_problem_file
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted
+from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import Problem
 
 if TYPE_CHECKING:

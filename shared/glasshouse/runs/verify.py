@@ -8,8 +8,7 @@
                            still holds what it held when the newest checkpoint was saved
     metrics, events,       the checksum in each line or file; a damaged line is left out by readers
     summary, monitor.json
-    data/                  the checksum of the manifest and of the held-out problems, and that of each row
-                           of the database of seen problems
+    data/                  the checksum of the manifest and of the held-out problems
 
 A damaged part is named, and the others stay usable.
 """
@@ -23,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import find_seen_problem_damage, read_regular_file, remove_check
+from glasshouse.checksums import read_regular_file, remove_check
 from glasshouse.errors import RunDataError
 from glasshouse.runs import checkpoints, monitor_results
 from glasshouse.runs.lines import EVENTS, METRICS, ends_inside_line, read_lines
@@ -33,11 +32,7 @@ from glasshouse.runs.run_config import RunDamage, load_verified_config
 from glasshouse.runs.run_directory import load_events, read_summary
 from glasshouse.terminal import shell_command
 
-DATA_MANIFEST, VALIDATION, SEEN_PROBLEMS = (
-    "manifest.json",
-    "validation.jsonl",
-    "seen_problems.sqlite",
-)
+DATA_MANIFEST, VALIDATION = "manifest.json", "validation.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +266,8 @@ def _verify_summary(run: Path) -> list[RunDamage]:
 
 
 def _verify_data(folder: Path) -> list[RunDamage]:
-    """Verify the held-out problems, the manifest of the data and the database of seen problems. All of
-    them follow from the configuration: a resumed run writes them again."""
+    """Verify the held-out problems and the manifest of the data. Both follow from the configuration: a
+    resumed run writes them again."""
     damage = []
     remedy = "No result depends on it; glasshouse resume writes it again."
     manifest: dict[str, Any] = {}
@@ -293,10 +288,6 @@ def _verify_data(folder: Path) -> list[RunDamage]:
             )
         if problem:
             damage.append(RunDamage(f"data/{VALIDATION}", problem, remedy))
-    seen = folder / SEEN_PROBLEMS
-    if seen.exists() and (problem := find_seen_problem_damage(seen)):
-        remedy = "It is made again, by repeating the draws, when the run is resumed."
-        damage.append(RunDamage(f"data/{SEEN_PROBLEMS}", f"is damaged: it {problem}", remedy))
     return damage
 
 

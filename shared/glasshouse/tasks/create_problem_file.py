@@ -19,8 +19,7 @@ import glasshouse
 from glasshouse.errors import ConfigError
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.problem_files import import_pyarrow, write_problem_file
-from glasshouse.tasks.splits import SPLIT_PERCENT, Split
-from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted
+from glasshouse.tasks.streams import SPLIT_PERCENT, FreshProblems, ProblemsExhausted, Split
 
 SUFFIXES = (".jsonl", ".parquet")
 

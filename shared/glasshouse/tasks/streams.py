@@ -1,29 +1,46 @@
-"""Problem streams: fresh problems, or a fixed set in every epoch (`data.source`).
+"""Problems: split by a hash, streamed without repeats (`data.source`: fresh), or a fixed set in every epoch.
 
-The state of a stream is a few counters, so it can be resumed at any point. `FreshProblems` walks
-through a keyed permutation of each level's problems and skips those of other splits. An exhausted level
-is skipped until all levels are exhausted, so no problem repeats before then, in constant memory. Where
-counters are not enough (reasoning-gym tasks cannot be enumerated, the stages of a curriculum overlap), a
-database on disk holds the problems seen so far.
+A problem is in the same split on every machine, in every run and for every seed, with nothing stored.
+`FreshProblems` walks through a keyed permutation of each level's problems and skips those of other
+splits. An exhausted level is skipped until all levels are exhausted, so no problem repeats before then.
+The state is a few counters. Where counters are not enough (reasoning-gym tasks cannot be enumerated, the
+stages of a curriculum overlap), the hashes of the problems seen so far are in memory, and resuming
+repeats the draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 from glasshouse import randomness
 from glasshouse.errors import RunError
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.enumeration import Permutation
-from glasshouse.tasks.seen_problems import SeenProblems, open_seen_problems
-from glasshouse.tasks.splits import Split, assign_split
 from glasshouse.types import Problem
 
 MAX_TRIES = 20_000
 """A level that cannot be enumerated counts as exhausted after this many draws without a new problem."""
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+SPLIT_PERCENT = {Split.TRAIN: 80, Split.VALIDATION: 10, Split.TEST: 10}
+"""Percentage of each task's problems."""
+
+
+def assign_split(problem: Problem) -> Split:
+    """The split of a problem: a function of its task and key."""
+    bucket = randomness.key("split", problem.task, problem.key) % 100
+    if bucket < SPLIT_PERCENT[Split.TRAIN]:
+        return Split.TRAIN
+    return Split.TEST if bucket >= 100 - SPLIT_PERCENT[Split.TEST] else Split.VALIDATION
 
 
 class ProblemsExhausted(RunError):
@@ -41,9 +58,6 @@ class ProblemStream(Protocol):
 
     def set_step(self, step: int) -> None:
         """Sets the step that the next problems are for; a curriculum changes its difficulty here."""
-
-    def set_state_dir(self, folder: Path) -> None:
-        """Sets the folder for state that does not fit into `state`."""
 
     def state(self) -> dict[str, Any]:
         """The counters to resume from, as JSON values."""
@@ -75,10 +89,7 @@ class FreshProblems:
             {level: size for level, size in t.levels().items() if size is None or size > 0}
             for t in self.stage_tasks
         ]
-        is_curriculum = len(self.stage_tasks) > 1
-        self.needs_seen = is_curriculum or None in self.stage_levels[0].values()
-        self.seen: SeenProblems | None = None
-        self.state_dir: Path | None = None
+        self.is_curriculum = len(self.stage_tasks) > 1
         self._reset()
 
     def _reset(self) -> None:
@@ -86,6 +97,9 @@ class FreshProblems:
         self.epochs = 0
         self.drawn = 0
         self.epoch_start = 0  # draws before this epoch
+        needs_seen = self.is_curriculum or None in self.stage_levels[0].values()
+        # Hashes of this epoch's problems. Of two keys with the same hash (once in 10¹⁰ draws), one is skipped.
+        self.seen: set[int] | None = set() if needs_seen else None
         self._enter_stage(0)
 
     def _enter_stage(self, stage: int) -> None:
@@ -110,18 +124,8 @@ class FreshProblems:
             self._enter_stage(stage)
             self.stage_history.append([stage, self.drawn])
 
-    def set_state_dir(self, folder: Path) -> None:
-        if self.seen:
-            self.seen.close()
-        self.state_dir, self.seen = folder, None
-
     def take(self, count: int) -> list[Problem]:
-        if self.needs_seen and self.seen is None:
-            self._open_seen()
-        problems = [self._next_problem() for _ in range(count)]
-        if self.seen:
-            self.seen.commit()
-        return problems
+        return [self._next_problem() for _ in range(count)]
 
     def _next_problem(self) -> Problem:
         """Draws one of the levels that are not exhausted uniformly, then takes its next problem."""
@@ -155,8 +159,8 @@ class FreshProblems:
         self.exhausted = set()
         for level in self.permutations:
             self.counters[level] = 0  # the same order again
-        if self.seen:
-            self.seen.rewind(0)
+        if self.seen is not None:
+            self.seen.clear()
 
     def _next_of_level(self, level: str) -> Problem | None:
         """The next problem of this level and split; None if the level is exhausted."""
@@ -167,9 +171,11 @@ class FreshProblems:
             problem = self.task.problem_at(level, self._problem_index(level, position))
             if assign_split(problem) is not self.split:
                 continue
-            if self.seen and not self.seen.add(problem.key, self.drawn):
-                continue
-            if len(self.stage_tasks) == 1:
+            if self.seen is not None:
+                if (hashed := randomness.key(problem.key)) in self.seen:
+                    continue
+                self.seen.add(hashed)
+            if not self.is_curriculum:
                 return problem
             stage = self.stage + 1
             label = f"{problem.level}, stage {stage}"
@@ -183,33 +189,6 @@ class FreshProblems:
             return self.permutations[level](position)
         return randomness.key("draw", self.seed, self.split, level, position) >> 1
 
-    # --- resuming --------------------------------------------------------------------------
-
-    def _open_seen(self) -> None:
-        """Opens the database of seen problems and rewinds it to the current draw. If rows are missing or
-        damaged, all draws are repeated to fill it, so the state needs no keys and a lost file only costs
-        time."""
-        file = self.state_dir / "seen_problems.sqlite" if self.state_dir else None
-        self.seen = open_seen_problems(file)
-        self.seen.rewind(self.drawn)
-        if self.seen.size == self.drawn - self.epoch_start:
-            return
-        state = self.state()
-        self.seen.rewind(0)
-        self._reset()
-        history = state["stage_history"]
-        stage_ends = [*(start for _, start in history[1:]), state["drawn"]]
-        for (stage, _), end in zip(history, stage_ends, strict=True):
-            self.set_step(self.stage_starts[stage])
-            while self.drawn < end:
-                self._next_problem()
-        self.seen.commit()
-        if self.state() != state:
-            raise RunError(
-                f"The {self.task.name} stream cannot be resumed: the same draws now give different "
-                "problems. Resume with the code and options that the run was started with."
-            )
-
     def state(self) -> dict[str, Any]:
         return {
             "counters": dict(self.counters),
@@ -221,14 +200,26 @@ class FreshProblems:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.stage_history = [list(entry) for entry in state["stage_history"]]
-        self._enter_stage(self.stage_history[-1][0])
+        if self.seen is not None:
+            self._repeat_draws(state)
+            return
         self.counters, self.exhausted = dict(state["counters"]), set(state["exhausted"])
         self.epoch_start, self.epochs = state["epoch_start"], state["epochs"]
         self.drawn = state["drawn"]
-        if self.seen:
-            self.seen.close()
-        self.seen = None  # reopened and rewound at the next draw
+
+    def _repeat_draws(self, state: dict[str, Any]) -> None:
+        """Reaches the state by drawing again, so it need not contain the problems seen."""
+        self._reset()
+        history = state["stage_history"]
+        stage_ends = [*(start for _, start in history[1:]), state["drawn"]]
+        for (stage, _), end in zip(history, stage_ends, strict=True):
+            self.set_step(self.stage_starts[stage])
+            self.take(end - self.drawn)
+        if self.state() != state:
+            raise RunError(
+                f"The {self.task.name} stream cannot be resumed: the same draws now give different "
+                "problems. Resume with the code and options that the run was started with."
+            )
 
 
 class FixedProblems:
@@ -253,9 +244,6 @@ class FixedProblems:
 
     def set_step(self, step: int) -> None:
         """Does nothing: the problems are the same at every step."""
-
-    def set_state_dir(self, folder: Path) -> None:
-        """Does nothing: one counter is the whole state."""
 
     def state(self) -> dict[str, Any]:
         return {"drawn": self.drawn}

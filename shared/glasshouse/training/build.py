@@ -19,8 +19,13 @@ from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import make_task
 from glasshouse.tasks.problem_files import read_problem_file
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FixedProblems, FreshProblems, ProblemsExhausted, ProblemStream
+from glasshouse.tasks.streams import (
+    FixedProblems,
+    FreshProblems,
+    ProblemsExhausted,
+    ProblemStream,
+    Split,
+)
 from glasshouse.track.base import validate_trackers
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.splits import Split
-from glasshouse.tasks.streams import FixedProblems, ProblemStream
+from glasshouse.tasks.streams import FixedProblems, ProblemStream, Split
 
 TEST_PROBLEMS = 1000
 

@@ -29,7 +29,7 @@ from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.catalogue import make_task
-from glasshouse.tasks.splits import Split, assign_split
+from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import Problem, Style
 
 FOLDER = Path(__file__).parent.parent / "pocket" / "recipes"

@@ -213,8 +213,8 @@ class TrainingRun:
         return summary
 
     def _write_validation(self) -> None:
-        """Write the validation problems, again if the file is missing or damaged (they follow from the
-        configuration); the problem stream keeps its state in the same folder."""
+        """Write the validation problems, again if the file is missing or damaged: they follow from the
+        configuration."""
         folder = self.directory.path / "data"
         folder.mkdir(exist_ok=True)
         file, temporary = folder / "validation.jsonl", folder / ".writing.jsonl"
@@ -222,7 +222,6 @@ class TrainingRun:
             write_problem_file(temporary, self.validation)
             self.data_manifest["validation"] |= compute_checksum(temporary)
             os.replace(temporary, file)
-        self.problems.set_state_dir(folder)
 
     def _write_data_manifest(self) -> None:
         """Write where the problems come from, with the number of training problems drawn so far."""
