@@ -25,7 +25,7 @@ from glasshouse.config.schema import Config
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
-from glasshouse.runs import rollout_reader
+from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
@@ -65,7 +65,7 @@ def _read_metrics(out: Path) -> list[dict[str, Any]]:
 
 
 def _read_rollouts(out: Path, kind: str) -> list[dict[str, Any]]:
-    rows = rollout_reader.read_rows(out / "results" / "rollouts", kind)
+    rows = rollout_log.read_rows(out, kind)
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 

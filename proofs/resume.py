@@ -25,7 +25,7 @@ from pathlib import Path
 
 from glasshouse.config.loading import load_config
 from glasshouse.runs import checkpoints
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
@@ -130,7 +130,6 @@ def count_file_calls(out: Path, overrides: Sequence[str], result: Path) -> None:
 def load_result(out: Path) -> Result:
     """Load everything that must be equal: weights, optimizer, metrics and rollouts, except times."""
     last = sorted((out / "checkpoints").glob("step-*"))[-1]
-    log = out / "results" / "rollouts"
     return {
         "checkpoint": last.name,
         "weights": (last / checkpoints.MODEL).read_bytes(),
@@ -140,7 +139,7 @@ def load_result(out: Path) -> Result:
             for row in load_metrics(out)
         ],
         **{
-            kind: [{**row, "time": 0} for row in read_rows(log, kind)]
+            kind: [{**row, "time": 0} for row in read_rows(out, kind)]
             for kind in ("train", "validation")
         },
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config.loading import load_config
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,4 +22,4 @@ def train_one_step(experiment: Path, out: Path) -> tuple[dict[str, Any], list[di
     with contextlib.chdir(ROOT):  # the mock assets are named relative to it
         config = load_config(files, ["steps=1", "evaluate.problems=0", f"out={out}"])
         summary = TrainingRun(config).train()
-    return summary, list(read_rows(out / "results" / "rollouts", "train"))
+    return summary, list(read_rows(out, "train"))

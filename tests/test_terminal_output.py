@@ -25,8 +25,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.runs import checkpoints, export
-from glasshouse.runs.rollout_log import RolloutLog
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import LOG, RolloutLog, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.training import display
 from glasshouse.training.run import TrainingRun
@@ -57,7 +56,7 @@ def is_safe(printed: str) -> bool:
 
 
 def hostile_rollout(run: Path) -> Any:
-    rollout = from_row(next(read_rows(run / "results" / "rollouts", "train")))
+    rollout = from_row(next(read_rows(run, "train")))
     problem = replace(rollout.problem, question=ESCAPES, gold_answer=ESCAPES)
     return replace(rollout, text=ESCAPES, problem=problem)
 
@@ -84,7 +83,7 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rollout = replace(hostile_rollout(run), step=9)
-    RolloutLog(run / "results" / "rollouts").append([rollout])
+    RolloutLog(run / "results" / LOG).append([rollout])
     for options in (
         ["--show"],
         ["--json"],

@@ -54,6 +54,15 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d} min" if minutes else f"{rest} s"
 
 
+def format_bytes(count: float) -> str:
+    """Example: `format_bytes(1_100_000)` gives `1.1 MB`"""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
 def _is_safe(character: str) -> bool:
     return unicodedata.category(character) not in UNSAFE_CATEGORIES
 

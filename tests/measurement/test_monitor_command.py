@@ -21,7 +21,7 @@ from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs import monitor_results
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun
 
 __all__ = ["server"]  # the fixture
@@ -128,7 +128,7 @@ def test_results_cover_base_and_checkpoints_and_keep_the_rows_behind_them(whole:
     assert len(correct) == 10
     accuracy = results["checkpoints"][2]["measures"]["interventions"]["accuracy"]["value"]
     assert sum(correct) / 10 == accuracy
-    trained_on = {r["key"] for r in read_rows(whole / "results" / "rollouts", "train")}
+    trained_on = {r["key"] for r in read_rows(whole, "train")}
     assert not trained_on & {r["key"] for r in rows}
 
 

@@ -15,8 +15,7 @@ from tests.runs.example_rollouts import make_rollout, make_rollouts
 
 from glasshouse.errors import RunError
 from glasshouse.runs.export import export_rows, run_sql
-from glasshouse.runs.rollout_log import RolloutLog
-from glasshouse.runs.rollout_reader import RolloutReader
+from glasshouse.runs.rollout_log import RolloutLog, RolloutReader
 from glasshouse.runs.rows import decode_rows
 
 
@@ -24,14 +23,14 @@ from glasshouse.runs.rows import decode_rows
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     """Nine rows; step 1 has no tokens, and the last text has unusual characters."""
     folder = tmp_path_factory.mktemp("log")
-    log = RolloutLog(folder, tokens_every=2)
+    log = RolloutLog(folder / "log", tokens_every=2)
     for step in (1, 2):
         log.append(make_rollouts(step))
     odd = replace(
         make_rollout(2, 5, split="discarded"), text='a\u2028b "quoted", \x00 and\nlines 🙂'
     )
     log.append([odd])
-    return list(RolloutReader(folder).iter_rows())
+    return list(RolloutReader(log.file).iter_rows())
 
 
 def from_arrow(row: dict) -> dict:

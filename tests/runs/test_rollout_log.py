@@ -1,266 +1,313 @@
-"""The rollout log's writer: completed appends survive crashes, truncation and full disks."""
+"""The rollout log: completed appends survive crashes, truncation and full disks; damage is reported and costs
+only its frame."""
 
 from __future__ import annotations
 
 import errno
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
-from contextlib import suppress
-from dataclasses import replace
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.runs.example_rollouts import make_rollout, make_rollouts
+from tests.runs.example_rollouts import make_rollouts
 from tests.runs.killed_writer import kill_writer
 
-from glasshouse.errors import RunDataError
-from glasshouse.runs.manifest import kind_of, measure_log
-from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
-from glasshouse.runs.rollout_reader import RolloutReader, read_rows
-from glasshouse.runs.rows import to_row
+from glasshouse.checksums import add_check
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.runs.rollout_log import (
+    EMPTY_POSITION,
+    HEADER_BYTES,
+    LogSize,
+    RolloutLog,
+    RolloutReader,
+    read_rows,
+    scan_log,
+)
+from glasshouse.runs.rows import RolloutFilter, kind_of, to_row
 
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+STEPS = 4
+FRAMES = [(kind, step) for step in range(1, STEPS + 1) for kind in ("validation", "train")]
 
 
 def append_steps(log: RolloutLog, steps: range) -> None:
-    """Append a train frame per step, and a validation frame at odd steps."""
+    """Append a validation and a train frame per step, of 2 groups of 2 samples each."""
     for step in steps:
-        if step % 2:
-            log.append(make_rollouts(step, split="validation/greedy"))
+        log.append(make_rollouts(step, split="validation/greedy"))
         log.append(make_rollouts(step))
 
 
-def list_frames(folder: Path) -> list[tuple[str, int]]:
-    """(kind, step) of every frame, in order; asserts that nothing is damaged."""
-    reader = RolloutReader(folder)
-    frames = list(dict.fromkeys((kind_of(row["split"]), row["step"]) for row in reader.iter_rows()))
+def read_frames(file: Path) -> tuple[list[tuple[str, int]], RolloutReader]:
+    """(kind, step) of the frames that can be read, each with all its rows; and the reader."""
+    reader = RolloutReader(file)
+    rows = [(kind_of(r["split"]), r["step"]) for r in reader.iter_rows()]
+    assert all(rows.count(frame) == 4 for frame in set(rows))
+    return list(dict.fromkeys(rows)), reader
+
+
+def list_frames(file: Path) -> list[tuple[str, int]]:
+    """The same; asserts that nothing is damaged."""
+    frames, reader = read_frames(file)
     assert not reader.damage
     assert not reader.unfinished
     return frames
 
 
-FRAMES = [("validation", 1), ("train", 1), ("train", 2), ("validation", 3), ("train", 3)]
+@pytest.fixture(scope="module")
+def shared_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("log") / "log"
+    append_steps(RolloutLog(file), range(1, STEPS + 1))
+    return file
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    append_steps(RolloutLog(tmp_path / "log"), range(1, 4))
-    return tmp_path / "log"
+def file(shared_log: Path, tmp_path: Path) -> Path:
+    """A copy of the log, to damage."""
+    return Path(shutil.copy(shared_log, tmp_path / "log"))
 
 
-def test_appended_rollouts_are_read_back(folder: Path) -> None:
-    assert list_frames(folder) == FRAMES
-    rows = [to_row(r) for s in (1, 2, 3) for r in make_rollouts(s)]
-    assert list(read_rows(folder, "train")) == rows
-    assert list(read_rows(folder, "train", after=2)) == rows[-4:]
-    assert list(read_rows(folder)) == list(RolloutReader(folder).iter_rows())
+def test_appended_rollouts_are_read_back_also_by_zstd(shared_log: Path) -> None:
+    assert list_frames(shared_log) == FRAMES
+    rows = [to_row(r) for s in range(1, STEPS + 1) for r in make_rollouts(s)]
+    assert list(read_rows(shared_log, "train")) == rows
+    assert list(read_rows(shared_log, "train", after=3)) == rows[-4:]
+    size = LogSize.of(scan_log(shared_log).frames)
+    assert (size.rows, size.frames) == (4 * len(FRAMES), len(FRAMES))
+    assert size.bytes == shared_log.stat().st_size
+    if shutil.which("zstdcat"):
+        text = subprocess.run(["zstdcat", shared_log], stdout=subprocess.PIPE, check=True).stdout
+        assert len(text) == size.raw
+    with pytest.raises(RunError, match="does not exist"):
+        next(read_rows(shared_log.parent / "none"))
 
 
-def test_measured_size_is_that_of_the_files(folder: Path) -> None:
-    size, log = measure_log(folder), RolloutLog(folder)
-    file_sizes = {p.name: p.stat().st_size for p in folder.glob("*.zst")}
-    assert (size.bytes, size.rows, size.frames) == (sum(file_sizes.values()), 20, 5)
-    assert size.raw > size.bytes
-    assert log.size == size
-    assert log.get_position()["bytes"].items() >= file_sizes.items()
+@pytest.mark.parametrize(
+    ("rollout_filter", "matches"),
+    [
+        (RolloutFilter(), lambda r: True),
+        (RolloutFilter(splits=("train",)), lambda r: kind_of(r["split"]) == "train"),
+        (RolloutFilter(first_step=2, last_step=3), lambda r: 2 <= r["step"] <= 3),
+        (RolloutFilter(splits=("validation/greedy",)), lambda r: r["split"] == "validation/greedy"),
+        (RolloutFilter(task="multiplication"), lambda r: r["group"] == 1),
+        (RolloutFilter(key="3+1"), lambda r: r["step"] == 3 and r["group"] == 1),
+        (RolloutFilter(group=1), lambda r: r["group"] == 1),
+        (RolloutFilter(correct=True), lambda r: r["reward"] == 1),
+        (RolloutFilter(correct=False), lambda r: r["reward"] < 1),
+        (RolloutFilter(rule="last"), lambda r: r["rule"] == "last"),
+        (RolloutFilter(min_reward=0.2, max_reward=0.9), lambda r: r["reward"] == 0.25),
+        (RolloutFilter(text="MAYBE 1"), lambda r: "Maybe 1" in r["text"]),
+        (RolloutFilter(text="is 2 +"), lambda r: r["step"] == 2),
+        (
+            RolloutFilter(pattern=re.compile(r"First (1|4), then 0")),
+            lambda r: r["step"] in (1, 4) and r["group"] == 0 and r["correct"],
+        ),
+    ],
+)
+def test_each_filter_selects_exactly_the_matching_rows(
+    shared_log: Path, rollout_filter: RolloutFilter, matches: Callable[[dict[str, Any]], bool]
+) -> None:
+    all_rows = list(RolloutReader(shared_log).iter_rows())
+    expected = [row for row in all_rows if matches(row)]
+    assert list(RolloutReader(shared_log).iter_rows(rollout_filter)) == expected
+    assert expected
+    assert (len(expected) < len(all_rows)) == (rollout_filter != RolloutFilter())
 
 
-@pytest.mark.parametrize("before", range(4))
-@pytest.mark.parametrize("after", range(4))
+# --- truncation ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", range(3))
+@pytest.mark.parametrize("after", range(3))
 def test_truncated_log_equals_one_that_was_never_longer(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    log = RolloutLog(tmp_path / "a")
+    log, other = RolloutLog(tmp_path / "a"), RolloutLog(tmp_path / "b")
     append_steps(log, range(1, before + 1))
-    position, files = log.get_position(), read_files(tmp_path / "a")
+    position, data = log.get_position(), log.file.read_bytes()
     append_steps(log, range(before + 1, before + after + 1))
-    removed = log.truncate_to(position)
-    assert [e.step for e in removed if e.kind == "train"] == list(
-        range(before + 1, before + after + 1)
-    )
-    assert read_files(tmp_path / "a") == files
+    log.truncate_to(position)
+    assert log.file.read_bytes() == data
     assert log.get_position() == position
     append_steps(log, range(before + 1, before + 3))
-    append_steps(RolloutLog(tmp_path / "b"), range(1, before + 3))
-    assert read_files(tmp_path / "a") == read_files(tmp_path / "b")
+    append_steps(other, range(1, before + 3))
+    assert log.file.read_bytes() == other.file.read_bytes()
 
 
-def test_truncation_interrupted_by_a_crash_is_completed_on_opening(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_position_of_another_log_is_refused_and_lost_bytes_stay_known_as_damage(
+    file: Path,
 ) -> None:
-    """Crashes at each flush in turn."""
-    short = tmp_path / "short"
-    append_steps(RolloutLog(short), range(1, 2))
-    position = RolloutLog(short).get_position()
-    for crash in range(20):
-        copy = tmp_path / f"copy{crash}"
-        shutil.copytree(folder, copy)
-        log, calls = RolloutLog(copy), iter(range(100))
-
-        def fsync(handle: int, calls=calls, crash=crash) -> None:
-            if next(calls) == crash:
-                raise SystemExit
-
-        with monkeypatch.context() as patched:
-            patched.setattr("os.fsync", fsync)
-            try:
-                log.truncate_to(position)
-            except SystemExit:
-                pass
-            else:
-                assert read_files(copy) == read_files(short)
-                return
-        RolloutLog(copy)
-        # Either the truncation had not started, or it is complete.
-        assert read_files(copy) in (read_files(folder), read_files(short)), crash
-        if crash > 1:
-            assert read_files(copy) == read_files(short), crash
-    raise AssertionError("the truncation never ends")
-
-
-def test_position_that_the_log_does_not_contain_is_refused_without_changes(folder: Path) -> None:
-    log = RolloutLog(folder)
+    log = RolloutLog(file)
     end = log.get_position()
+    os.truncate(file, end["bytes"] - 20)
+    log = RolloutLog(file, saved=end["bytes"])
+    log.truncate_to(end)
+    append_steps(log, range(9, 10))
+    frames, reader = read_frames(file)
+    assert frames == [*FRAMES[:-1], ("validation", 9), ("train", 9)]
+    assert len(reader.damage) == 1
     log.truncate_to(EMPTY_POSITION)
-    assert read_files(folder) == {}
-    append_steps(log, range(1, 3))
-    files = read_files(folder)
-    with pytest.raises(RunDataError, match="fewer than when the checkpoint was saved"):
+    assert file.read_bytes() == b""
+    append_steps(log, range(5, 10))
+    data = file.read_bytes()
+    with pytest.raises(RunDataError, match="belongs to another run"):
         log.truncate_to(end)
-    append_steps(log, range(5, 9))
-    with pytest.raises(RunDataError, match=r"manifest\.jsonl differs"):
-        log.truncate_to(end)
-    assert all(data.startswith(files[name]) for name, data in read_files(folder).items())
+    assert file.read_bytes() == data
 
 
 # --- crashes -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["train", "validation"])
-def test_append_cut_off_at_any_byte_is_removed_on_opening(tmp_path: Path, kind: str) -> None:
-    """A crash can leave part of a frame, or the frame and part of its manifest line."""
-    log = RolloutLog(tmp_path / "a")
-    append_steps(log, range(1, 3))
-    before = read_files(tmp_path / "a")
-    log.append(make_rollouts(3, split=kind))
-    after, frame_file = read_files(tmp_path / "a"), f"{kind}.jsonl.zst"
-    for name, others in ((frame_file, before), ("manifest.jsonl", after)):
-        first, last = len(before[name]), len(after[name])
-        for end in sorted({*range(first, last, 31), first + 1, last - 2, last - 1}):
-            for file, data in others.items():
-                (tmp_path / "a" / file).write_bytes(data)
-            (tmp_path / "a" / name).write_bytes(after[name][:end])
-            reopened = RolloutLog(tmp_path / "a")
-            assert read_files(tmp_path / "a") == before, (name, end)
-            assert bool(reopened.repairs) == (name != frame_file or end > len(before[name]))
+def test_append_cut_off_at_any_byte_is_unfinished_and_removed_on_opening(file: Path) -> None:
+    before = file.read_bytes()
+    RolloutLog(file).append(make_rollouts(5))
+    after = file.read_bytes()
+    for end in sorted({*range(len(before) + 1, len(after), 31), len(after) - 1}):
+        file.write_bytes(after[:end])
+        frames, reader = read_frames(file)
+        assert frames == FRAMES
+        assert reader.unfinished
+        assert not reader.damage
+        RolloutLog(file)
+        assert file.read_bytes() == before, end
 
 
-def test_manifest_line_without_its_frame_is_removed_on_opening(folder: Path) -> None:
-    """A disk may report a write as flushed and lose it."""
-    path = folder / "train.jsonl.zst"
-    path.write_bytes(path.read_bytes()[:-3])
-    log = RolloutLog(folder)
-    assert "train, step 3" in log.repairs[0]
-    assert list_frames(folder) == FRAMES[:-1]
-    log.append(make_rollouts(3))
-    assert list_frames(folder) == FRAMES
-    path.unlink()
-    RolloutLog(folder)
-    assert list_frames(folder) == [f for f in FRAMES if f[0] == "validation"]
-
-
-def test_damage_in_the_middle_is_kept_and_reported_by_the_reader(folder: Path) -> None:
-    """Truncating there would remove intact frames."""
-    damaged = bytearray((folder / "train.jsonl.zst").read_bytes())
-    damaged[20] ^= 1
-    (folder / "train.jsonl.zst").write_bytes(damaged)
-    log = RolloutLog(folder)
-    assert log.repairs == []
-    log.append(make_rollouts(4))
-    reader = RolloutReader(folder)
-    assert {r["step"] for r in reader.iter_rows() if kind_of(r["split"]) == "train"} == {2, 3, 4}
-    assert [(d.kind, d.step) for d in reader.damage] == [("train", 1)]
-
-
-def test_log_with_a_lost_manifest_is_refused_without_changes(folder: Path) -> None:
-    (folder / "manifest.jsonl").rename(folder.parent / "backup")
-    files = read_files(folder)
-    with pytest.raises(RunDataError, match=r"manifest\.jsonl has lost lines"):
-        RolloutLog(folder)
-    assert read_files(folder) == files
-    (folder.parent / "backup").rename(folder / "manifest.jsonl")
-    RolloutLog(folder)
-    assert list_frames(folder) == FRAMES
+def test_frame_that_a_disk_lost_is_removed_on_opening_only_if_it_is_the_last(file: Path) -> None:
+    data = file.read_bytes()
+    for frame in scan_log(file).frames:
+        file.write_bytes(data[: frame.end - 9] + bytes(9) + data[frame.end :])
+        log = RolloutLog(file)
+        is_last = frame.end == len(data)
+        assert file.stat().st_size == (frame.offset if is_last else len(data))
+        log.append(make_rollouts(5))
+        lost = (frame.kind, frame.step)
+        assert read_frames(file)[0] == [*(f for f in FRAMES if f != lost), ("train", 5)]
 
 
 def test_kills_at_random_times_lose_and_duplicate_no_completed_step(tmp_path: Path) -> None:
-    """15 kills; `python -m tests.runs.killed_writer FOLDER 1000` for more."""
+    """15 kills; `python -m tests.runs.killed_writer FILE 1000` for more."""
     generator = random.Random(0)
     for _ in range(15):
         kill_writer(tmp_path / "log", generator)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path):
-    """A file system of 64 kB, in pages of 4 kB."""
-    mount_point = tmp_path / "disk"
-    mount_point.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount_point)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if mount.returncode:
-        pytest.skip(f"mounting a small disk needs root: {mount.stderr.strip()}")
-    yield mount_point
-    subprocess.run(["umount", str(mount_point)], check=True)
-
-
 def test_full_disk_keeps_all_earlier_frames_and_appending_works_again_with_space(
-    small_disk: Path,
+    tmp_path: Path,
 ) -> None:
-    filler = small_disk / "filler"
-    filler.write_bytes(bytes(40_000))
-    folder = small_disk / "log"
-    log, step, error_number = RolloutLog(folder), 0, 0
-    while not error_number:
-        step, position = step + 1, log.get_position()
-        try:
-            log.append(make_rollouts(step, groups=8, samples=8))
-        except OSError as error:
-            error_number = error.errno or 0
-    assert error_number == errno.ENOSPC
-    assert log.get_position() == position
-    assert RolloutLog(folder).get_position() == position
-    assert list_frames(folder) == [("train", s) for s in range(1, step)]
-    filler.unlink()
-    log.append(make_rollouts(step))
-    assert list_frames(folder) == [("train", s) for s in range(1, step + 1)]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        (disk / "filler").write_bytes(bytes(40_000))
+        log, step, error_number = RolloutLog(disk / "log"), 0, 0
+        while not error_number:
+            step, position = step + 1, log.get_position()
+            try:
+                log.append(make_rollouts(step, groups=8, samples=8))
+            except OSError as error:
+                error_number = error.errno or 0
+        assert error_number == errno.ENOSPC
+        assert log.get_position() == position
+        assert RolloutLog(log.file).get_position() == position
+        (disk / "filler").unlink()
+        log.append(make_rollouts(step))
+        assert [frame.step for frame in scan_log(log.file).frames] == list(range(1, step + 1))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_disk_full_within_a_manifest_line_keeps_all_earlier_frames(small_disk: Path) -> None:
-    """Frees the disk page by page until frame and line fit; with one page less, the line is cut."""
-    folder, filler, page = small_disk / "log", small_disk / "filler", 4096
-    log = RolloutLog(folder)
-    while log.file_sizes.get("manifest.jsonl", 0) < page - 250:
-        log.append(make_rollouts(log.lines, 1, 1))
-    position, failures = log.get_position(), 0
-    long_step = 10**250  # makes a line that crosses the end of the page
-    with open(filler, "wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(page)):
-            pass
-    while log.get_position() == position:
+# --- damage --------------------------------------------------------------------------------
+
+
+def test_log_truncated_at_any_byte_keeps_the_frames_before(file: Path) -> None:
+    data, found = file.read_bytes(), scan_log(file).frames
+    for end in range(0, len(data), 37):
+        file.write_bytes(data[:end])
+        frames, reader = read_frames(file)
+        assert frames == [(f.kind, f.step) for f in found if f.end <= end]
+        assert bool(reader.unfinished) == (end not in {0, *(f.end for f in found)})
+
+
+def test_flipped_bit_anywhere_is_reported_and_loses_its_frame_only(file: Path) -> None:
+    data, found = file.read_bytes(), scan_log(file).frames
+    for position in range(0, len(data), 29):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        file.write_bytes(damaged)
+        frames, reader = read_frames(file)
+        assert frames == [(f.kind, f.step) for f in found if not f.offset <= position < f.end]
+        assert len(reader.damage) == 1, position
+        with pytest.raises(RunDataError, match="damaged"):
+            list(read_rows(file))
+
+
+def test_read_rows_raises_at_the_damaged_frame(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    rows = read_rows(file, "train")
+    assert [next(rows)["step"] for _ in range(12)] == [1] * 4 + [2] * 4 + [3] * 4
+    with pytest.raises(RunDataError, match=r"train, step 4: .* \(4 rows lost\)"):
+        next(rows)
+    assert len(list(read_rows(file, "validation"))) == 16
+
+
+def test_log_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    """The reader sees complete steps only, no damage, and more steps each time."""
+    file = tmp_path / "log"
+    RolloutLog(file)
+    child = os.fork()
+    if not child:
         try:
-            log.append([replace(make_rollout(1), step=long_step)])
-        except OSError:
-            failures += 1
-            assert log.get_position() == position
-            assert RolloutLog(folder).get_position() == position
-            assert len(list_frames(folder)) == position["lines"]
-            os.truncate(filler, filler.stat().st_size - page)
-    assert failures
-    assert any("manifest.jsonl" in repair for repair in log.repairs)
-    assert list_frames(folder)[-1] == ("train", long_step)
+            log = RolloutLog(file)
+            for step in range(1, 10**6):
+                log.append(make_rollouts(step))
+        finally:
+            os._exit(1)
+    try:
+        counts = [0]
+        while len(counts) < 20:
+            reader = RolloutReader(file)
+            rows = [row["step"] for row in reader.iter_rows()]
+            assert not reader.damage, reader.damage
+            assert rows == [step for step in range(1, len(rows) // 4 + 1) for _ in range(4)]
+            if len(rows) > counts[-1]:
+                counts.append(len(rows))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_reading_needs_the_memory_of_one_step(tmp_path: Path) -> None:
+    log, peaks = RolloutLog(tmp_path / "log"), []
+    for steps in (range(4), range(4, 24)):
+        for step in steps:
+            log.append(make_rollouts(step, groups=6, samples=6))
+        tracemalloc.start()
+        assert sum(1 for _ in RolloutReader(log.file).iter_rows()) == 36 * steps.stop
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_a_log_of_another_schema_or_layout_is_refused(file: Path, tmp_path: Path) -> None:
+    header = add_check({"schema": 4, "kind": "train"})
+    text = str(header).replace("'", '"')
+    file.write_bytes(file.read_bytes()[:8] + f"{text:{HEADER_BYTES - 9}}\n".encode())
+    old = tmp_path / "run" / "results" / "rollouts"
+    old.mkdir(parents=True)
+    (old / "manifest.jsonl").touch()
+    for read in (
+        lambda: RolloutLog(file),
+        lambda: list(RolloutReader(file).iter_rows()),
+        lambda: RolloutReader(tmp_path / "run"),
+    ):
+        with pytest.raises(RunError, match="another version"):
+            read()

@@ -10,8 +10,8 @@ import pytest
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.runs.manifest import kind_of
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rows
+from glasshouse.runs.rollout_log import LOG, RolloutReader, read_rows, scan_log
+from glasshouse.runs.rows import RolloutFilter, kind_of
 from glasshouse.training.run import TrainingRun
 from glasshouse.view.rollout_text import format_share
 
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def log(run: Path) -> Path:
-    return run / "results" / "rollouts"
+    return run / "results" / LOG
 
 
 def show_rollouts(run: Path, *options: str) -> int:
@@ -51,7 +51,7 @@ def test_overview_counts_every_row_and_byte(
     for text in ("validation", "train", "glasshouse rollouts", "--sql"):
         assert text in printed.out
     summary = json.loads((run / "results" / "summary.json").read_text())
-    assert summary["rollout_log"]["bytes"] == sum(p.stat().st_size for p in log.glob("*.zst"))
+    assert summary["rollout_log"]["bytes"] == log.stat().st_size
     assert summary["rollout_log"]["rows"] == len(rows)
 
 
@@ -130,22 +130,24 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "run"
-    log = shutil.copytree(run / "results" / "rollouts", copy / "results" / "rollouts")
-    path = log / "train.jsonl.zst"
-    path.write_bytes(path.read_bytes()[:-9])
+    (copy / "results").mkdir(parents=True)
+    log = Path(shutil.copy(run / "results" / LOG, copy / "results" / LOG))
+    frames, data = scan_log(log).frames, bytearray(log.read_bytes())
+    damaged = next(frame for frame in frames if (frame.kind, frame.step) == ("train", 2))
+    data[damaged.end - 9] ^= 1
+    log.write_bytes(data)
     for options in ([], ["--json"], ["--sql", "select count(*) from rollouts"]):
         assert show_rollouts(copy, "--split", "train", *options) == 1
         printed = capsys.readouterr()
-        assert "damage: train, step 2: train.jsonl.zst ends 9 bytes" in printed.err
+        assert "damage: train, step 2: the sha256 of the frame is wrong" in printed.err
         assert printed.out
     # --show prints three rollouts, which come before the damage
     assert show_rollouts(copy, "--split", "train", "--show") == 0
     assert capsys.readouterr().err == ""
     assert show_rollouts(copy, "--split", "train", "--step", "2") == 1
-    manifest = log / "manifest.jsonl"
-    manifest.write_bytes(manifest.read_bytes()[:-4])
+    log.write_bytes(data[:-4])
     assert show_rollouts(copy, "--split", "validation", "--step", "0") == 0
-    assert "note: the last line of manifest.jsonl is incomplete" in capsys.readouterr().err
+    assert "note: rollouts.jsonl.zst ends with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study import runner
 from glasshouse.study.demo import demo_study, draw_curves, render_demo_page, run_demo
 from glasshouse.study.demo_comparison import (

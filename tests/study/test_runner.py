@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study.process_pool import RunRequest
 from glasshouse.study.runner import train_study
 from glasshouse.study.spec import load_study
@@ -168,7 +168,7 @@ def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
         problems = []
         for arm in ("plain", "kl"):
             run = complete / "runs" / arm / f"seed-{seed}"
-            rows = read_rows(run / "results" / "rollouts", "train")
+            rows = read_rows(run, "train")
             trained = [(row["step"], row["key"]) for row in rows]
             problems.append((trained, (run / "data" / "validation.jsonl").read_text()))
         assert problems[0] == problems[1]

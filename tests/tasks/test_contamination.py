@@ -10,7 +10,7 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.measurement.validation_filter import ValidationFilter
-from glasshouse.runs import rollout_reader
+from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.catalogue import list_tasks, make_task
@@ -140,7 +140,7 @@ def read_events(out, kind):
 
 
 def evaluated_keys(out, step):
-    rows = rollout_reader.read_rows(out / "results" / "rollouts", "validation")
+    rows = rollout_log.read_rows(out, "validation")
     return [r["key"] for r in rows if r["step"] == step]
 
 
@@ -187,9 +187,7 @@ def test_oversize_has_no_effect_without_leaks(tmp_path):
     one, other = (
         [
             {k: v for k, v in row.items() if k != "time"}
-            for row in rollout_reader.read_rows(
-                tmp_path / name / "results" / "rollouts", "validation"
-            )
+            for row in rollout_log.read_rows(tmp_path / name, "validation")
         ]
         for name in ("a", "b")
     )
@@ -217,7 +215,7 @@ def test_audit_command_finds_leaks_of_a_run_without_the_check(
 
 def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):
     train(tmp_path / "a")
-    first = next(rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train"))
+    first = next(rollout_log.read_rows(tmp_path / "a", "train"))
     clean = FreshProblems(make_task("multiplication"), Split.VALIDATION, 5).take(3)
     files.write_problem_file(tmp_path / "clean.jsonl", clean)
     foreign = {
@@ -240,14 +238,14 @@ def test_resampled_groups_count_as_trained(tmp_path):
     """Dynamic sampling did not learn from them, but training has seen them."""
     alike = "reward.terms={format: 1}"  # now and then, for the mock model
     train(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
-    record = tmp_path / "a" / "results" / "rollouts"
+    record = tmp_path / "a"
     kinds = {
-        kind: {r["key"] for r in rollout_reader.read_rows(record, kind)}
+        kind: {r["key"] for r in rollout_log.read_rows(record, kind)}
         for kind in ("train", "discarded")
     }
     (only_discarded,) = list(kinds["discarded"] - kinds["train"])[:1]
     resampled_row = next(
-        r for r in rollout_reader.read_rows(record, "discarded") if r["key"] == only_discarded
+        r for r in rollout_log.read_rows(record, "discarded") if r["key"] == only_discarded
     )
     files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
     assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1

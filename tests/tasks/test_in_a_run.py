@@ -10,7 +10,7 @@ import pytest
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
-from glasshouse.runs import rollout_reader
+from glasshouse.runs import rollout_log
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import assign_split
 from glasshouse.training.display import Display
@@ -39,7 +39,7 @@ def train(out, *overrides):
 
 
 def training_keys(out):
-    rows = rollout_reader.read_rows(out / "results" / "rollouts", "train")
+    rows = rollout_log.read_rows(out, "train")
     return [r["key"] for r in rows if r["sample"] == 0]
 
 
@@ -74,7 +74,7 @@ def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_p
         "task.options={left_digits: 3, right_digits: 1}",
         "task.schedule={0: {left_digits: 1}, 3: {left_digits: 2}, 4: {}}",
     )
-    rows = list(rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "train"))
+    rows = list(rollout_log.read_rows(tmp_path / "a", "train"))
     by_step = {step: {r["level"] for r in rows if r["step"] == step} for step in range(1, 5)}
     assert by_step == {
         1: {"1x1, stage 1"},
@@ -82,7 +82,7 @@ def test_schedule_changes_the_difficulty_of_training_but_not_of_evaluation(tmp_p
         3: {"2x1, stage 2"},
         4: {"3x1, stage 3"},
     }
-    validation = rollout_reader.read_rows(tmp_path / "a" / "results" / "rollouts", "validation")
+    validation = rollout_log.read_rows(tmp_path / "a", "validation")
     assert {r["level"] for r in validation} == {"3x1"}
     schedule = load_config([tmp_path / "a" / "config.yaml"]).task.schedule
     assert schedule == {0: {"left_digits": 1}, 3: {"left_digits": 2}, 4: {}}

@@ -22,8 +22,8 @@ from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
-from glasshouse.runs.manifest import kind_of, read_manifest
-from glasshouse.runs.rollout_reader import RolloutReader
+from glasshouse.runs.rollout_log import LOG, RolloutReader, scan_log
+from glasshouse.runs.rows import kind_of
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.runs.verify import verify_run
 
@@ -254,13 +254,14 @@ def test_view_shows_the_configuration_of_the_checkpoint_and_names_the_damage(
     assert seeds == [0, 0]
 
 
-def test_view_names_a_damaged_manifest_and_reads_tokens_with_an_intact_tokenizer(
+def test_view_names_a_damaged_log_and_reads_tokens_with_an_intact_tokenizer(
     finished: Path,
 ) -> None:
-    manifest = finished / "results" / "rollouts" / "manifest.jsonl"
-    replace(manifest, '"step": 2', '"step": 3')
+    log = finished / "results" / LOG
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b'"step": 2', b'"step": 3', 1))
     intact = COMMANDS["view"](finished)
-    assert "manifest: line 3 is damaged" in intact.errors
+    assert "train, step 2: 1 step is in metrics.jsonl but not in the rollout log" in intact.errors
     for file in sorted(finished.glob("checkpoints/*/tokenizer.json"))[1:]:
         flip_bit(file, random.Random(1))
     assert COMMANDS["view"](finished).output == intact.output
@@ -303,10 +304,10 @@ def test_changed_digit_or_checksum_key_is_detected() -> None:
 def test_damaged_old_frame_is_named_at_resume_and_training_ends_with_a_summary(
     killed_at_5: Path, expected: Result
 ) -> None:
-    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
-    data = bytearray(log.read_bytes())
-    data[40] ^= 1
-    log.write_bytes(data)
+    frame = next(f for f in scan_log(killed_at_5 / "results" / LOG).frames if f.kind == "train")
+    data = bytearray(frame.file.read_bytes())
+    data[frame.end - 40] ^= 1
+    frame.file.write_bytes(data)
     messages = resume(killed_at_5)
     assert any("train, step 1" in message for message in messages), messages
     assert load_summary(killed_at_5)["steps_done"] == 5
@@ -316,9 +317,10 @@ def test_damaged_old_frame_is_named_at_resume_and_training_ends_with_a_summary(
 
 
 def test_saved_frame_that_was_cut_off_is_lost_but_the_others_stay(killed_at_5: Path) -> None:
-    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
-    entries = [line.entry for line in read_manifest(log.parent) if line.entry.kind == "train"]
-    os.truncate(log, entries[3].offset + 10)  # inside step 4, which the checkpoint of step 4 holds
+    log = killed_at_5 / "results" / LOG
+    frame = next(f for f in scan_log(log).frames if (f.kind, f.step) == ("train", 4))
+    os.truncate(log, frame.end - 10)  # inside step 4, which the checkpoint of step 4 holds
+    assert main(["check", str(killed_at_5)]) == 1
     messages = resume(killed_at_5)
     assert any("train, step 4" in message for message in messages), messages
     reader = RolloutReader(killed_at_5)
@@ -328,15 +330,15 @@ def test_saved_frame_that_was_cut_off_is_lost_but_the_others_stay(killed_at_5: P
         3,
         5,
     }
-    assert [damage.step for damage in reader.damage] == [4]
+    assert len(reader.damage) == 1
+    assert main(["check", str(killed_at_5)]) == 1
 
 
 def test_reader_takes_a_run_directory_or_its_log_as_path_or_text(finished: Path) -> None:
-    log = finished / "results" / "rollouts"
+    log = finished / "results" / LOG
     counts = {len(list(RolloutReader(path).iter_rows())) for path in (finished, str(finished), log)}
     assert len(counts) == 1
     assert counts.pop() > 0
-    with pytest.raises(RunError, match=r"manifest\.jsonl"):
-        RolloutReader(finished / "checkpoints")
-    with pytest.raises(RunError, match="does not exist"):
-        RolloutReader(finished / "nowhere")
+    for name, message in (("checkpoints", "not a run directory"), ("nowhere", "does not exist")):
+        with pytest.raises(RunError, match=message):
+            RolloutReader(finished / name)

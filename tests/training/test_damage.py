@@ -17,6 +17,7 @@ from glasshouse.cli.app import main
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
+from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.verify import verify_run
 from glasshouse.training.display import Display
 
@@ -87,7 +88,7 @@ def test_damaged_data_files_are_named_and_written_again(
 def test_without_a_valid_checkpoint_the_run_stops_and_changes_nothing(killed_at_5: Path) -> None:
     for path in (killed_at_5 / "checkpoints").iterdir():
         flip_bit(path / "model.safetensors")
-    log = killed_at_5 / "results" / "rollouts" / "train.jsonl.zst"
+    log = killed_at_5 / "results" / LOG
     data = log.read_bytes()
     with pytest.raises(RunError, match=r"No checkpoint of .* is valid"):
         resume(killed_at_5)

@@ -18,7 +18,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rollout.reward_controls import shuffle_rewards
 from glasshouse.rollout.terms import RewardInputs, reward
-from glasshouse.runs import rollout_reader
+from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers.extraction import split_completion
 from glasshouse.tasks.streams import Split, assign_split
@@ -46,7 +46,7 @@ def train(out: Path, *overrides: str) -> dict[str, Any]:
 
 def read_rows(out: Path, kind: str = "train") -> list[dict[str, Any]]:
     """The rollouts without their wall-clock times."""
-    rows = rollout_reader.read_rows(out / "results" / "rollouts", kind)
+    rows = rollout_log.read_rows(out, kind)
     return [{k: v for k, v in row.items() if k != "time"} for row in rows]
 
 

@@ -21,7 +21,8 @@ from tests.view.example_runs import (
 )
 
 from glasshouse.checksums import CHECKSUMS, compute_checksum, format_checksums
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
+from glasshouse.runs.rollout_log import RolloutReader
+from glasshouse.runs.rows import RolloutFilter
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once

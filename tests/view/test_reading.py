@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 from tests.view.conftest import ADDRESS
 from tests.view.example_runs import log_step, make_step, open_run, write_run
 
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
+from glasshouse.runs.rollout_log import LOG, RolloutReader, scan_log
+from glasshouse.runs.rows import RolloutFilter
 from glasshouse.view.app import make_app
 from glasshouse.view.discovery import RunLocation, find_runs
 from glasshouse.view.library import Library
@@ -201,10 +202,10 @@ def test_pages_histogram_and_facets(run: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
-    log = run / "results" / "rollouts" / "train.jsonl.zst"
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    frame = scan_log(run / "results" / LOG).frames[3]
+    data = bytearray(frame.file.read_bytes())
+    data[frame.end - 9] ^= 1
+    frame.file.write_bytes(data)
     metrics = run / "results" / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"step": 3', '"step": 33'))
     (run / "results" / "summary.json").write_text("{")
@@ -221,7 +222,7 @@ def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
     assert "16 rows lost" in index.damage[0]
     assert len(index.records) == 4 + 5 * 16 + 4
     assert read_overview(RunLocation("run", run))["damage"]
-    for name in ("results/rollouts/manifest.jsonl", "results/events.jsonl", "config.yaml"):
+    for name in (f"results/{LOG}", "results/events.jsonl", "config.yaml"):
         (run / name).unlink()
         (run / name).mkdir()  # not even a file
     reader.refresh()

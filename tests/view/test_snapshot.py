@@ -12,6 +12,7 @@ from tests.view.conftest import Watched
 from tests.view.example_runs import HOSTILE, write_run
 
 from glasshouse.cli.app import main
+from glasshouse.runs.rollout_log import LOG
 from glasshouse.view import snapshot
 from glasshouse.view.library import Library
 from glasshouse.view.rollout_query import list_rollouts, parse_query
@@ -176,8 +177,8 @@ def test_a_damaged_run_has_a_report_that_says_so(
 ) -> None:
     run = write_run(tmp_path / "run")
     (run / "results" / "summary.json").unlink()
-    log = run / "results" / "rollouts" / "validation.jsonl.zst"
-    log.write_bytes(log.read_bytes()[:-30])
+    log = run / "results" / LOG
+    log.write_bytes(log.read_bytes()[:-30] + bytes(30))
     assert main(["report", str(run)]) == 0
     assert "results/rollouts" in capsys.readouterr().err
     data = read_data((run / "results" / "report.html").read_text())

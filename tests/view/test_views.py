@@ -12,8 +12,8 @@ import pytest
 from tests.view.conftest import Watched, serve
 from tests.view.gallery import FLAGGED, STUDIES
 
-from glasshouse.runs.manifest import kind_of
-from glasshouse.runs.rollout_reader import RolloutReader
+from glasshouse.runs.rollout_log import RolloutReader
+from glasshouse.runs.rows import kind_of
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once

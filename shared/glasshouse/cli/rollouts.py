@@ -20,7 +20,7 @@ from glasshouse.types import ExtractionRule
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from glasshouse.runs.rollout_reader import RolloutReader
+    from glasshouse.runs.rollout_log import RolloutReader
 
 PRINTED_DAMAGE = 20
 
@@ -89,13 +89,11 @@ def add_commands(commands: Any) -> None:
 
 
 def _rollouts(args: argparse.Namespace) -> int:
-    from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
+    from glasshouse.runs.rollout_log import RolloutReader
+    from glasshouse.runs.rows import RolloutFilter
 
     run = Path(args.run_directory)
     reader = RolloutReader(run)
-    folder = reader.folder
-    if folder == run:
-        raise RunError(f"{run} is not a run directory: it has no results/rollouts.")
     group = None
     if args.group:
         args.step, group = _parse_group(args.group)
@@ -119,10 +117,10 @@ def _rollouts(args: argparse.Namespace) -> int:
     if args.limit is not None and args.limit < 1:
         raise RunError(f"--limit is {args.limit}; it must be at least 1.")
     rows = CountedRows(islice(reader.iter_rows(query), args.limit or (3 if args.show else None)))
-    _display(args, folder, rows)
+    _display(args, reader.file, rows)
     damaged = _print_damage(run, reader)
     if not rows.count and not damaged:
-        raise RunError(f"No rollouts of {run} match these filters. {_describe_steps(folder)}")
+        raise RunError(f"No rollouts of {run} match these filters. {_describe_steps(reader.file)}")
     return 1 if damaged else 0
 
 
@@ -138,7 +136,7 @@ class CountedRows:
             yield row
 
 
-def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
+def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
     from glasshouse.console import make_console
     from glasshouse.runs.export import export_rows, run_sql
@@ -166,20 +164,21 @@ def _display(args: argparse.Namespace, folder: Path, rows: CountedRows) -> None:
         for row in rows:
             console.print(render_rollout(row, args.prompt))
     else:
-        _print_overview(console, args.run_directory, folder, rows)
+        _print_overview(console, args.run_directory, log, rows)
 
 
-def _print_overview(console: Console, run: str, folder: Path, rows: CountedRows) -> None:
+def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) -> None:
     """Print one line per split and step, the size of the log, and further commands."""
-    from glasshouse.runs.manifest import format_bytes, measure_log, read_manifest
+    from glasshouse.runs.rollout_log import LogSize, scan_log
+    from glasshouse.terminal import format_bytes
     from glasshouse.view.rollout_text import overview_table, tally_by_step
 
     tallies = tally_by_step(rows)
     if not tallies:
         return
-    entries = [line.entry for line in read_manifest(folder) if line.entry]
-    total = measure_log(folder)
-    console.print(overview_table(tallies, entries))
+    frames = scan_log(log).frames
+    total = LogSize.of(frames)
+    console.print(overview_table(tallies, frames))
     selected = "" if rows.count == total.rows else f"{rows.count:,} of "
     console.print(
         f"\n{selected}{count_noun(total.rows, 'rollout')} in {count_noun(total.frames, 'frame')}: {total} "
@@ -219,29 +218,27 @@ def _print_query_result(
 
 def _print_damage(run: Path, reader: RolloutReader) -> bool:
     """Print what is damaged or missing to stderr; returns whether anything is."""
-    from glasshouse.runs.rollout_reader import find_missing_steps
+    from glasshouse.runs.checkpoints import read_newest_state
+    from glasshouse.runs.verify import find_lost_rollouts
 
-    messages = [*reader.damage, *find_missing_steps(run, reader)]
+    state = read_newest_state(run / "checkpoints")
+    messages = [*reader.damage, *find_lost_rollouts(run, state)]
     for message in messages[:PRINTED_DAMAGE]:
-        print(f"damage: {terminal_safe(str(message))}", file=sys.stderr)
+        print(f"damage: {terminal_safe(message)}", file=sys.stderr)
     if len(messages) > PRINTED_DAMAGE:
         print(f"damage: … and {len(messages) - PRINTED_DAMAGE:,} more", file=sys.stderr)
-    for description in reader.unfinished:
-        print(
-            f"note: {terminal_safe(description)}: a step being written, or cut off by a crash.",
-            file=sys.stderr,
-        )
+    if reader.unfinished:
+        print(f"note: {reader.unfinished}: being written, or cut off by a crash.", file=sys.stderr)
     return bool(messages)
 
 
-def _describe_steps(folder: Path) -> str:
+def _describe_steps(log: Path) -> str:
     """The splits and steps that the log holds, for filters that match nothing."""
-    from glasshouse.runs.manifest import read_manifest
+    from glasshouse.runs.rollout_log import scan_log
 
     steps: dict[str, list[int]] = {}
-    for line in read_manifest(folder):
-        if line.entry:
-            steps.setdefault(line.entry.kind, []).append(line.entry.step)
+    for frame in scan_log(log).frames:
+        steps.setdefault(frame.kind, []).append(frame.step)
     if not steps:
         return "The rollout log is empty."
     spans = (f"{kind} at steps {min(values)} to {max(values)}" for kind, values in steps.items())

@@ -103,7 +103,7 @@ def monitor_run(
         reserved = max(map(reserve_size, chosen))
         candidates = draw_validation(_with_problems(config, count + reserved), task)
         validation_filter = ValidationFilter(candidates, count)
-        validation, audit = validation_filter.select_clean(run / "results" / "rollouts")
+        validation, audit = validation_filter.select_clean(run)
         if "unreadable" in audit:
             progress.warn(describe_unreadable(audit["unreadable"]))
         reserve = validation_filter.check.clean_problems(count + reserved)[count:]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader, read_rows
-from glasshouse.runs.rows import problem_from_row
+from glasshouse.runs.rollout_log import RolloutReader, read_rows
+from glasshouse.runs.rows import RolloutFilter, problem_from_row
 from glasshouse.tasks.contamination import ContaminationCheck, Leak
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.types import Problem
@@ -26,7 +26,7 @@ groups were."""
 class ValidationFilter:
     """Selects the problems of an evaluation from a larger set, leaving out those trained on.
 
-    Example: `ValidationFilter(oversized, 200).select_clean(run / "results" / "rollouts")`
+    Example: `ValidationFilter(oversized, 200).select_clean(run)`
     """
 
     def __init__(self, oversized: Sequence[Problem], count: int) -> None:
@@ -35,14 +35,14 @@ class ValidationFilter:
         """The damage of the rollout log so far."""
         self.count = min(count, len(self.check.problems))  # a small task may have fewer problems
 
-    def select_clean(self, rollout_log: Path) -> tuple[list[Problem], dict[str, Any]]:
+    def select_clean(self, run: Path) -> tuple[list[Problem], dict[str, Any]]:
         """Return the problems to evaluate on and the counts of checked, removed and remaining ones,
         and `unreadable`, if frames of the log are damaged: their problems cannot be compared. Reads
         only steps that were logged since the last call."""
-        reader = RolloutReader(rollout_log)
+        reader = RolloutReader(run)
         first = self.check.last_step + 1
         self.check.scan(reader.iter_rows(RolloutFilter(splits=TRAINING_SPLITS, first_step=first)))
-        self.unreadable |= {str(damage) for damage in reader.damage}
+        self.unreadable |= set(reader.damage)
         clean = self.check.clean_problems(self.count)
         checked, removed = len(self.check.problems), len(self.check.leaks)
         if len(clean) < self.count:
@@ -78,24 +78,21 @@ class AuditReport:
 def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     """Find problems that a run was trained on: those of a file at any step, or without a file, those
     that the run was evaluated on, at steps before their last evaluation."""
-    log = run / "results" / "rollouts"
-    if not (log / "manifest.jsonl").is_file():
-        raise RunError(f"{run} is not a run directory with a rollout log: it has no {log.name}/.")
-    evaluated = {} if file else _read_evaluated_problems(log)
+    evaluated = {} if file else _read_evaluated_problems(run)
     problems = read_problem_file(file) if file else [problem for problem, _ in evaluated.values()]
     if not problems:
         raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
     check = ContaminationCheck(problems)
-    trained = check.scan(read_rows(log, *TRAINING_SPLITS))
+    trained = check.scan(read_rows(run, *TRAINING_SPLITS))
     leaks = [leak for _, leak in sorted(check.leaks.items())]
     if not file:  # a problem trained on only after its last evaluation is no leak
         leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
     return AuditReport(len(problems), trained, leaks)
 
 
-def _read_evaluated_problems(log: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
+def _read_evaluated_problems(run: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
     """Read every evaluated problem from the log, with the last step at which it was evaluated."""
     problems: dict[tuple[str, str], tuple[Problem, int]] = {}
-    for row in read_rows(log, "validation"):
+    for row in read_rows(run, "validation"):
         problems[row["task"], row["key"]] = problem_from_row(row), row["step"]
     return problems

@@ -26,6 +26,7 @@ import zstandard
 
 from glasshouse.errors import RolloutFileError
 from glasshouse.extras import install_command
+from glasshouse.runs.rollout_log import LOG, read_rows
 
 Row = dict[str, Any]
 OnProgress = Callable[[float], None]
@@ -64,7 +65,7 @@ def list_files(path: Path) -> list[Path]:
                 ".eval, a folder of these, a Hugging Face dataset, a run directory."
             )
         return [path]
-    if (path / "results" / "rollouts").is_dir():
+    if (path / "results" / LOG).is_file():
         return [path]
     arrow = sorted(path.glob("*.arrow")) or sorted(
         path.glob("*/*.arrow")
@@ -250,7 +251,6 @@ def _read_zstd_member(raw: Any, info: zipfile.ZipInfo) -> bytes:
 
 def _iter_run(run: Path) -> Iterator[Row]:
     from glasshouse.runs.checkpoints import read_newest_state
-    from glasshouse.runs.rollout_reader import read_rows
     from glasshouse.runs.verify import verify_rollout_log
 
     state = read_newest_state(run / "checkpoints")

@@ -8,23 +8,20 @@ has no entry, and the next write replaces it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes, write_text
-from glasshouse.runs.manifest import decode_frame, read_frame
-from glasshouse.runs.rows import Row, encode_rows, to_row
+from glasshouse.runs.rollout_log import Frame, encode_frame, scan_log
+from glasshouse.runs.rows import Row, to_row
 from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
-VERSION = 4
+VERSION = 5
 KEYS = {"version", "settings", "checkpoints", "change", "verdict"}
 """The keys of monitor.json besides its checksum."""
 RESULTS_FILE, ROWS_FILE = "monitor.json", "monitor_rows.jsonl.zst"
@@ -51,7 +48,7 @@ class MonitorResultsFile:
         if content and content.get("settings") == self.settings:
             damaged = find_damaged_rows(results, content)
             self.entries = [e for e in content["checkpoints"] if e["name"] not in damaged]
-            self.frames = {e["name"]: _read_frame(results, e) for e in self.entries}
+            self.frames = {e["name"]: find_frame(results, e).read_bytes() for e in self.entries}
 
     def find_entry(self, name: str, weights: str) -> Entry | None:
         """Return the entry of these weights, or None if it or its rows cannot be read."""
@@ -60,25 +57,20 @@ class MonitorResultsFile:
 
     def add(self, entry: Entry, rows: list[Row]) -> None:
         """Add or replace an entry with its rows, and write both files."""
-        data = encode_rows(rows)
-        name = entry["name"]
-        self.frames[name] = zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data)
-        entry = {**entry, "rows": {"count": len(rows), "raw": len(data)}}
-        self.entries = [e for e in self.entries if e["name"] != name] + [entry]
+        name, step = entry["name"], entry["step"]
+        self.frames[name] = encode_frame(name, step, rows, level=9)
+        self.entries = [e for e in self.entries if e["name"] != name]
+        self.entries.append({**entry, "rows": {"count": len(rows), "sha256": ""}})
         self.entries.sort(key=lambda e: (e["step"], e["name"]))
-        offset = 0
-        for e in self.entries:
-            frame = self.frames[e["name"]]
-            digest = hashlib.sha256(frame).hexdigest()
-            e["rows"] |= {"offset": offset, "bytes": len(frame), "sha256": digest}
-            offset += len(frame)
-        frames = [self.frames[e["name"]] for e in self.entries]
-        write_bytes(self.results / ROWS_FILE, b"".join(frames))
+        file = self.results / ROWS_FILE
+        write_bytes(file, b"".join(self.frames[e["name"]] for e in self.entries))
+        for e, frame in zip(self.entries, scan_log(file).frames, strict=True):
+            e["rows"]["sha256"] = frame.sha256
         self.write()
 
     def rows(self, name: str) -> list[Row]:
         entry = next(entry for entry in self.entries if entry["name"] == name)
-        return decode_frame(self.frames[name], entry["rows"]["raw"])
+        return find_frame(self.results, entry).read()
 
     def write(self) -> None:
         """Write monitor.json with sorted keys, so that equal results give equal files."""
@@ -115,15 +107,18 @@ def find_damaged_rows(results: Path, content: Mapping[str, Any]) -> list[str]:
     damaged = []
     for entry in content["checkpoints"]:
         try:
-            _read_frame(results, entry)
+            find_frame(results, entry).read_bytes()
         except RunDataError:
             damaged.append(entry["name"])
     return damaged
 
 
-def _read_frame(results: Path, entry: Mapping[str, Any]) -> bytes:
-    place = entry["rows"]
-    return read_frame(results / ROWS_FILE, place["offset"], place["bytes"], place["sha256"])
+def find_frame(results: Path, entry: Mapping[str, Any]) -> Frame:
+    """Find the frame with the rows of an entry; raise RunDataError if there is none."""
+    for frame in scan_log(results / ROWS_FILE).frames:
+        if frame.sha256 == entry["rows"]["sha256"]:
+            return frame
+    raise RunDataError(f"{ROWS_FILE} does not hold the rows of {entry['name']}")
 
 
 def find_measure(checkpoint: Mapping[str, Any], name: str) -> Entry | None:
@@ -141,7 +136,7 @@ def find_measure(checkpoint: Mapping[str, Any], name: str) -> Entry | None:
 def read_monitored_rollouts(results: Path, entry: Mapping[str, Any]) -> list[Row]:
     """The rollouts of one monitored model as rows, each with the `verdicts` of the monitors; raise
     RunDataError if its frame is damaged."""
-    rows = decode_frame(_read_frame(results, entry), int(entry["rows"]["raw"]))
+    rows = find_frame(results, entry).read()
     try:
         return assemble_rollouts(rows)
     except (KeyError, TypeError) as error:

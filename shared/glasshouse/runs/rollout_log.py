@@ -1,9 +1,11 @@
-"""The rollout log's writer: stores every prompt and completion of a run.
+"""The rollout log: every prompt and completion of a run, in one file.
 
-There is one file per kind of rollout, which is the first part of its split (`train.jsonl.zst`,
-`validation.jsonl.zst`, `discarded.jsonl.zst`). Each step is one zstd frame of JSON lines, listed by a
-line in `manifest.jsonl`. The line is written only after the frame is on disk, so a frame without a line
-was left by a crash. docs/runs.md describes the format.
+    results/rollouts.jsonl.zst    header, rows, header, rows, …
+
+A frame is the rows of one step and kind, as JSON lines compressed by zstd. Its header stands before it in a
+zstd skippable frame of fixed size, so `zstdcat` prints the rows alone. The header says what the frame holds,
+with the sha256 of the compressed rows and a checksum of itself. A reader thus finds every intact frame, also
+behind damaged bytes, and sees whether the last one is complete. docs/runs.md describes the format.
 """
 
 from __future__ import annotations
@@ -11,251 +13,378 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import zstandard
 
-from glasshouse.checksums import read_regular_file
-from glasshouse.errors import RunDataError
-from glasshouse.files import fsync_directory, write_bytes, write_json
-from glasshouse.runs.manifest import (
-    MANIFEST,
-    SUFFIX,
-    LogSize,
-    ManifestEntry,
-    ManifestLine,
-    format_bytes,
-    kind_of,
-    read_manifest,
-    split_frames,
-)
-from glasshouse.runs.rows import encode_rows, to_row
+from glasshouse.checksums import add_check, parse_checked
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.files import fsync_directory
+from glasshouse.runs.rows import RolloutFilter, Row, decode_rows, encode_rows, kind_of, to_row
+from glasshouse.terminal import format_bytes
 from glasshouse.types import Rollout
 
-TRUNCATE = "truncate.json"
-"""Holds the target position while a truncation is in progress."""
+LOG = "rollouts.jsonl.zst"
+SCHEMA = 3
+"""The version of the log and its rows, whose fields are those of `types.Rollout`."""
+HEADER_BYTES = 320
+MAGIC = struct.pack("<II", 0x184D2A5D, HEADER_BYTES - 8)
+"""The start of a header: a zstd skippable frame of its size."""
+SEARCH_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1_000_000_000
+"""Decompressed."""
 
-EMPTY_POSITION: dict[str, Any] = {"lines": 0, "sha256": hashlib.sha256().hexdigest(), "bytes": {}}
-"""The position of an empty log."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Rows that were logged together, as their header describes them."""
+
+    file: Path
+    offset: int
+    """Where its header begins."""
+    kind: str
+    """The first part of its rows' split: `train`, `validation`, or `discarded`."""
+    step: int
+    rows: int
+    size: int
+    """Bytes of the compressed rows."""
+    raw: int
+    """Bytes of the rows."""
+    sha256: str
+    """Hash of the compressed rows."""
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEADER_BYTES + self.size
+
+    def read(self) -> list[Row]:
+        """Read and verify the rows; raise RunDataError if they are damaged."""
+        data = self.read_bytes()[HEADER_BYTES:]
+        try:
+            if self.raw > MAX_FRAME_BYTES or zstandard.frame_content_size(data) != self.raw:
+                raise RunDataError("the frame does not have the size that its header says")
+            return decode_rows(zstandard.ZstdDecompressor().decompress(data))
+        except (zstandard.ZstdError, ValueError) as error:
+            raise RunDataError(f"the frame cannot be decoded: {error}") from None
+
+    def read_bytes(self) -> bytes:
+        """Read header and compressed rows, and compare these with their hash."""
+        with _open(self.file) as file:
+            file.seek(self.offset)
+            data = file.read(HEADER_BYTES + self.size)
+        if hashlib.sha256(data[HEADER_BYTES:]).hexdigest() != self.sha256:
+            raise RunDataError("the sha256 of the frame is wrong")
+        return data
+
+
+def encode_frame(kind: str, step: int, rows: Sequence[Row], level: int) -> bytes:
+    """Encode rows as a frame with its header."""
+    raw = encode_rows(rows)
+    data = zstandard.ZstdCompressor(level=level, write_checksum=True).compress(raw)
+    header = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "step": step,
+        "rows": len(rows),
+        "size": len(data),
+        "raw": len(raw),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    text = json.dumps(add_check(header))
+    return MAGIC + f"{text:{HEADER_BYTES - 9}}\n".encode() + data
+
+
+def _decode_header(data: bytes, file: Path, offset: int) -> Frame | None:
+    """Return the frame of a header, or None if it is damaged; raise if it has another schema."""
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC) or not data.endswith(b"\n"):
+        return None
+    try:
+        fields = parse_checked(data[len(MAGIC) :])
+        if fields.pop("schema") != SCHEMA:
+            raise RunError(_other_version(file))
+        frame = Frame(file=file, offset=offset, **fields)
+        return frame if min(frame.step, frame.rows, frame.size, frame.raw) >= 0 else None
+    except (RunDataError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LogContents:
+    """The frames of a log, and the bytes that belong to none."""
+
+    frames: list[Frame] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Damaged bytes, from and to. Their frames are lost."""
+    unfinished: int = 0
+    """Bytes of an incomplete last frame: it is being written, or a crash cut it off."""
+
+    @property
+    def end(self) -> int:
+        """Where the last frame or gap ends."""
+        return max([0, *(f.end for f in self.frames[-1:]), *(end for _, end in self.gaps[-1:])])
+
+    def position(self, end: int) -> dict[str, Any]:
+        """What a checkpoint stores about the log up to `end`."""
+        hashes = "".join(frame.sha256 for frame in self.frames if frame.end <= end)
+        return {"bytes": end, "sha256": hashlib.sha256(hashes.encode()).hexdigest()}
+
+    def find_difference(self, position: dict[str, Any]) -> str:
+        """Say what the log has lost since a checkpoint stored this position; empty if nothing. Gaps are
+        damage by themselves."""
+        if self.end < position["bytes"]:
+            return f"has lost {position['bytes'] - self.end:,} bytes"
+        if self.gaps or self.position(position["bytes"]) == position:
+            return ""
+        return "differs from what it was when the checkpoint was saved"
+
+
+EMPTY_POSITION = LogContents().position(0)
+
+
+def scan_log(file: Path) -> LogContents:
+    """Find the frames of a log by their headers alone; a missing file has none."""
+    contents, offset = LogContents(), 0
+    if not file.exists():
+        return contents
+    with _open(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        while offset < size:
+            opened.seek(offset)
+            header = opened.read(min(HEADER_BYTES, size - offset))
+            frame = _decode_header(header, file, offset)
+            if frame and frame.end <= size:
+                contents.frames.append(frame)
+                offset = frame.end
+            elif frame or (len(header) < HEADER_BYTES and header[:8] == MAGIC[: len(header)]):
+                return LogContents(contents.frames, contents.gaps, size - offset)
+            else:
+                end = _find_header(opened, file, offset + 1, size)
+                contents.gaps.append((offset, end))
+                offset = end
+    return contents
+
+
+def _find_header(opened: IO[bytes], file: Path, start: int, size: int) -> int:
+    """Return where the next intact header begins, or the size of the file."""
+    while start < size:
+        opened.seek(start)
+        data = opened.read(min(SEARCH_BYTES, size - start))
+        place = data.find(MAGIC)
+        if place < 0:
+            start += max(1, len(data) - len(MAGIC) + 1)
+            continue
+        opened.seek(start + place)
+        if _decode_header(opened.read(HEADER_BYTES), file, start + place):
+            return start + place
+        start += place + 1
+    return size
+
+
+def _open(file: Path) -> IO[bytes]:
+    try:
+        if not file.is_file() and file.exists():  # opening a FIFO would wait forever
+            raise RunDataError(f"{file.name} is not a regular file")
+        return open(file, "rb")  # the caller closes it
+    except OSError as error:
+        raise RunDataError(f"{file.name} cannot be read: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """The size of a rollout log, compressed and uncompressed."""
+
+    bytes: int = 0
+    raw: int = 0
+    rows: int = 0
+    frames: int = 0
+
+    @classmethod
+    def of(cls, frames: Sequence[Frame]) -> LogSize:
+        return cls(
+            bytes=sum(frame.end - frame.offset for frame in frames),
+            raw=sum(frame.raw for frame in frames),
+            rows=sum(frame.rows for frame in frames),
+            frames=len(frames),
+        )
+
+    def __str__(self) -> str:
+        """`1.1 MB, 11.8 MB raw`"""
+        return f"{format_bytes(self.bytes)}, {format_bytes(self.raw)} raw"
+
+
+# --- writing -----------------------------------------------------------------------------------
 
 
 class RolloutLog:
-    """Appends steps to a run's rollout log; the only writer of its folder.
+    """Appends steps to a run's rollout log; the only writer of its file.
 
-    Opening a log removes what a crash left at the end of its files; `repairs` lists what was
-    removed. Damage in the middle of a file stays, and the reader reports it. So does damage of
-    what the log held at a `saved` position, the newest checkpoint's: no crash leaves that.
+    Opening a log removes what a crash left at its end. Damage before that stays, and the reader reports it. So
+    does damage of what the log held at a `saved` position, the newest checkpoint's: no crash leaves that.
 
     Example:
-        log = RolloutLog(run / "results" / "rollouts")
+        log = RolloutLog(run / "results" / LOG)
         log.append(rollouts)
         position = log.get_position()  # saved in a checkpoint
         log.truncate_to(position)      # on resume: removes everything appended since
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        compression_level: int = 3,
-        tokens_every: int = 1,
-        saved: dict[str, Any] | None = None,
-    ) -> None:
-        self.folder = folder
-        self.saved = saved or EMPTY_POSITION
-        self.tokens_every = tokens_every
-        self.compressor = zstandard.ZstdCompressor(level=compression_level, write_checksum=True)
-        self.repairs: list[str] = []
-        self.needs_recovery = False
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            fsync_directory(folder.parent)
-        self._validate_manifest(self.saved)
-        self._recover()
+    def __init__(self, file: Path, level: int = 3, tokens_every: int = 1, saved: int = 0) -> None:
+        self.file, self.level, self.tokens_every = file, level, tokens_every
+        self.contents = scan_log(file)
+        frames = self.contents.frames
+        while frames and frames[-1].offset >= saved and not _is_intact(frames[-1]):
+            frames.pop()
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            fsync_directory(file.parent)
+        last = frames[-1].end if frames else 0
+        self._truncate(max(last, min(saved, file.stat().st_size)))
 
     def append(self, rollouts: Sequence[Rollout]) -> int:
         """Write the rollouts of one step and kind as one frame; returns its size in bytes. If writing
         fails (a full disk), the log stays as it was before."""
-        self._recover_if_needed()
-        kind, step = kind_of(rollouts[0].split), rollouts[0].step
+        step = rollouts[0].step
         with_tokens = self.tokens_every > 0 and step % self.tokens_every == 0
-        raw = encode_rows(to_row(r, with_tokens) for r in rollouts)
-        frame = self.compressor.compress(raw)
-        entry = ManifestEntry(
-            kind=kind,
-            step=step,
-            rows=len(rollouts),
-            offset=self.file_sizes.get(f"{kind}{SUFFIX}", 0),
-            bytes=len(frame),
-            raw=len(raw),
-            sha256=hashlib.sha256(frame).hexdigest(),
-        )
-        line = entry.to_line()
+        rows = [to_row(rollout, with_tokens) for rollout in rollouts]
+        data = encode_frame(kind_of(rollouts[0].split), step, rows, self.level)
         try:
-            self._append_bytes(entry.file, frame)
-            self._append_bytes(MANIFEST, line)
+            with open(self.file, "r+b", buffering=0) as file:
+                file.truncate(self.contents.end)  # if an append failed, and its removal too
+                file.seek(self.contents.end)
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
         except BaseException:
-            self.needs_recovery = True
-            with suppress(OSError, RunDataError):  # else the next append or opening recovers
-                self._recover()
+            with suppress(OSError):
+                os.truncate(self.file, self.contents.end)
             raise
-        self._count_line(line, entry)
-        return len(frame)
+        frame = _decode_header(data[:HEADER_BYTES], self.file, self.contents.end)
+        assert frame is not None
+        self.contents.frames.append(frame)
+        return len(data)
 
     def get_position(self) -> dict[str, Any]:
-        """Return where the log ends: lines and sha256 of the manifest, size of every file."""
-        self._recover_if_needed()
-        return {
-            "lines": self.lines,
-            "sha256": self.digest.hexdigest(),
-            "bytes": dict(sorted(self.file_sizes.items())),
-        }
+        """Return where the log ends: its size, and a hash of its frames' hashes."""
+        return self.contents.position(self.contents.end)
 
-    def truncate_to(self, position: dict[str, Any]) -> list[ManifestEntry]:
-        """Remove everything appended after a position; returns the entries removed. If a crash
-        interrupts this, the next opening completes it."""
-        self._recover_if_needed()
-        self._validate_position(position)
-        removed = [line.entry for line in read_manifest(self.folder)[position["lines"] :]]
-        write_json(self.folder / TRUNCATE, position)
-        self._recover()
-        return [entry for entry in removed if entry]
-
-    # --- recovery --------------------------------------------------------------------------
-
-    def _recover_if_needed(self) -> None:
-        if self.needs_recovery:
-            self._recover()
-
-    def _recover(self) -> None:
-        """Complete a truncation, remove what a crash left, and count what the log holds."""
-        for temporary in self.folder.glob(".*.tmp"):
-            temporary.unlink()
-        if (self.folder / TRUNCATE).exists():
-            position = json.loads((self.folder / TRUNCATE).read_text())
-            self._validate_position(position)
-            self._truncate_files(position["bytes"])
-            (self.folder / TRUNCATE).unlink()
-            fsync_directory(self.folder)
-        all_lines = read_manifest(self.folder)
-        lines = self._drop_incomplete(all_lines)
-        ends: dict[str, int] = {}
-        for line in lines:
-            if line.entry:
-                ends[line.entry.file] = max(ends.get(line.entry.file, 0), line.entry.end)
-        self._refuse_unlisted_frames(ends)
-        if lines != all_lines[: len(lines)]:  # a line before the last one was dropped
-            write_bytes(self.folder / MANIFEST, b"".join(line.text for line in lines))
-        sizes = {MANIFEST: sum(len(line.text) for line in lines), **ends}
-        self.repairs += self._truncate_files(sizes)
-        self.lines, self.digest, self.size = 0, hashlib.sha256(), LogSize()
-        self.file_sizes: dict[str, int] = {}
-        for line in lines:
-            self._count_line(line.text, line.entry)
-        self.needs_recovery = False
-
-    def _drop_incomplete(self, lines: list[ManifestLine]) -> list[ManifestLine]:
-        """Drop damaged lines at the end, and each kind's last lines whose frames are not intact."""
-        saved, lines = lines[: self.saved["lines"]], list(lines[self.saved["lines"] :])
-        while lines and lines[-1].entry is None:
-            lines.pop()
-        for kind in sorted({line.entry.kind for line in lines if line.entry}):
-            for line in [ln for ln in lines if ln.entry and ln.entry.kind == kind][::-1]:
-                if line.entry is None or self._has_frame(line.entry):
-                    break
-                lines.remove(line)
-                self.repairs.append(
-                    f"removed {kind}, step {line.entry.step} from {MANIFEST}: its frame is incomplete"
-                )
-        return saved + lines
-
-    def _has_frame(self, entry: ManifestEntry) -> bool:
-        with suppress(FileNotFoundError), open(self.folder / entry.file, "rb") as file:
-            file.seek(entry.offset)
-            return entry.matches(file.read(entry.bytes))
-        return False
-
-    def _refuse_unlisted_frames(self, ends: dict[str, int]) -> None:
-        """Raise if a file has more frames without a line than a crash can leave, which is one: the
-        manifest has lost lines, and truncating would destroy frames that can still be read."""
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            with open(path, "rb") as file:
-                file.seek(ends.get(path.name, 0))
-                frames, rest = split_frames(file.read(), limit=2)
-            if len(frames) == 2 or (frames and rest):
-                raise RunDataError(
-                    f"{path} has frames that {MANIFEST} does not list, more than a crash can leave, "
-                    f"so {MANIFEST} has lost lines. Restore it from a backup, or move the folder "
-                    "away to start an empty log. Nothing was changed."
-                )
-
-    # --- files -----------------------------------------------------------------------------
-
-    def _append_bytes(self, name: str, data: bytes) -> None:
-        """Append to a file and flush it, and the folder too if the file is new."""
-        path = self.folder / name
-        is_new = not path.exists()
-        with open(path, "ab", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            os.fsync(file.fileno())
-        if is_new:
-            fsync_directory(self.folder)
-
-    def _count_line(self, line: bytes, entry: ManifestEntry | None) -> None:
-        self.lines += 1
-        self.digest.update(line)
-        self.file_sizes[MANIFEST] = self.file_sizes.get(MANIFEST, 0) + len(line)
-        if entry:
-            self.file_sizes[entry.file] = entry.end
-            self.size += entry
-
-    def _validate_position(self, position: dict[str, Any]) -> None:
-        """Raise if the log does not begin with what it held at this position. Frames that are lost
-        are no reason: the reader reports them."""
-        for name, end in position["bytes"].items():
-            path = self.folder / name
-            size = path.stat().st_size if path.exists() else 0
-            if size < end:
-                raise RunDataError(
-                    f"{path} has {format_bytes(size)}, fewer than when the checkpoint was saved "
-                    f"({format_bytes(end)}). Resume from an older checkpoint, or restore the file."
-                )
-        self._validate_manifest(position)
-
-    def _validate_manifest(self, position: dict[str, Any]) -> None:
-        end = position["bytes"].get(MANIFEST, 0)
-        try:
-            start = read_regular_file(self.folder / MANIFEST)[:end] if end else b""
-        except OSError:
-            start = b""
-        if hashlib.sha256(start).hexdigest() != position["sha256"]:
+    def truncate_to(self, position: dict[str, Any]) -> None:
+        """Remove everything appended after a position. What the log has lost before it becomes zeros, so that
+        it stays known as damage."""
+        difference = self.contents.find_difference(position)
+        if difference.startswith("differs"):
             raise RunDataError(
-                f"{self.folder / MANIFEST} differs from what it was when the checkpoint was saved: "
-                "it was changed, or belongs to another run. Restore the file."
+                f"{self.file} {difference}: it was changed, or belongs to another run. Restore the file."
             )
+        self._truncate(position["bytes"])
 
-    def _truncate_files(self, sizes: dict[str, int]) -> list[str]:
-        """Truncate files to these sizes, delete those not named, and describe what was removed.
+    def _truncate(self, end: int) -> None:
+        with open(self.file, "r+b") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+        self.contents = scan_log(self.file)
 
-        The manifest is first, so that it never lists a frame that is already removed. Truncating
-        needs no free space.
-        """
-        removed = []
-        existing = {path.name for path in self.folder.glob(f"*{SUFFIX}")}
-        for name in [MANIFEST, *sorted(existing | sizes.keys() - {MANIFEST})]:
-            path = self.folder / name
-            new, old = sizes.get(path.name, 0), path.stat().st_size if path.exists() else 0
-            if old > new:
-                removed.append(f"removed {format_bytes(old - new)} at the end of {path.name}")
-            if not new:
-                path.unlink(missing_ok=True)
-            elif old != new:  # shorter: a saved frame is lost; zeros keep the others in place
-                with open(path, "r+b" if old else "wb") as file:
-                    file.truncate(new)
-                    os.fsync(file.fileno())
-        fsync_directory(self.folder)
-        return removed
+
+def _is_intact(frame: Frame) -> bool:
+    with suppress(RunDataError):
+        return bool(frame.read_bytes())
+    return False
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+class RolloutReader:
+    """Reads the rows of a rollout log, also of a run that is training, and collects what is damaged.
+
+    It verifies each frame before it yields a row of it, holds one in memory at a time, and skips those that are
+    not selected. `damage` and `unfinished` are complete once `iter_rows` is exhausted.
+
+    Example:
+        reader = RolloutReader("runs/try")
+        wrong = list(reader.iter_rows(RolloutFilter(correct=False)))
+        for damage in reader.damage: print(damage)
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """`path` is a run directory, or its rollout log."""
+        self.file = find_log(Path(path))
+        self.damage: list[str] = []
+        self.unfinished = ""
+        """Says how much follows the last frame: a step being written, or left by a crash."""
+
+    def iter_rows(self, query: RolloutFilter = RolloutFilter()) -> Iterator[Row]:  # noqa: B008  # frozen
+        """Yield matching rows in the order of writing. Damaged frames are left out and added to `damage`."""
+        contents = scan_log(self.file)
+        self.damage = [
+            f"{format_bytes(end - start)} at byte {start:,} cannot be read"
+            for start, end in contents.gaps
+        ]
+        self.unfinished = ""
+        if contents.unfinished:
+            self.unfinished = (
+                f"{self.file.name} ends with {format_bytes(contents.unfinished)} of a frame"
+            )
+        for frame in contents.frames:
+            if not query.selects_frame(frame.kind, frame.step):
+                continue
+            try:
+                rows = frame.read()
+            except RunDataError as error:
+                self.damage.append(
+                    f"{frame.kind}, step {frame.step}: {error} ({frame.rows} rows lost)"
+                )
+                continue
+            yield from filter(query.matches, rows)
+
+
+def find_log(path: Path) -> Path:
+    """Return the rollout log of a run directory, or `path` itself if it is a file; raise if neither is there."""
+    if path.is_dir():
+        refuse_other_version(path)
+        log = path / "results" / LOG
+        if not log.exists():
+            raise RunError(f"{path} is not a run directory with a rollout log: it has no {log}.")
+        return log
+    if not path.exists():
+        raise RunError(f"There is no rollout log to read: {path} does not exist.")
+    return path
+
+
+def read_rows(path: Path | str, *splits: str, after: int = -1) -> Iterator[Row]:
+    """Yield the rows of these splits (default: all) at steps after `after`; raise if any is damaged.
+
+    Example: `read_rows("runs/try", "train")`
+    """
+    reader = RolloutReader(path)
+    for row in reader.iter_rows(RolloutFilter(splits=splits, first_step=after + 1)):
+        _raise_if_damaged(reader)
+        yield row
+    _raise_if_damaged(reader)
+
+
+def _raise_if_damaged(reader: RolloutReader) -> None:
+    if reader.damage:
+        raise RunDataError(
+            f"The rollout log {reader.file} is damaged: {reader.damage[0]}. "
+            "`glasshouse rollouts` shows what can be read."
+        )
+
+
+def refuse_other_version(run: Path) -> None:
+    """Raise if the run's rollout log is a folder, as in earlier versions."""
+    if (run / "results" / "rollouts" / "manifest.jsonl").exists():
+        raise RunError(_other_version(run))
+
+
+def _other_version(path: Path) -> str:
+    return (
+        f"{path} was written by another version of Glasshouse, whose rollouts have other fields. Read it with "
+        "that version, or train again with another out=…."
+    )

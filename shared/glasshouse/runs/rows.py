@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -117,3 +119,59 @@ def decode_rows(data: bytes) -> list[Row]:
     """Decode JSON lines."""
     lines = data.decode("utf-8").split("\n")[:-1]  # str.splitlines also splits at U+2028
     return [json.loads(line) for line in lines]
+
+
+# --- selection ---------------------------------------------------------------------------------
+
+
+def kind_of(split: str) -> str:
+    """Example: `kind_of("validation/greedy")` is `"validation"`"""
+    return split.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFilter:
+    """Selects rows; a field at its default selects all.
+
+    Example: `RolloutFilter(splits=("train",), first_step=10, correct=False, text="carry")`
+    """
+
+    splits: tuple[str, ...] = ()
+    """`validation` selects `validation/greedy` and every other part of it."""
+    first_step: int = 0
+    last_step: float = math.inf
+    task: str = ""
+    key: str = ""
+    group: int | None = None
+    correct: bool | None = None
+    rule: str = ""
+    min_reward: float = -math.inf
+    max_reward: float = math.inf
+    text: str = ""
+    """Case-insensitive substring of the question or the completion."""
+    pattern: re.Pattern[str] | None = None
+    """Regular expression found in the question or the completion."""
+
+    def selects_frame(self, kind: str, step: int) -> bool:
+        """Can a frame of this kind and step have matching rows?"""
+        kinds = {kind_of(split) for split in self.splits}
+        return (not kinds or kind in kinds) and self.first_step <= step <= self.last_step
+
+    def matches(self, row: Row) -> bool:
+        split = row["split"]
+        if self.splits and not any(s == split or split.startswith(f"{s}/") for s in self.splits):
+            return False
+        for name in ("task", "key", "rule"):
+            value = getattr(self, name)
+            if value and row[name] != value:
+                return False
+        if self.group is not None and row["group"] != self.group:
+            return False
+        if self.correct is not None and row["correct"] is not self.correct:
+            return False
+        if not self.min_reward <= row["reward"] <= self.max_reward:
+            return False
+        texts = (row["question"], row["text"])
+        if self.text and not any(self.text.casefold() in text.casefold() for text in texts):
+            return False
+        return self.pattern is None or any(self.pattern.search(text) for text in texts)

@@ -12,8 +12,8 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.extras import install_command
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
-from glasshouse.runs.rollout_reader import RolloutFilter, RolloutReader
-from glasshouse.runs.rows import Row
+from glasshouse.runs.rollout_log import RolloutReader
+from glasshouse.runs.rows import RolloutFilter, Row
 from glasshouse.runs.run_config import is_run_directory, load_verified_config
 from glasshouse.runs.run_directory import (
     load_evaluations,
@@ -107,7 +107,7 @@ class Run:
         yield from reader.iter_rows(where)
         if reader.damage:
             raise RunDataError(
-                f"The rollout log {reader.folder} is damaged: {reader.damage[0]}. "
+                f"The rollout log {reader.file} is damaged: {reader.damage[0]}. "
                 "The rows before this error are the readable ones."
             )
 

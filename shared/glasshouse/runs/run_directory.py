@@ -5,7 +5,7 @@ data/manifest.json           where training, validation and test problems come f
 data/validation.jsonl        the validation problems
 results/metrics.jsonl        one line per training step
 results/events.jsonl         one line per event
-results/rollouts/            every prompt and completion (docs/runs.md)
+results/rollouts.jsonl.zst   every prompt and completion (docs/runs.md)
 results/summary.json         evaluation before and after training, and where the results are
 results/monitor.json         monitor results of the base model and each checkpoint
                              (their rows: monitor_rows.jsonl.zst)
@@ -30,7 +30,7 @@ from glasshouse.errors import RunDataError, RunError
 from glasshouse.files import write_bytes, write_json, write_text
 from glasshouse.runs.checkpoints import newest_checkpoint, read_state
 from glasshouse.runs.lines import EVENTS, METRICS, read_lines
-from glasshouse.runs.rollout_log import EMPTY_POSITION, RolloutLog
+from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, RolloutLog, refuse_other_version
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory
 
@@ -48,13 +48,13 @@ class RunDirectory:
         path: Path,
         lock: IO[str],
         config: RolloutLogConfig,
-        saved: dict[str, Any] | None = None,
+        saved: int = 0,
     ) -> None:
         self.path, self.lock = path, lock
         self.results = path / "results"
         self.checkpoints = path / "checkpoints"
         self.rollout_log = RolloutLog(
-            self.results / "rollouts", config.compression_level, config.tokens_every, saved
+            self.results / LOG, config.compression_level, config.tokens_every, saved
         )
 
     @classmethod
@@ -69,6 +69,7 @@ class RunDirectory:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
+            refuse_other_version(path)
             lock = acquire_lock(path)
             if not is_run_directory(path) or (path / CONFIG).read_text() != config_text(config):
                 write_text(path / CONFIG, config_text(config))
@@ -78,7 +79,7 @@ class RunDirectory:
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
         try:
-            return cls(path, lock, config.rollout_log, _saved_log_position(path))
+            return cls(path, lock, config.rollout_log, _saved_log_size(path))
         except BaseException:
             lock.close()
             raise
@@ -106,7 +107,7 @@ class RunDirectory:
     @property
     def has_results(self) -> bool:
         """Has any metric or rollout been logged?"""
-        return any((self.results / name).exists() for name in (METRICS, "rollouts/manifest.jsonl"))
+        return (self.results / METRICS).exists() or self.rollout_log.contents.end > 0
 
     def get_position(self) -> dict[str, Any]:
         """Flush metrics and rollout log to disk, and return where they end; checkpoints store it."""
@@ -245,10 +246,10 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _saved_log_position(path: Path) -> dict[str, Any] | None:
-    """Where the rollout log ended when the newest valid checkpoint was saved; None without one."""
+def _saved_log_size(path: Path) -> int:
+    """The size of the rollout log when the newest valid checkpoint was saved; 0 without one."""
     newest, _ = newest_checkpoint(path / "checkpoints")
-    return read_state(newest.path)["log_position"]["rollouts"] if newest else None
+    return int(read_state(newest.path)["log_position"]["rollouts"]["bytes"]) if newest else 0
 
 
 def _truncate_partial_line(file: Path) -> None:

@@ -4,8 +4,8 @@
 
     config.yaml            its checksum, or else the copy in the newest valid checkpoint
     checkpoints/           size and sha256 of every file
-    results/rollouts/      every line of the manifest, the sha256 of every frame, and whether the log
-                           still holds what it held when the newest checkpoint was saved
+    rollouts.jsonl.zst     every header, the sha256 of every frame, and whether the log still holds what it
+                           held when the newest checkpoint was saved
     metrics, events,       the checksum in each line or file; a damaged line is left out by readers
     summary, monitor.json
     data/                  the checksum of the manifest and of the held-out problems
@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,18 @@ from glasshouse.checksums import read_regular_file, remove_check
 from glasshouse.errors import RunDataError
 from glasshouse.runs import checkpoints, monitor_results
 from glasshouse.runs.lines import EVENTS, METRICS, ends_inside_line, read_lines
-from glasshouse.runs.manifest import MANIFEST, ManifestEntry, read_manifest
-from glasshouse.runs.rollout_reader import RolloutReader, find_missing_steps
+from glasshouse.runs.rollout_log import (
+    EMPTY_POSITION,
+    LOG,
+    LogSize,
+    RolloutReader,
+    refuse_other_version,
+    scan_log,
+)
+from glasshouse.runs.rows import RolloutFilter
 from glasshouse.runs.run_config import RunDamage, load_verified_config
-from glasshouse.runs.run_directory import load_events, read_summary
-from glasshouse.terminal import shell_command
+from glasshouse.runs.run_directory import load_events, load_metrics, read_summary
+from glasshouse.terminal import count_noun, shell_command
 
 DATA_MANIFEST, VALIDATION = "manifest.json", "validation.jsonl"
 
@@ -62,33 +71,32 @@ def verify_run(run: Path) -> RunCheck:
 
     Example: `verify_run(Path("runs/try")).is_sound`
     """
-    _, config_damage = load_verified_config(run)
+    _, damage = load_verified_config(run)
+    refuse_other_version(run)
     entries = checkpoints.list_checkpoints(run / "checkpoints")
-    checkpoint_damage = verify_checkpoints(entries)
     state = checkpoints.read_newest_state(run / "checkpoints")
-    reader = RolloutReader(run) if (run / "results" / "rollouts").is_dir() else None
-    log_damage = verify_rollout_log(run, state, reader)
-    derived = verify_derived_files(run, state)
-    valid = sum(not entry.damage for entry in entries)
     metrics = read_lines(run / "results" / METRICS)
-    frames = _list_frames(run) if reader else []
+    valid = sum(not entry.damage for entry in entries)
     contents = {
-        "configuration": "damaged" if config_damage else "intact",
+        "configuration": "damaged" if damage else "intact",
         "checkpoints": f"{valid} of {len(entries)} valid",
-        "rollout log": f"{sum(frame.rows for frame in frames):,} rollouts in {len(frames)} frames"
-        + (f"; {'; '.join(reader.unfinished)}" if reader and reader.unfinished else ""),
+        "rollout log": "damaged",
         "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact"
         + ("; the last line is incomplete" if ends_inside_line(run / "results" / METRICS) else ""),
     }
-    return RunCheck(run, [*config_damage, *checkpoint_damage, *log_damage, *derived], contents)
-
-
-def _list_frames(run: Path) -> list[ManifestEntry]:
-    try:
-        lines = read_manifest(run / "results" / "rollouts")
-    except RunDataError:
-        return []
-    return [line.entry for line in lines if line.entry]
+    with suppress(RunDataError):
+        log = scan_log(run / "results" / LOG)
+        size = LogSize.of(log.frames)
+        contents["rollout log"] = f"{size.rows:,} rollouts in {size.frames} frames"
+        if log.unfinished:
+            contents["rollout log"] += "; the last frame is incomplete"
+    damage = [
+        *damage,
+        *verify_checkpoints(entries),
+        *verify_rollout_log(run, state),
+        *verify_derived_files(run, state),
+    ]
+    return RunCheck(run, damage, contents)
 
 
 # --- checkpoints -------------------------------------------------------------------------------
@@ -115,68 +123,52 @@ def verify_checkpoints(entries: list[checkpoints.Checkpoint]) -> list[RunDamage]
 # --- rollout log -------------------------------------------------------------------------------
 
 
-def verify_rollout_log(
-    run: Path, state: dict[str, Any], reader: RolloutReader | None = None, *, frames: bool = True
-) -> list[RunDamage]:
-    """Verify the manifest and every frame, and that the log holds what it held at the newest
-    checkpoint's state. Without `frames` they are not read, for a reader that verifies each itself."""
-    folder = "results/rollouts"
-    if not (run / folder).is_dir():
-        if _log_position(state).get("lines"):
-            remedy = "Every rollout is lost. Restore it from a copy; checkpoints and metrics work."
-            return [RunDamage(folder, "is missing", remedy)]
-        return []
-    reader = reader or RolloutReader(run)
+def verify_rollout_log(run: Path, state: dict[str, Any], *, frames: bool = True) -> list[RunDamage]:
+    """Verify every frame, and that the log holds what it held at the newest checkpoint's state. Without
+    `frames` only headers are read, for a reader that verifies each frame itself."""
+    name = f"results/{LOG}"
+    if not (run / name).exists():
+        if not _log_position(state)["bytes"]:
+            return []
+        remedy = "Every rollout is lost. Restore it from a copy; checkpoints and metrics work."
+        return [RunDamage(name, "is missing", remedy)]
+    try:
+        reader = RolloutReader(run)
+        last = math.inf if frames else -1
+        for _ in reader.iter_rows(RolloutFilter(last_step=last)):
+            pass
+        problems = [*reader.damage, *find_lost_rollouts(run, state)]
+    except RunDataError as error:  # it is not a file that can be read
+        problems = [str(error)]
     remedy = (
         "These rollouts are lost; glasshouse rollouts reads the others, and the run can be resumed. "
         "Restore the file from a copy to get them back."
     )
-    try:
-        items = [*reader.verify(frames), *find_missing_steps(run, reader)]
-    except RunDataError as error:  # the manifest is not a file that can be read
-        return [RunDamage(f"{folder}/{MANIFEST}", f"is damaged: {error}", remedy)]
-    damage = [RunDamage(folder, f"is damaged: {item}", remedy) for item in items]
-    damage += _compare_with_position(run / folder, _log_position(state))
-    return damage or _compare_with_summary(run, remedy)
+    return [RunDamage(name, f"is damaged: {problem}", remedy) for problem in problems]
 
 
-def _compare_with_summary(run: Path, remedy: str) -> list[RunDamage]:
-    """Has the log of a finished run lost its last frame, which may be newer than any checkpoint?"""
-    try:
+def find_lost_rollouts(run: Path, state: dict[str, Any]) -> list[str]:
+    """Say what a log without damaged bytes lacks: compared with the newest checkpoint's state, with the metrics,
+    whose steps are logged after their rollouts, and with the summary of a finished run."""
+    log = scan_log(run / "results" / LOG)
+    lost = log.find_difference(_log_position(state))
+    problems = [f"it {lost}"] if lost else []
+    logged = {frame.step for frame in log.frames if frame.kind == "train"}
+    missing = sorted({row["step"] for row in load_metrics(run)} - logged)
+    if missing:
+        steps = f"{count_noun(len(missing), 'step')} {'is' if len(missing) == 1 else 'are'}"
+        problems.append(
+            f"train, step {missing[0]}: {steps} in metrics.jsonl but not in the rollout log"
+        )
+    with suppress(RunDataError):
         summary = read_summary(run / "results" / "summary.json") or {}
-    except RunDataError:
-        return []
-    if len(_list_frames(run)) >= summary.get("rollout_log", {}).get("frames", 0):
-        return []
-    problem = "lists fewer frames than summary.json counts"
-    return [RunDamage(f"results/rollouts/{MANIFEST}", problem, remedy)]
+        if not problems and len(log.frames) < summary.get("rollout_log", {}).get("frames", 0):
+            problems.append("it has fewer frames than summary.json counts")
+    return problems
 
 
 def _log_position(state: dict[str, Any]) -> dict[str, Any]:
-    position = state.get("log_position")
-    rollouts = position.get("rollouts") if isinstance(position, dict) else None
-    return rollouts if isinstance(rollouts, dict) else {}
-
-
-def _compare_with_position(folder: Path, position: dict[str, Any]) -> list[RunDamage]:
-    """Has the log lost bytes that it held when the newest checkpoint was saved?"""
-    if not position.get("lines"):
-        return []
-    remedy = (
-        "The newest checkpoint cannot be resumed with this log. Restore the file from a copy, or "
-        "delete that checkpoint to resume from an older one."
-    )
-    end = position["bytes"].get(MANIFEST, 0)
-    try:
-        start = read_regular_file(folder / MANIFEST)[:end]
-    except OSError:
-        start = b""
-    name = f"results/rollouts/{MANIFEST}"
-    if len(start) < end:
-        return [RunDamage(name, f"has lost {end - len(start):,} bytes", remedy)]
-    if hashlib.sha256(start).hexdigest() != position["sha256"]:
-        return [RunDamage(name, "differs from what the newest checkpoint was saved with", remedy)]
-    return []
+    return state.get("log_position", {}).get("rollouts", EMPTY_POSITION)
 
 
 # --- metrics, events, summary, monitor results -------------------------------------------------
@@ -239,7 +231,10 @@ def _verify_metrics_size(file: Path, state: dict[str, Any]) -> list[RunDamage]:
 def _verify_evaluations(run: Path) -> list[RunDamage]:
     """An evaluation is logged as rollouts first and as an event then, so only the last may lack one."""
     logged = {row.get("step") for row in load_events(run, "evaluation")}
-    steps = sorted({frame.step for frame in _list_frames(run) if frame.kind == "validation"})
+    steps: list[int] = []
+    with suppress(RunDataError):
+        frames = scan_log(run / "results" / LOG).frames
+        steps = sorted({frame.step for frame in frames if frame.kind == "validation"})
     if steps and not (run / "results" / "summary.json").exists():
         steps = steps[:-1]
     missing = [step for step in steps if step not in logged]

@@ -20,7 +20,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.files import write_json
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.registry import HEADLINE_ACCURACY
-from glasshouse.runs import rollout_reader
+from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.display import TerminalProgress
 from glasshouse.study.runner import StudyRun, plan_runs, train_study
@@ -106,7 +106,7 @@ def summarize_scaling_run(run: StudyRun) -> dict[str, Any]:
     rows = load_metrics(run.path)[-LAST_STEPS:]
     training = math.fsum(row["accuracy"] for row in rows) / len(rows)
     sampled, greedy = summary["after"].get("pass_at_1"), summary["after"]["accuracy"]
-    rollouts = rollout_reader.read_rows(run.path / "results" / "rollouts", "train")
+    rollouts = rollout_log.read_rows(run.path, "train")
     return {
         "seed": run.seed,
         "before": summary["before"]["accuracy"],

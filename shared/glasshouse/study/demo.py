@@ -13,6 +13,7 @@ from rich.markdown import Markdown
 
 from glasshouse.errors import RunError
 from glasshouse.files import write_bytes, write_text
+from glasshouse.runs.rollout_log import LOG
 from glasshouse.study.demo_comparison import (
     CURVES,
     LABELS,
@@ -57,7 +58,7 @@ def run_demo(
     train_study(study, out, jobs=2, keep_rollouts=True, progress=DemoDisplay(study, console))
     runs = {run.arm: run.path for run in plan_runs(study, out)}
     for path in runs.values():
-        if not (path / "results" / "rollouts").is_dir():
+        if not (path / "results" / LOG).is_file():
             raise RunError(
                 f"{path} has no rollouts any more, so there is nothing to show. Remove "
                 f"{out} or choose another --out, and run the demo again."

@@ -22,7 +22,7 @@ from glasshouse.measurement.estimates import Values, estimate, mean_values
 from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.weighted_statistics import mean_statistic
 from glasshouse.monitors.base import stack_flags
-from glasshouse.runs.rollout_reader import read_rows
+from glasshouse.runs.rollout_log import read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_config import load_run_config
 from glasshouse.tasks.catalogue import make_task

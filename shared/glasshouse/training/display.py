@@ -23,7 +23,7 @@ from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import Group
-from glasshouse.runs.manifest import LogSize
+from glasshouse.runs.rollout_log import LogSize
 from glasshouse.tasks.base import Task
 from glasshouse.terminal import count_noun, format_duration, shell_command, terminal_safe
 
@@ -173,7 +173,7 @@ class TerminalDisplay(Display):
         duration = format_duration(summary["seconds"])
         for line in (
             f"{count_noun(summary['steps_done'], 'step')} in {duration}",
-            f"files        {run}  (results/summary.json, metrics.jsonl, rollouts/)",
+            f"files        {run}  (results/summary.json, metrics.jsonl, rollouts.jsonl.zst)",
             f"rollout log  {LogSize(**summary['rollout_log'])}",
             f"checkpoint   {summary['checkpoint']}",
             f"next         {shell_command(['glasshouse', 'eval', summary['checkpoint']])}",

@@ -33,6 +33,7 @@ from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
+from glasshouse.runs.rollout_log import LogSize
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.catalogue import make_task
@@ -201,7 +202,7 @@ class TrainingRun:
             **outcome,
             "steps_done": progress.step,
             "checkpoint": str(directory.checkpoints / f"step-{progress.step:06d}"),
-            "rollout_log": asdict(directory.rollout_log.size),
+            "rollout_log": asdict(LogSize.of(directory.rollout_log.contents.frames)),
             "seconds": round(time.perf_counter() - self.started, 3),
         }
         if self.exhausted_at is not None:
@@ -293,7 +294,7 @@ class TrainingRun:
     def _evaluate(self) -> dict[str, Any]:
         step = self.progress.step
         self.display.evaluating(step)
-        problems, audit = self.validation_filter.select_clean(self.directory.rollout_log.folder)
+        problems, audit = self.validation_filter.select_clean(self.directory.path)
         self.directory.log_event("audit", step=step, **audit)
         if audit["removed"]:
             self.display.warn(

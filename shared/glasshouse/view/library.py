@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunDataError, RunError, did_you_mean
-from glasshouse.runs.manifest import MANIFEST
+from glasshouse.runs.rollout_log import LOG
 from glasshouse.view.discovery import Catalog, RunLocation, find_runs
 from glasshouse.view.rollout_frames import Frame, RolloutLog, list_frames
 from glasshouse.view.rollout_index import RolloutIndex, cache_file
@@ -102,16 +102,16 @@ class OpenRun:
         return bool(wanted)
 
     def _list_frames(self) -> bool:
-        """Read the manifest again if it has changed."""
-        manifest = self.location.path / "results" / "rollouts" / MANIFEST
-        stamp = (stamp_file(manifest), id(self.reader.monitor))
+        """Scan the log again if it has changed."""
+        log = self.location.path / "results" / LOG
+        stamp = (stamp_file(log), id(self.reader.monitor))
         if stamp == self._log_stamp:
             return False
         self._log_stamp = stamp
         try:
             self.log.frames = list_frames(self.location.path, self.reader.monitor)
         except (RunDataError, RunError):
-            self.log.frames = []  # an unreadable manifest: nothing can be found without it
+            self.log.frames = []  # a log of another version, or not a file
         if self.index is not None:
             self.index.set_frames(self.log.frames)
         return True

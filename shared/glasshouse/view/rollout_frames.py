@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.runs.manifest import read_manifest
 from glasshouse.runs.monitor_results import read_monitored_rollouts
+from glasshouse.runs.rollout_log import LOG, scan_log
 from glasshouse.runs.rows import Row
 
 KINDS = ("train", "validation", "discarded", "monitored")
@@ -37,11 +37,10 @@ class Frame:
 
 def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
     """Every frame of the rollout log, and of `monitor`, the run's monitor results."""
-    folder = run / "results" / "rollouts"
     logged = [
-        Frame(e.kind, e.step, e.sha256, partial(e.read, folder), e.rows)
-        for e in (line.entry for line in read_manifest(folder))
-        if e is not None and e.kind in KINDS
+        Frame(frame.kind, frame.step, frame.sha256, frame.read, frame.rows)
+        for frame in scan_log(run / "results" / LOG).frames
+        if frame.kind in KINDS
     ]
     monitored = [
         Frame("monitored", checkpoint["step"], checkpoint["rows"]["sha256"],

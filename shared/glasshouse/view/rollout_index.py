@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.monitors.base import Monitor
-from glasshouse.runs.manifest import kind_of
-from glasshouse.runs.rows import Row
+from glasshouse.runs.rows import Row, kind_of
 from glasshouse.types import ExtractionRule, FinishReason
 from glasshouse.view.rollout_frames import KINDS, Frame
 from glasshouse.view.run_measures import finite

@@ -13,9 +13,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.runs.manifest import LogSize, ManifestEntry, format_bytes, kind_of
+from glasshouse.runs.rollout_log import Frame, LogSize
+from glasshouse.runs.rows import kind_of
 from glasshouse.tasks.answers.sections import find_markers
-from glasshouse.terminal import terminal_safe
+from glasshouse.terminal import format_bytes, terminal_safe
 
 Row = dict[str, Any]
 MAX_LINES = 12
@@ -56,13 +57,11 @@ def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
     return tallies
 
 
-def overview_table(
-    tallies: dict[tuple[str, int], Tally], entries: Iterable[ManifestEntry]
-) -> Table:
+def overview_table(tallies: dict[tuple[str, int], Tally], frames: Iterable[Frame]) -> Table:
     """A few lines per kind of rollout: rows, accuracy, reward, parser rules and bytes per step."""
-    sizes: dict[tuple[str, int], LogSize] = {}
-    for entry in entries:
-        sizes[entry.kind, entry.step] = sizes.get((entry.kind, entry.step), LogSize()) + entry
+    sizes: dict[tuple[str, int], list[Frame]] = {}
+    for frame in frames:
+        sizes.setdefault((frame.kind, frame.step), []).append(frame)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
     for name in ("steps", "rows", "correct", "reward"):
@@ -76,7 +75,7 @@ def overview_table(
         for start in range(0, len(steps), steps_per_line):
             some = steps[start : start + steps_per_line]
             total = sum((tallies[kind, step] for step in some), Tally())
-            frames = [sizes.get((kind, step), LogSize()) for step in some]
+            shown = LogSize.of([frame for step in some for frame in sizes.get((kind, step), [])])
             rules = (
                 f"{rule} {format_share(count, total.rows)}"
                 for rule, count in total.rules.most_common()
@@ -88,8 +87,8 @@ def overview_table(
                 f"{total.correct / total.rows:.1%}",
                 f"{total.reward / total.rows:.3f}",
                 ", ".join(rules),
-                format_bytes(sum(f.bytes for f in frames) / len(frames)),
-                format_bytes(sum(f.raw for f in frames) / len(frames)),
+                format_bytes(shown.bytes / len(some)),
+                format_bytes(shown.raw / len(some)),
             )
     return table
 

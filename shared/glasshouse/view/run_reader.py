@@ -20,8 +20,8 @@ from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
 from glasshouse.runs.lines import EVENTS, METRICS, GrowingFile, read_sample
-from glasshouse.runs.manifest import MANIFEST
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
+from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import config_value, read_run_config
 from glasshouse.runs.run_directory import load_events, read_summary
@@ -92,7 +92,7 @@ class RunReader:
     problems: dict[str, str] = field(default_factory=dict)
     """Why the configuration or the monitor results cannot be read, by file."""
     verified: list[dict[str, str]] = field(default_factory=list)
-    """Damage of the metrics, events, summary and manifest, compared with each other."""
+    """Damage of the metrics, events, summary and rollout log, compared with each other."""
     checkpoints: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     """Software and starting weights, of the newest checkpoint."""
@@ -120,7 +120,7 @@ class RunReader:
             (results / "summary.json", self._load_summary),
             (results / RESULTS_FILE, self._load_monitor),
             (self.path / "checkpoints", self._load_checkpoints),
-            (results / "rollouts" / MANIFEST, lambda: None),  # is only verified here
+            (results / LOG, lambda: None),  # is only verified here
         ):
             stamp = stamp_file(file)
             if file.name not in self._stamps or stamp != self._stamps[file.name]:

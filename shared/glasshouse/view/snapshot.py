@@ -125,7 +125,7 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
     try:
         frames = list_frames(reader.path, reader.monitor)
     except RunDataError:
-        frames = []  # the manifest is damaged: the damage of the run says so
+        frames = []  # the log cannot be read: the damage of the run says so
     log = RolloutLog(frames, CACHED_FRAMES)
     index = RolloutIndex(None, reader.monitors)
     index.set_frames(choose_frames(frames, limit))
