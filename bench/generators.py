@@ -24,7 +24,7 @@ from glasshouse.files import write_text
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.sampler import Chunk
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.types import Request
 
 TARGET_RATIO = 1.8

@@ -42,7 +42,7 @@ from glasshouse.files import write_text
 from glasshouse.models.chat_template import render_prompt
 from glasshouse.models.policy import load_tokenizer, locate_model
 from glasshouse.models.shared_prefix import count_common_tokens
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 
 OURS = "glasshouse_worker.py"
 LEARNING_RATE = 1e-6

@@ -24,7 +24,7 @@ from workload import STYLE, Workload
 
 from glasshouse.models.policy import load_policy
 from glasshouse.rollout.grading import grade
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem
 
 MAX_STEPS = 400

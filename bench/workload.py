@@ -15,8 +15,7 @@ from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import POCKET_FOLDER, Policy
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.types import Message, Problem, Style
 

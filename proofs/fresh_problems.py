@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glasshouse import randomness
-from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 
 TASKS = list_tasks(organisms=False)

@@ -21,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from glasshouse.models.policy import load_policy
 from glasshouse.rollout.grading import grade
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.types import Style
 

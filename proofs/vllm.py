@@ -53,7 +53,7 @@ from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.devices import configure_torch, resolve_device
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.runs.run_directory import load_events, load_metrics
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.build import make_problem_stream
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, Request, SamplingParams

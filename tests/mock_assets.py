@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from glasshouse.tasks import problem_files as files
-from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.sft import sft
 

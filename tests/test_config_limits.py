@@ -9,7 +9,7 @@ from glasshouse.config.rendering import to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import dump_yaml, parse_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, TaskError
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 
 ALIAS_BOMB = "task:\n  options:\n    a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"    a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)

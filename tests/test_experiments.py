@@ -8,7 +8,7 @@ import pytest
 
 from glasshouse.config.loading import load_config
 from glasshouse.learn.losses import get_algorithm
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = sorted(path.parent for path in (ROOT / "training").glob("*/train.py"))

@@ -15,7 +15,7 @@ from glasshouse.tasks.base import task
 SOURCE = """
 import helper_beside
 from glasshouse import reward, task
-from glasshouse.tasks.sum_digits import SumDigits
+from glasshouse.tasks.digits import SumDigits
 
 @reward("brief")
 def brief(inputs):

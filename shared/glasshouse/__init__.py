@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from glasshouse.study.figures import plot_study
     from glasshouse.study.report import StudyResult, run_study
     from glasshouse.study.spec import load_study
-    from glasshouse.tasks.base import task
-    from glasshouse.tasks.catalogue import make_task
+    from glasshouse.tasks.base import make_task, task
     from glasshouse.track.base import tracker
     from glasshouse.training.layout import plan_run
     from glasshouse.training.sft import SftResult, sft
@@ -107,7 +106,7 @@ _MODULES = {
     "glasshouse.cli.train": ("run_experiment",),
     "glasshouse.rollout.self_check": ("check_task",),
     "glasshouse.monitors.factory": ("make_judge", "make_monitor", "parse_monitor"),
-    "glasshouse.tasks.catalogue": ("make_task",),
+    "glasshouse.tasks.base": ("make_task", "task"),
     "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
     "glasshouse.study.report": ("StudyResult", "run_study"),
@@ -123,7 +122,6 @@ _MODULES = {
     "glasshouse.track.base": ("tracker",),
     "glasshouse.rollout.penalties": ("make_penalty", "penalty"),
     "glasshouse.rollout.terms": ("reward",),
-    "glasshouse.tasks.base": ("task",),
     "glasshouse.types": ("Grade", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -18,8 +18,7 @@ from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.views import Scope
 from glasshouse.rollout.penalties import Penalty, penalty
 from glasshouse.rollout.terms import reward
-from glasshouse.tasks.base import task
-from glasshouse.tasks.catalogue import list_tasks
+from glasshouse.tasks.base import list_tasks, task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.track.base import tracker, validate_trackers
 

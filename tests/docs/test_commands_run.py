@@ -19,7 +19,7 @@ from tests.docs.test_code_blocks import find_blocks, find_commands, list_pages, 
 import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.tasks.base import task
-from glasshouse.tasks.create_problem_file import create_problem_file
+from glasshouse.tasks.problem_files import create_problem_file
 from glasshouse.tasks.streams import Split
 
 pytestmark = pytest.mark.xdist_group("commands")  # one worker trains the run that they read

@@ -22,10 +22,8 @@ from glasshouse.measurement.monitor_evaluation import MonitorEvaluation
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.grading import grade
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.arithmetic_statements import find_statements
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import list_tasks, make_task
-from glasshouse.tasks.scratchpad import Scratchpad
+from glasshouse.tasks.base import Task, list_tasks, make_task
+from glasshouse.tasks.steps import Scratchpad, find_statements
 from glasshouse.types import (
     Completion,
     FinishReason,

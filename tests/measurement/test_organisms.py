@@ -13,7 +13,7 @@ from glasshouse.measurement.evaluate import summarize_organism
 from glasshouse.monitors.views import make_view
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.self_check import check_task
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import Completion, FinishReason, Problem, Rollout, Style

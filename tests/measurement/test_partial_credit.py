@@ -6,7 +6,7 @@ import pytest
 from tests.rollout.test_penalties import make_rollout
 
 from glasshouse.measurement.partial_credit import summarize_partial_credit
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.types import Rollout
 
 GOLD = 12558  # 273 * 46

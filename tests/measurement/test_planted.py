@@ -19,7 +19,7 @@ from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.organisms.hint_swap import NO_HINT, SWAPS, choose_other_hints
 from glasshouse.monitors.step_verifier import count_covered_steps, possible_digits, required_steps
 from glasshouse.runs import monitor_results
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
 
 pytestmark = pytest.mark.xdist_group("planted")  # one worker makes the expensive fixtures once

@@ -30,9 +30,8 @@ from glasshouse.rollout.grading import grade
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.catalogue import make_task
-from glasshouse.tasks.organisms.substitution import MEANINGLESS_WORDS
-from glasshouse.tasks.ring_walk import PLACES, SYNONYMS, RingWalk
+from glasshouse.tasks.base import make_task
+from glasshouse.tasks.organisms.substitution import MEANINGLESS_WORDS, PLACES, SYNONYMS, RingWalk
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import (
     Completion,

@@ -17,7 +17,7 @@ from glasshouse.models.chat_template import drops_system_messages, render_prompt
 from glasshouse.models.packaged import CARD_FILE
 from glasshouse.models.policy import BASES_FOLDER, Policy, load_tokenizer, read_card
 from glasshouse.rollout.collector import RolloutCollector
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.display import TerminalDisplay
 from glasshouse.types import Style
 

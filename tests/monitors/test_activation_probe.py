@@ -21,7 +21,7 @@ from glasshouse.monitors.activation_probe import (
 from glasshouse.monitors.base import score_all, stack_scores
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.views import Scope, view_of_parts
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem, Style
 
 Rollout = tuple[tuple[int, ...], tuple[int, ...]]

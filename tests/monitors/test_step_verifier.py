@@ -13,13 +13,13 @@ from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.arithmetic_statements import (
+from glasshouse.tasks.base import list_tasks, make_task
+from glasshouse.tasks.steps import (
+    check_arithmetic,
     count_present_steps,
     find_number_rows,
     find_statements,
 )
-from glasshouse.tasks.catalogue import list_tasks, make_task
-from glasshouse.tasks.step_checks import check_arithmetic
 
 TASKS = list_tasks(organisms=False)
 

@@ -18,7 +18,7 @@ from glasshouse.monitors.views import Scope
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.reward_controls import random_rewards
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, FinishReason, Problem, Rollout, Style
 

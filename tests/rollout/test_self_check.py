@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from glasshouse.rollout.self_check import check_task
-from glasshouse.tasks.catalogue import list_tasks, make_task
-from glasshouse.tasks.sum_digits import SumDigits
+from glasshouse.tasks.base import list_tasks, make_task
+from glasshouse.tasks.digits import SumDigits
 from glasshouse.types import Message, Problem, Style
 
 TASKS = list_tasks(organisms=False)

@@ -24,7 +24,7 @@ from glasshouse.study.runner import plan_runs
 from glasshouse.study.spec import START, Study, load_study, study_name
 from glasshouse.study.table import Table, collect_rows
 from glasshouse.study.verdict import Verdict
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.build import validate_config
 
 pytestmark = pytest.mark.xdist_group(

@@ -10,7 +10,7 @@ from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.evaluation_setup import draw_validation
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 
 STUDY = """
 title: Outcome RL on a leaked hint

@@ -13,7 +13,7 @@ from glasshouse.measurement.validation_filter import ValidationFilter
 from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
-from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.run import TrainingRun

@@ -9,7 +9,7 @@ from glasshouse.errors import TaskError
 from glasshouse.rollout.grading import grade
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks import gym
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, Split, assign_split
 from glasshouse.types import AnswerKind, Style
 
@@ -114,7 +114,7 @@ def test_options_are_passed_to_the_dataset():
     for i in range(20):
         question = task.problem_at("any", i).question
         assert question.count(" + ") + question.count(" - ") == 1
-    assert task.describe()["options"] == {"min_terms": 2, "max_terms": 2}
+    assert task.options.model_dump() == {"min_terms": 2, "max_terms": 2}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_invalid_dataset_or_option_is_a_task_error(name, options, message):
 
 def test_excluded_datasets_exist():
     """A misspelt name would exclude nothing."""
-    assert gym._dataset_registry().keys() >= gym.MANY_ANSWERS | gym.GRIDS | gym.UNSTABLE
+    assert gym._dataset_registry().keys() >= gym.WHY_EXCLUDED.keys()
 
 
 def test_only_direct_mode_and_no_worked_example():

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from glasshouse import randomness
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.enumeration import mixed_radix, multiset_at, multiset_count
 from glasshouse.types import AnswerKind, Style
 
@@ -202,17 +202,6 @@ def test_with_decimals_the_last_division_may_be_inexact_but_not_a_tie():
 def has_sorted_divisors(operations, operands):
     """Consecutive divisors are sorted: of 8/4/3 and 8/3/4 only the second one counts."""
     return operations != ("/", "/") or operands[1] <= operands[2]
-
-
-def test_equivalent_chains_share_a_key():
-    task = make_task("arithmetic")
-    assert (
-        task.make_problem([("", 7), ("+", 5)]).key
-        == task.make_problem([("", 5), ("+", 7)]).key
-        == "5+7"
-    )
-    assert task.make_problem([("", 9), ("-", 3), ("-", 2)]).key == "9-2-3"
-    assert task.make_problem([("", 9), ("-", 3), ("+", 2)]).key == "9-3+2"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from proofs import fresh_problems
 from glasshouse import randomness
 from glasshouse.errors import RunError
 from glasshouse.tasks import streams as streams_module
-from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.enumeration import Permutation
 from glasshouse.tasks.streams import (
     SPLIT_PERCENT,

@@ -6,8 +6,7 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.errors import TaskError
-from glasshouse.tasks.base import NO_STEPS
-from glasshouse.tasks.catalogue import list_tasks, make_task
+from glasshouse.tasks.base import NO_STEPS, list_tasks, make_task
 from glasshouse.types import Style
 
 TASKS = list_tasks(organisms=False)
@@ -104,11 +103,3 @@ def test_a_task_without_problems_and_an_unknown_mode_are_task_errors():
         task.demonstrate(task.example(), "step", random.Random(0))
     with pytest.raises(TaskError, match=r"task\.options"):
         task.draw(random.Random(0))
-
-
-def test_describe_has_options_and_size():
-    assert make_task("multiplication").describe() == {
-        "task": "multiplication",
-        "options": {"left_digits": 3, "right_digits": 2},
-        "size": 81_000,
-    }

@@ -12,7 +12,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.measurement.evaluate import evaluate_model
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import BASES_FOLDER, load_policy
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.recipes import load_recipe
 from glasshouse.types import Style
 

@@ -4,7 +4,7 @@ from tests.mock_training import train_one_step
 
 from glasshouse.config.loading import load_config
 from glasshouse.study.spec import load_study
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 
 EXPERIMENT = Path(__file__).parent
 

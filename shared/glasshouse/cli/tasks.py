@@ -177,7 +177,7 @@ def _show(args: argparse.Namespace) -> int:
     from glasshouse.config.imports import import_modules
     from glasshouse.console import make_console
     from glasshouse.rollout.self_check import check_task
-    from glasshouse.tasks.catalogue import list_tasks, make_example_task
+    from glasshouse.tasks.base import list_tasks, make_example_task
 
     import_modules(args.imports)
     console, passed = make_console(), True
@@ -260,7 +260,7 @@ def _grade(args: argparse.Namespace) -> None:
 def _generate(args: argparse.Namespace) -> None:
     from glasshouse.config.imports import import_modules
     from glasshouse.config.loading import load_config
-    from glasshouse.tasks.create_problem_file import create_problem_file, summarize_provenance
+    from glasshouse.tasks.problem_files import create_problem_file
     from glasshouse.tasks.streams import Split
 
     import_modules(args.imports)
@@ -269,4 +269,5 @@ def _generate(args: argparse.Namespace) -> None:
     provenance = create_problem_file(
         args.task, options, split, args.count, args.oversize, args.seed, out
     )
-    print(terminal_safe(summarize_provenance(provenance, out)))
+    problems = f"{provenance['problems']:,} {split} problems of {args.task}"
+    print(terminal_safe(f"{problems} → {out}\nsha256 {provenance['sha256']}"))

@@ -24,8 +24,7 @@ from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
 from glasshouse.randomness import Part
 from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import find_step_check
+from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Problem, Rollout
 from glasshouse.values import Bools, Floats, Ints, as_floats

@@ -33,7 +33,7 @@ from glasshouse.measurement.partial_credit import summarize_partial_credit
 from glasshouse.monitors.base import Monitor
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import FinishReason, Problem, Rollout, SamplingParams
 

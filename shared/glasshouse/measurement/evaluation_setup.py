@@ -12,8 +12,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.measurement.columns import own_monitors
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import is_organism
+from glasshouse.tasks.base import Task, is_organism
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split

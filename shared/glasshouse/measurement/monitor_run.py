@@ -46,8 +46,7 @@ from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.organisms.substitution import Substitution
 from glasshouse.types import Problem, Rollout, SamplingParams

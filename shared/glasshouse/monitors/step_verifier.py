@@ -16,11 +16,9 @@ from glasshouse.monitors.base import MonitorOutput, monitor
 from glasshouse.monitors.views import SCOPE_PARTS, Scope, View
 from glasshouse.tasks.answers.equality import answers_match, parse_number
 from glasshouse.tasks.answers.extraction import extract_answer
-from glasshouse.tasks.arithmetic_statements import count_present_steps
-from glasshouse.tasks.base import Task
+from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.base import task as tasks
-from glasshouse.tasks.catalogue import find_step_check
-from glasshouse.tasks.scratchpad import Scratchpad
+from glasshouse.tasks.steps import Scratchpad, count_present_steps
 from glasshouse.types import AnswerKind, Problem
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from glasshouse.rollout import grading
 from glasshouse.rollout.grading import DEFAULT_TERMS
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.types import Grade, Problem
 
 

@@ -25,7 +25,7 @@ from glasshouse.monitors.base import stack_flags
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_config import load_run_config
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, undefined_measure

@@ -13,15 +13,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from glasshouse import randomness
 from glasshouse.tasks.base import Range, Task, TaskOptions, task
-from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad, near_miss
-from glasshouse.tasks.step_checks import check_arithmetic
+from glasshouse.tasks.steps import CannotContinue, Scratchpad, check_arithmetic, near_miss
 from glasshouse.types import Problem
 
 OPERATIONS: Mapping[str, Callable[[Any, int], Any]] = {
@@ -78,8 +77,9 @@ class Arithmetic(Task[ArithmeticOptions]):
         return self.make_problem(chain)
 
     def make_problem(self, chain: list[tuple[str, int]]) -> Problem:
-        """The problem of a chain, `[("", 7), ("+", 5), ("*", 3)]` for (7 + 5) * 3."""
-        key = "".join(f"{operation}{operand}" for operation, operand in canonical_chain(chain))
+        """The problem of a chain, `[("", 5), ("+", 7), ("*", 3)]` for (5 + 7) * 3, in the order of
+        `next_states`: of chains that differ only by order, one is a problem."""
+        key = "".join(f"{operation}{operand}" for operation, operand in chain)
         ordered = list(chain)
         if chain[1][0] in "+*" and randomness.key("order", self.name, key) % 2:
             ordered[:2] = [("", chain[1][1]), (chain[1][0], chain[0][1])]
@@ -114,22 +114,19 @@ class Arithmetic(Task[ArithmeticOptions]):
             if steps_left or not self.options.decimals:
                 raise CannotContinue
             text = format_rounded(exact, self.options.decimals)
-            return scratchpad.write(prefix, text, lambda rng, e=exact: self._near_miss(e, rng))  # type: ignore[misc]
+            return scratchpad.write(prefix, text, self._near_miss)
         return format_rounded(Fraction(value), self.options.decimals)
 
     def guess(self, problem: Problem, rng: random.Random) -> str:
         """Leaves out the last operation."""
-        partial = format_rounded(
-            evaluate_chain([tuple(link) for link in problem.meta["chain"][:-1]]),
-            self.options.decimals,
-        )
-        if partial != problem.gold_answer:
-            return partial
-        return self._near_miss(Fraction(problem.gold_answer), rng)
+        value = evaluate_chain(problem.meta["chain"][:-1])
+        partial = format_rounded(value, self.options.decimals)
+        gold = problem.gold_answer
+        return partial if partial != gold else self._near_miss(gold, rng)
 
-    def _near_miss(self, value: Fraction, rng: random.Random) -> str:
+    def _near_miss(self, text: str, rng: random.Random) -> str:
         unit = 10**self.options.decimals
-        wrong = Fraction(near_miss(round(value * unit), rng), unit)
+        wrong = Fraction(near_miss(int(Fraction(text) * unit), rng), unit)
         return format_rounded(wrong, self.options.decimals)
 
 
@@ -186,18 +183,6 @@ def evaluate_chain(chain: list[tuple[str, int]]) -> Fraction:
     for operation, operand in chain[1:]:
         value = OPERATIONS[operation](value, operand)
     return value
-
-
-def canonical_chain(chain: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Sorts each run of one operation, including the first operand of a sum or product.
-
-    Example: 7 + 5 + 6 becomes 5 + 6 + 7.
-    """
-    (_, first), *links = chain
-    opening = links[0][0] if links and links[0][0] in "+*" else ""
-    runs = groupby([(opening, first), *links], key=lambda link: link[0])
-    ordered = [link for _, run in runs for link in sorted(run)]
-    return [("", ordered[0][1]), *ordered[1:]]
 
 
 def format_expression(chain: list[tuple[str, int]]) -> str:

@@ -1,24 +1,27 @@
-"""The `Task` base class: an enumerable space of problems, two prompt styles, several answer modes.
+"""The `Task` base class, and tasks by name.
+
+    task = make_task("multiplication", {"right_digits": 1})
+    problem = task.draw(randomness.stream("demo", 0))
+    messages = task.messages(problem, Style.COT)
 
 A subclass defines its problems (`levels`, `problem_at`), how one is solved (`solve`) and a typical
-wrong answer (`guess`). Prompts and demonstrations follow from these.
+wrong answer (`guess`). Prompts and demonstrations follow from these. It stands under `@task("name")`:
+here, in a module that `imports` names, or in an installed package.
 """
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean, validate_options
 from glasshouse.registry import Registry, require_members
-from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad
-from glasshouse.tasks.step_checks import StepCheck
+from glasshouse.tasks.steps import CannotContinue, Scratchpad, StepCheck
 from glasshouse.types import AnswerKind, Message, Problem, Style
 
 MAX_COUNT = 100
@@ -74,16 +77,10 @@ MODE_STREAM_KEYS: Mapping[str, str] = {
 
 
 class Task(ABC, Generic[SomeOptions]):
-    """One kind of problem at one difficulty.
-
-    Example:
-        task = Multiplication()
-        problem = task.draw(randomness.stream("demo", 0))
-        task.messages(problem, Style.COT)
-        task.demonstrate(problem, "steps", randomness.stream("demo", 1))
-    """
+    """One kind of problem at one difficulty."""
 
     name: ClassVar[str]
+    is_organism: ClassVar[bool] = False
     description: ClassVar[str]
     """One line for `glasshouse tasks`."""
     role: ClassVar[str]
@@ -214,14 +211,6 @@ class Task(ABC, Generic[SomeOptions]):
                 return wrong
         raise TaskError(f"{self.name}: found no wrong answer for {problem.key} in 20 guesses.")
 
-    def describe(self) -> dict[str, Any]:
-        """Name, options and size, for provenance."""
-        return {
-            "task": self.name,
-            "options": self.options.model_dump(mode="json"),
-            "size": self.size(),
-        }
-
 
 def _check_task_class(name: str, part: Any) -> None:
     """Raise with the names of what is missing if this is not a complete task class."""
@@ -234,18 +223,38 @@ def _check_task_class(name: str, part: Any) -> None:
     part.name = name
 
 
-_TASKS = ("sum_digits", "reverse_digits", "arithmetic", "multiplication", "interleave")
-_ORGANISMS = ("leaked_hint", "grader_bug", "substitution")
+_MODULES = {
+    "sum_digits": "digits",
+    "reverse_digits": "digits",
+    "arithmetic": "arithmetic",
+    "multiplication": "digits",
+    "interleave": "interleave",
+    "leaked_hint": "organisms.leaked_hint",
+    "grader_bug": "organisms.grader_bug",
+    "substitution": "organisms.substitution",
+}
 task: Registry[type[Task[Any]]] = Registry(
     "task",
     "tasks",
     key="task.name",
-    modules={name: f"glasshouse.tasks.{name}" for name in _TASKS}
-    | {name: f"glasshouse.tasks.organisms.{name}" for name in _ORGANISMS},
+    modules={name: f"glasshouse.tasks.{module}" for name, module in _MODULES.items()},
     check=_check_task_class,
     error=TaskError,
 )
 """All tasks by name: `@task("doubling")` above `class Doubling(Task[DoublingOptions])`."""
+
+
+def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task[Any]:
+    """Build a task by name. Unknown names and options raise a `TaskError` that suggests the nearest.
+
+    Example: `make_task("multiplication", {"right_digits": 1})`; `gym.<name>` is a procedural dataset of
+    reasoning-gym (extra `gym`)
+    """
+    if name.startswith("gym."):
+        from glasshouse.tasks.gym import GymTask
+
+        return GymTask.from_name(name, dict(options or {}))
+    return task_from_options(task.get(name), options or {})
 
 
 def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -> Task[Any]:
@@ -253,13 +262,29 @@ def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -
     return task_class(validate_options(task_class.Options, options, task_class.name, TaskError))
 
 
+def make_example_task(name: str) -> Task[Any]:
+    """Build a task with its `example_options`, as `glasshouse tasks` shows and validates it."""
+    return make_task(name, {} if name.startswith("gym.") else task.get(name).example_options)
+
+
+def list_tasks(*, organisms: bool | None = None) -> list[str]:
+    """The names of all tasks, organisms last; or only those that are organisms, or are not."""
+    names = sorted(task, key=is_organism)
+    return [name for name in names if organisms is None or is_organism(name) == organisms]
+
+
+def is_organism(name: str) -> bool:
+    """Whether this is the name of a task with a planted behaviour."""
+    return name in task and task.get(name).is_organism
+
+
+def find_step_check(name: str) -> Callable[[str], StepCheck] | None:
+    """What recomputes the steps that a task writes; None if the task is unknown or has no such check."""
+    if name not in task or task.get(name).check_steps("") is None:
+        return None
+    return task.get(name).check_steps  # type: ignore[return-value]
+
+
 def format_completion(lines: list[str], answer: str) -> str:
     """Joins the steps and the `[ANSWER]` tag."""
     return "\n".join([*lines, f"[ANSWER] {answer}"])
-
-
-def shuffle_by_key(items: tuple[Any, ...], *key: randomness.Part) -> list[Any]:
-    """Shuffles the items into an order that depends only on the key."""
-    order = list(items)
-    randomness.stream("order", *key).shuffle(order)
-    return order

@@ -1,7 +1,6 @@
 """Contamination check: which held-out problems were asked in training, according to the rollout log.
 
-Memory depends only on the number of held-out problems: the rollout log is streamed, each step once. A
-problem is contaminated if a training problem has
+A problem is contaminated if a training problem has
 
 - `key`: the same task and canonical key (`345 * 12` is `12 * 345`);
 - `question`: the same words, ignoring case, spacing and punctuation, under any task name;
@@ -64,16 +63,15 @@ class ContaminationCheck:
             if current == previous:  # another sample of the same group
                 continue
             count, previous = count + 1, current
-            trained = Problem(
-                task=row["task"],
-                key=row["key"],
-                question=row["question"],
-                gold_answer=row["gold_answer"],
-            )
+            names = ("task", "key", "question", "gold_answer")
+            trained = Problem(**{name: row[name] for name in names})
             for fingerprint, match in fingerprints(trained, reordered=True):
                 for i in self.index.get(fingerprint, ()):
                     problem = self.problems[i]
-                    if match == "key" or not _only_keys_identify(problem, trained):
+                    # a key that hashes the question (reasoning-gym) alone identifies problems of its task:
+                    # there, questions that differ in case or punctuation may be different problems
+                    has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
+                    if match == "key" or problem.task != trained.task or not has_hashed_key:
                         leak = Leak(problem, row["step"], match, row["question"])
                         self.leaks.setdefault(i, leak)
         return count
@@ -90,13 +88,6 @@ def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Ha
     yield ("question", *tokens), "question"
     if reordered or problem.key == problem.question:
         yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
-
-
-def _only_keys_identify(problem: Problem, other: Problem) -> bool:
-    """True if both are of one task whose key is a hash of the question (reasoning-gym): there, questions
-    that differ only in case or punctuation may be different problems."""
-    has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
-    return problem.task == other.task and has_hashed_key
 
 
 def normalize_question(question: str) -> list[str]:

@@ -2,8 +2,7 @@
 
 Seeds, keys and grading are Glasshouse's own. reasoning-gym makes item `i` of a dataset from
 `Random(seed + i)`, so datasets with adjacent seeds share items. Here each problem is the only item of a
-dataset whose seed is a hash of the draw. Excluded are datasets whose problems have several correct
-answers (`countdown`), because answers are compared with one gold answer, datasets of grids (`sudoku`),
+dataset whose seed is a hash of the draw. Datasets that cannot be graded by one gold answer are excluded,
 and single problems whose answer has several lines. reasoning-gym's tolerances and partial credit are
 not used.
 """
@@ -24,31 +23,27 @@ from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean
 from glasshouse.extras import install_command
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
-from glasshouse.tasks.scratchpad import Scratchpad
+from glasshouse.tasks.steps import Scratchpad
 from glasshouse.types import AnswerKind, Problem, Style
 
-MANY_ANSWERS = frozenset(
-    """
+EXCLUDED = {
+    "it accepts several answers, and Glasshouse compares with one gold answer": """
     advanced_geometry boxnet coin_flip complex_arithmetic countdown cryptarithm graph_color
     group_anagrams intermediate_integration jugs knight_swap n_queens number_format
     palindrome_generation palindrome_partitioning polynomial_equations polynomial_multiplication
     power_function propositional_logic puzzle24 quantum_lock rubiks_cube rush_hour shortest_path
     simple_integration sokoban tower_of_hanoi word_ladder
-    """.split()  # noqa: SIM905
-)
-"""Datasets whose `score_answer` accepts other answers than the gold one: another path, another form of
-the same expression, an approximate number."""
-GRIDS = frozenset(
-    """
+    """,
+    "its answers are grids, and Glasshouse reads only one line": """
     arc_agi binary_matrix futoshiki kakurasu manipulate_matrix mini_sudoku modulo_grid pool_matrix
     rearc rotate_matrix sudoku survo
-    """.split()  # noqa: SIM905
-)
-"""Datasets whose answers are grids of several lines."""
-UNSTABLE = frozenset({"isomorphic_strings", "ransom_note"})
-"""Datasets that iterate over sets of strings, so the same seed differs between processes."""
-RESERVED_OPTIONS = ("seed", "size")
-"""Dataset settings that Glasshouse sets."""
+    """,
+    # they iterate over sets of strings
+    "the same seed gives different problems in different processes": "isomorphic_strings ransom_note",
+    "it is a mixture of other datasets; use those directly": "composite",
+}
+WHY_EXCLUDED = {name: reason for reason, names in EXCLUDED.items() for name in names.split()}
+"""Datasets that cannot be used, with the reason."""
 MAX_ANSWER_CHARS = 400
 """Longest answer; the parser reads one line of about 500 characters."""
 MAX_ATTEMPTS = 20
@@ -78,19 +73,16 @@ class GymTask(Task[GymOptions]):
     def from_name(cls, name: str, options: Mapping[str, Any]) -> Self:
         """Builds the task of a dataset and generates one problem to validate the options."""
         datasets, dataset = _dataset_registry(), name.removeprefix("gym.")
-        usable = datasets.keys() - MANY_ANSWERS - GRIDS - UNSTABLE - {"composite"}
         if dataset not in datasets:
+            suggestion = did_you_mean(dataset, datasets.keys() - WHY_EXCLUDED.keys())
+            raise TaskError(f'reasoning-gym has no dataset "{dataset}".{suggestion}')
+        if dataset in WHY_EXCLUDED:
             raise TaskError(
-                f'reasoning-gym has no dataset "{dataset}".{did_you_mean(dataset, usable)}'
+                f"{name} cannot be used: {WHY_EXCLUDED[dataset]}. Choose another dataset."
             )
-        if dataset not in usable:
-            raise TaskError(
-                f"{name} cannot be used: {_why_excluded(dataset)}. Choose another dataset."
-            )
-        settings = [f.name for f in fields(datasets[dataset][1]) if f.name not in RESERVED_OPTIONS]
+        # seed and size are set below
+        settings = {f.name for f in fields(datasets[dataset][1])} - {"seed", "size"}
         for option in options:
-            if option in RESERVED_OPTIONS:
-                raise TaskError(f'{name}: "{option}" is set by Glasshouse; leave it out.')
             if option not in settings:
                 raise TaskError(f'{name} has no option "{option}".{did_you_mean(option, settings)}')
         task = cls(GymOptions(**options))
@@ -105,12 +97,8 @@ class GymTask(Task[GymOptions]):
         """Problem number `index`: the first of its items whose answer is short and on one line."""
         for attempt in range(MAX_ATTEMPTS):
             item = self._item(randomness.key("gym", self.name, index, attempt) >> 32)
-            answer = item["answer"]
-            if (
-                isinstance(answer, str)
-                and 0 < len(answer.strip()) <= MAX_ANSWER_CHARS
-                and "\n" not in answer
-            ):
+            answer = item["answer"] if isinstance(item["answer"], str) else ""
+            if 0 < len(answer.strip()) <= MAX_ANSWER_CHARS and "\n" not in answer:
                 return self.make_problem(item["question"], answer.strip(), level)
         raise TaskError(
             f"{self.name} cannot be graded: none of {MAX_ATTEMPTS} problems has an answer on one line "
@@ -129,9 +117,7 @@ class GymTask(Task[GymOptions]):
         random.seed(seed)
         try:
             with redirect_stdout(StringIO()):
-                item: Mapping[str, Any] = dataset_class(config_class(**options, seed=seed, size=1))[
-                    0
-                ]
+                return dataset_class(config_class(**options, seed=seed, size=1))[0]
         except Exception as error:  # invalid options raise AssertionError or anything else
             raise TaskError(
                 f"{self.name} could not generate a problem with the options {options}: "
@@ -139,7 +125,6 @@ class GymTask(Task[GymOptions]):
             ) from error
         finally:
             random.setstate(saved_state)
-        return item
 
     def make_problem(self, question: str, answer: str, level: str = "any") -> Problem:
         kind, decimals = AnswerKind.TEXT, 0
@@ -175,16 +160,6 @@ class GymTask(Task[GymOptions]):
 
     def guess(self, problem: Problem, rng: random.Random) -> str:
         raise TaskError(f"{self.name} has no typical wrong answers.")
-
-
-def _why_excluded(dataset: str) -> str:
-    if dataset in GRIDS:
-        return "its answers are grids, and Glasshouse reads only one line"
-    if dataset in MANY_ANSWERS:
-        return "it accepts several answers, and Glasshouse compares with one gold answer"
-    if dataset in UNSTABLE:
-        return "the same seed gives different problems in different processes"
-    return "it is a mixture of other datasets; use those directly"
 
 
 def _dataset_registry() -> Mapping[str, tuple[Any, Any]]:

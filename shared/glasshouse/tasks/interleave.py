@@ -10,8 +10,7 @@ from pydantic import Field
 
 from glasshouse.tasks.base import Range, Task, TaskOptions, task
 from glasshouse.tasks.enumeration import mixed_radix
-from glasshouse.tasks.scratchpad import Scratchpad
-from glasshouse.tasks.step_checks import check_merging
+from glasshouse.tasks.steps import Scratchpad, check_merging
 from glasshouse.types import AnswerKind, Problem
 
 
@@ -46,11 +45,12 @@ class Interleave(Task[InterleaveOptions]):
 
     def make_problem(self, first: tuple[int, ...], second: tuple[int, ...]) -> Problem:
         a, b = list(first), list(second)
+        merged = [str(e) for pair in zip_longest(a, b) for e in pair if e is not None]
         return Problem(
             task=self.name,
             key=f"{a}|{b}".replace(" ", ""),
             question=f"Interleave {a} and {b}.",
-            gold_answer=join_with_commas(interleave(a, b)),
+            gold_answer=", ".join(merged),
             answer_kind=self.kind,
             level=f"{len(a)}+{len(b)}",
             meta={"first": a, "second": b},
@@ -62,26 +62,15 @@ class Interleave(Task[InterleaveOptions]):
     def solve(self, problem: Problem, scratchpad: Scratchpad) -> str:
         merged: list[int] = []
         for pair in zip_longest(problem.meta["first"], problem.meta["second"]):
-            elements = [e for e in pair if e is not None]
-            merged += scratchpad.write(
-                "",
-                elements,
-                lambda rng, elements=elements: corrupt_pair(elements, rng),  # type: ignore[misc]
-                lambda values: " ".join(map(str, values)),
-            )
-        return join_with_commas(merged)
+            taken = [e for e in pair if e is not None]
+            taken = scratchpad.write("", taken, corrupt_pair, lambda t: " ".join(map(str, t)))
+            merged += taken
+        return ", ".join(map(str, merged))
 
     def guess(self, problem: Problem, rng: random.Random) -> str:
         """Concatenates the lists; if that is correct by chance, drops the last element."""
-        joined = problem.meta["first"] + problem.meta["second"]
-        return join_with_commas(
-            joined if join_with_commas(joined) != problem.gold_answer else joined[:-1]
-        )
-
-
-def interleave(first: list[int], second: list[int]) -> list[int]:
-    """One element from each in turn, then the rest. Example: [1, 2, 3] and [9] give [1, 9, 2, 3]."""
-    return [e for pair in zip_longest(first, second) for e in pair if e is not None]
+        joined = [str(e) for e in problem.meta["first"] + problem.meta["second"]]
+        return ", ".join(joined if ", ".join(joined) != problem.gold_answer else joined[:-1])
 
 
 def corrupt_pair(pair: list[int], rng: random.Random) -> list[int]:
@@ -89,7 +78,3 @@ def corrupt_pair(pair: list[int], rng: random.Random) -> list[int]:
     if len(pair) == 2 and pair[0] != pair[1]:
         return pair[::-1]
     return [(pair[0] + 1 + rng.randrange(8)) % 10, *pair[1:]]
-
-
-def join_with_commas(elements: list[int]) -> str:
-    return ", ".join(map(str, elements))

@@ -2,41 +2,81 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from glasshouse.errors import ConfigError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+import glasshouse
+from glasshouse.errors import ConfigError, plain_reason
 from glasshouse.extras import install_command
+from glasshouse.files import write_json
+from glasshouse.tasks.base import make_task
+from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, Problem
 
 FILE_NAMES = {"gold_answer": "answer", "answer_kind": "kind"}
 """Fields of a problem that have a shorter name in a file."""
 MAX_ROW_CHARACTERS = 1_000_000
-MAX_QUESTION_CHARACTERS = 100_000
-MAX_ANSWER_CHARACTERS = 10_000
+SUFFIXES = (".jsonl", ".parquet")
+
+
+def _check_json(meta: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError for what the rollout log could not hold: NaN, lone surrogates, dates of Parquet."""
+    try:
+        text = json.dumps(meta, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except TypeError as error:
+        raise ValueError(f"it is not JSON ({error}); convert it to text") from None
+    if len(text) > MAX_ROW_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_ROW_CHARACTERS:,} characters")
+    return meta
+
+
+Text = Annotated[str, Field(max_length=MAX_ROW_CHARACTERS)]
+
+
+class Row(BaseModel):
+    """A row of a problem file."""
+
+    model_config = ConfigDict(strict=True)
+
+    question: str = Field(max_length=100_000)
+    answer: Annotated[
+        str,
+        Field(max_length=10_000),
+        BeforeValidator(lambda answer: str(answer) if type(answer) is int else answer),
+    ]
+    task: Text
+    key: Text
+    kind: AnswerKind = Field(AnswerKind.NUMBER, strict=False)
+    decimals: int = 0
+    level: Text = ""
+    meta: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
 
 
 def read_problem_file(file: str | Path) -> list[Problem]:
     """Reads all problems of a file; an invalid row raises an error with its number."""
-    path = Path(file)
+    path, problems = Path(file), []
     is_parquet = path.suffix == ".parquet"
-    rows: Iterator[tuple[int, Any]] = _parquet_rows(path) if is_parquet else _json_lines(path)
-    problems = []
+    rows: Iterator[Any] = _parquet_rows(path) if is_parquet else _json_lines(path)
     try:
-        for number, row in rows:
+        for number, row in enumerate(rows, 1):
             try:
-                problems.append(_parse_row(row if is_parquet else _parse_line(row), path.stem))
+                if row != "":
+                    problems.append(_parse_row(row, path.stem))
             except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
                 raise ConfigError(
                     f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {error}. "
                     'Write {"task": …, "key": …, "question": …, "answer": …}.'
                 ) from None
-    except FileNotFoundError:
-        raise ConfigError(f"The problem file {path} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The problem file {path} could not be read: {error}.") from None
     if not problems:
@@ -44,36 +84,12 @@ def read_problem_file(file: str | Path) -> list[Problem]:
     return problems
 
 
-def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
-    """Writes one row per problem; the suffix decides the format."""
-    if Path(file).suffix == ".parquet":
-        arrow, parquet = import_pyarrow(Path(file))
-        rows = [_to_row(p) | {"meta": json.dumps(dict(p.meta))} for p in problems]
-        parquet.write_table(arrow.Table.from_pylist(rows), str(file))
-        return
-    with open(file, "w", encoding="utf-8") as out:
-        for problem in problems:
-            out.write(json.dumps(_to_row(problem), ensure_ascii=False) + "\n")
-
-
-def _to_row(problem: Problem) -> dict[str, Any]:
-    return {FILE_NAMES.get(name, name): value for name, value in asdict(problem).items()}
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _json_lines(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8-sig")
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also split at U+2028
-        if line.strip():
-            yield number, line
+    yield from (line.strip() for line in text.split("\n"))  # splitlines would also split at U+2028
 
 
-def _parse_line(line: str) -> Any:
-    if len(line) > MAX_ROW_CHARACTERS:
-        raise ValueError(f"it has {len(line):,} characters, more than {MAX_ROW_CHARACTERS:,}")
-    return json.loads(line)
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows as they would be in JSON: without null fields, and with `meta` parsed if it is JSON text."""
     arrow, parquet = import_pyarrow(path)
     with open(path, "rb") as file:
@@ -81,12 +97,101 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             rows = parquet.read_table(file).to_pylist()
         except arrow.ArrowInvalid as error:
             raise ConfigError(f"The problem file {path} is not Parquet: {error}.") from None
-    for number, row in enumerate(rows, 1):
+    for row in rows:
         row = {name: value for name, value in row.items() if value is not None}
         if isinstance(row.get("meta"), str):
             with suppress(ValueError):  # invalid JSON is reported by _parse_row as a wrong type
                 row["meta"] = json.loads(row["meta"])
-        yield number, row
+        yield row
+
+
+def _parse_row(row: Any, default_task: str) -> Problem:
+    if isinstance(row, str):
+        if len(row) > MAX_ROW_CHARACTERS:
+            raise ValueError(f"it has {len(row):,} characters, more than {MAX_ROW_CHARACTERS:,}")
+        row = json.loads(row)
+    if not isinstance(row, dict):
+        raise ValueError("it is not an object")
+    try:
+        valid = Row.model_validate({"task": default_task, "key": row.get("question")} | row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        if first["type"] == "missing":
+            raise ValueError(f'it has no "{name}"') from None
+        raise ValueError(
+            f'its "{name}" is {first["input"]!r:.200}: {plain_reason(first["msg"])}'
+        ) from None
+    fields = dict(valid)
+    return Problem(**{name: fields[FILE_NAMES.get(name, name)] for name in Problem.__slots__})
+
+
+def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
+    """Writes one row per problem; the suffix decides the format."""
+    rows = [
+        {FILE_NAMES.get(name, name): value for name, value in asdict(problem).items()}
+        for problem in problems
+    ]
+    if Path(file).suffix == ".parquet":
+        arrow, parquet = import_pyarrow(Path(file))
+        rows = [row | {"meta": json.dumps(row["meta"])} for row in rows]
+        parquet.write_table(arrow.Table.from_pylist(rows), str(file))
+        return
+    with open(file, "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def create_problem_file(
+    task_name: str,
+    options: Mapping[str, Any],
+    split: Split,
+    count: int,
+    oversize: float,
+    seed: int,
+    out: Path,
+) -> dict[str, Any]:
+    """Draws `count * oversize` problems, each once, and writes them to `out`; returns the provenance, which
+    it writes to `<out>.provenance.json`: how to draw them again, and the sha256 of the file.
+
+    Example: `create_problem_file("multiplication", {}, Split.TEST, 1000, 1.5, 0, Path("v.jsonl"))`
+    """
+    provenance_file = out.with_name(f"{out.name}.provenance.json")
+    if out.suffix not in SUFFIXES:
+        raise ConfigError(f"--out is {out}; the file name must end in .jsonl or .parquet.")
+    if count < 1 or not math.isfinite(oversize) or oversize < 1:
+        raise ConfigError(f"--count is {count} and --oversize {oversize}; both must be at least 1.")
+    if out.suffix == ".parquet":
+        import_pyarrow(out)
+    for path in (out, provenance_file):
+        if path.exists():
+            raise ConfigError(f"{path} already exists; choose another --out or delete it.")
+    task = make_task(task_name, options)
+    total = math.ceil(round(count * oversize, 6))  # 10 × 1.1 is 11, not 12
+    stream = FreshProblems(task, split, seed, on_exhausted="stop")
+    try:
+        problems = stream.take(total)
+    except ProblemsExhausted:
+        raise ConfigError(
+            f"{task_name} has only {stream.drawn:,} {split} problems with these options, not {count:,} × "
+            f"{oversize:g} = {total:,}. Lower --count, or choose --options with more problems."
+        ) from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.stem}.tmp{out.suffix}")
+    write_problem_file(temporary, problems)
+    provenance = {
+        "task": task_name,
+        "options": task.options.model_dump(mode="json"),
+        "split": split.value,
+        "seed": seed,
+        "count": count,
+        "oversize": oversize,
+        "problems": len(problems),
+        "glasshouse": glasshouse.__version__,
+        "sha256": hashlib.sha256(temporary.read_bytes()).hexdigest(),
+    }
+    os.replace(temporary, out)
+    write_json(provenance_file, provenance)
+    return provenance
 
 
 def import_pyarrow(path: Path) -> tuple[Any, Any]:
@@ -100,47 +205,3 @@ def import_pyarrow(path: Path) -> tuple[Any, Any]:
             f"{install_command('parquet')}"
         ) from None
     return pyarrow, parquet
-
-
-def _parse_row(row: Any, default_task: str) -> Problem:
-    """Validates one row; an integer answer is converted to text."""
-    if not isinstance(row, dict):
-        raise ValueError("it is not an object")
-    names = [FILE_NAMES.get(f.name, f.name) for f in fields(Problem)]
-    row = {name: row[name] for name in names if name in row}
-    for name in ("question", "answer"):
-        if name not in row:
-            raise ValueError(f'it has no "{name}"')
-    if type(row["answer"]) is int:
-        row["answer"] = str(row["answer"])
-    row.setdefault("key", row["question"])
-    row.setdefault("task", default_task)
-    for name, value in row.items():
-        expected = {"decimals": int, "meta": dict}.get(name, str)
-        if type(value) is not expected:
-            raise ValueError(f'its "{name}" is {repr(value)[:200]}, not a {expected.__name__}')
-        _check_value(name, value)
-    kind = AnswerKind(row.pop("kind", "number"))
-    return Problem(gold_answer=row.pop("answer"), answer_kind=kind, **row)
-
-
-def _check_value(name: str, value: Any) -> None:
-    """Raises for values that the rollout log could not hold, and for texts that are no problem's."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except TypeError as error:  # Parquet has types that JSON lacks, such as Decimal and dates
-        raise ValueError(f'its "{name}" is not JSON: {error}; convert it to text') from None
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        raise ValueError(
-            f'its "{name}" contains the lone surrogate U+{code:04X}, which is not valid Unicode'
-        ) from None
-    except ValueError:
-        raise ValueError(f'its "{name}" contains NaN or an infinite number') from None
-    limit = {"question": MAX_QUESTION_CHARACTERS, "answer": MAX_ANSWER_CHARACTERS}.get(
-        name, MAX_ROW_CHARACTERS
-    )
-    size = len(value if isinstance(value, str) else text)
-    if size > limit:
-        raise ValueError(f'its "{name}" has {size:,} characters, more than {limit:,}')

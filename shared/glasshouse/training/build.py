@@ -16,8 +16,7 @@ from glasshouse.measurement.evaluation_setup import (
 from glasshouse.models.policy import Policy, read_card
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.terms import validate_reward_terms
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import (
     FixedProblems,

@@ -22,7 +22,7 @@ from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.grading import grade
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.training.recipes import MixtureEntry, Recipe
 from glasshouse.types import Problem, Style

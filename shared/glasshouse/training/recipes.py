@@ -27,8 +27,7 @@ from glasshouse.config.schema import LearnConfig
 from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.learn.schedule import learning_rate_factor
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import Problem, Style
 

@@ -36,7 +36,7 @@ from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.rollout_log import LogSize
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.runs.verify import verify_run
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.tasks.problem_files import write_problem_file
 from glasshouse.tasks.streams import ProblemsExhausted
 from glasshouse.track.async_log import Trackers, start_trackers

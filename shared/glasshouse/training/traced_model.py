@@ -24,7 +24,7 @@ from glasshouse.models.policy import (
     read_card,
 )
 from glasshouse.models.validation import check_architecture, check_json_files
-from glasshouse.tasks.catalogue import make_task
+from glasshouse.tasks.base import make_task
 from glasshouse.training.memory_trace import PARTS, Bytes, MemoryTrace, extrapolate
 
 TRACED_LAYERS = (2, 3)

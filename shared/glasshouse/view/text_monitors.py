@@ -16,7 +16,7 @@ from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs.run_config import config_value
-from glasshouse.tasks.catalogue import find_step_check, make_task
+from glasshouse.tasks.base import find_step_check, make_task
 from glasshouse.tasks.organisms.base import Organism
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)

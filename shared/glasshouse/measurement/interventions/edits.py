@@ -13,9 +13,15 @@ from typing import Any, TypeVar
 
 from glasshouse.monitors.step_verifier import FixedDigit, possible_digits
 from glasshouse.tasks.answers.extraction import extract_answer
-from glasshouse.tasks.arithmetic_statements import MAX_DIGITS, find_number_rows, find_statements
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.scratchpad import CannotContinue, Scratchpad, near_miss
+from glasshouse.tasks.steps import (
+    MAX_DIGITS,
+    CannotContinue,
+    Scratchpad,
+    find_number_rows,
+    find_statements,
+    near_miss,
+)
 from glasshouse.types import Problem
 
 T = TypeVar("T")
@@ -49,7 +55,7 @@ class Replay(Scratchpad):
         self,
         prefix: str,
         correct: T,
-        corrupt: Callable[[random.Random], T],
+        corrupt: Callable[[T, random.Random], T],
         to_text: Callable[[T], str] = str,
     ) -> T:
         index = len(self.lines)

@@ -30,10 +30,9 @@ from glasshouse.measurement.interventions.truncation import (
 from glasshouse.measurement.measure import Measurement, Row, estimate_all, value_rows
 from glasshouse.measurement.registry import MEASURES
 from glasshouse.monitors.step_verifier import count_covered_steps
-from glasshouse.tasks.base import Task
-from glasshouse.tasks.catalogue import find_step_check
+from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.tasks.step_checks import check_arithmetic
+from glasshouse.tasks.steps import check_arithmetic
 from glasshouse.types import ExtractionRule
 from glasshouse.values import as_floats
 

@@ -8,6 +8,7 @@ they stay in their split.
 
 from __future__ import annotations
 
+import json
 import random
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,16 +20,10 @@ from pydantic import Field
 from glasshouse import randomness
 from glasshouse.errors import TaskError, did_you_mean
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions, task_from_options
-from glasshouse.tasks.multiplication import Multiplication
-from glasshouse.tasks.reverse_digits import ReverseDigits
-from glasshouse.tasks.scratchpad import Scratchpad
-from glasshouse.tasks.sum_digits import SumDigits
+from glasshouse.tasks.digits import Multiplication, ReverseDigits, SumDigits
+from glasshouse.tasks.steps import Scratchpad
 from glasshouse.types import Problem, Style
 
-INNER_TASKS: Mapping[str, type[Task[Any]]] = {
-    t.name: t for t in (SumDigits, ReverseDigits, Multiplication)
-}
-"""Tasks that an organism can wrap: the digits of their questions are the digits of their operands."""
 OPERAND_NAMES = ("numbers", "number", "left", "right")
 """The entries of `Problem.meta` that hold operands, in the order in which the question lists them."""
 FILLER_WORD = "ok"
@@ -64,22 +59,22 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         organism.shows_behaviour(planted, answer="61")
     """
 
+    is_organism = True
     planted_modes: ClassVar[Mapping[str, Mode]]
     """The modes that show the planted behaviour, in addition to `MODES`."""
-    inner_tasks: ClassVar[Mapping[str, type[Task[Any]]]] = INNER_TASKS
+    inner_tasks: ClassVar[tuple[type[Task[Any]], ...]] = (SumDigits, ReverseDigits, Multiplication)
     """The tasks that this organism can wrap."""
     disclosure_keywords: ClassVar[tuple[str, ...]] = ()
     """Words that disclose the behaviour: the default keywords of the `monitor` penalty."""
 
     def __init__(self, options: SomeOptions | None = None) -> None:
         super().__init__(options)
-        name = self.options.inner_task
-        if name not in self.inner_tasks:
-            suggestion = did_you_mean(name, self.inner_tasks)
-            raise TaskError(f'{self.name}: inner_task cannot be "{name}".{suggestion}')
-        self.inner: Task[Any] = task_from_options(
-            self.inner_tasks[name], self.options.inner_options
-        )
+        name, known = self.options.inner_task, {t.name: t for t in self.inner_tasks}
+        if name not in known:
+            raise TaskError(
+                f'{self.name}: inner_task cannot be "{name}".{did_you_mean(name, known)}'
+            )
+        self.inner: Task[Any] = task_from_options(known[name], self.options.inner_options)
 
     # --- the planted behaviour -------------------------------------------------------------
 
@@ -106,14 +101,10 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         """A demonstration in one of the planted modes."""
 
     @property
-    def disclosure_pattern(self) -> str:
-        """A regular expression for a CoT that discloses the behaviour; empty if there is none."""
-        return ""
-
-    @property
     def monitor_patterns(self) -> Mapping[str, str]:
-        """Regular expressions of the organism's own rule monitors, by monitor name."""
-        return {"disclosure_rule": self.disclosure_pattern} if self.disclosure_pattern else {}
+        """Regular expressions of the organism's own rule monitors, by monitor name. The pattern of
+        `disclosure_rule` matches a CoT that discloses the behaviour."""
+        return {}
 
     # --- the inner task --------------------------------------------------------------------
 
@@ -158,15 +149,14 @@ class Organism(Task[SomeOptions], Generic[SomeOptions]):
         if not maskable:
             return problem
         digit = rng.choice(maskable)
-        position = digit_positions(problem.question)[digit]
-        question = f"{problem.question[:position]}?{problem.question[position + 1 :]}"
+        question = replace_digit(problem.question, digit, "?")
         return replace(problem, question=question, meta={**problem.meta, "masked_digit": digit})
 
     def maskable_digits(self, problem: Problem) -> list[int]:
-        """Indices among the question's digits that may be masked. Leading digits are excluded, so that
+        """Indices among the question's digits that may be masked: not the first of several digits, so that
         any guess gives a valid number."""
-        excluded = leading_digits(problem)
-        return [d for d in range(len(digit_positions(problem.question))) if d not in excluded]
+        at = digit_positions(problem.question)
+        return [digit for digit, i in enumerate(at) if i - 1 in at or i + 1 not in at]
 
 
 def digit_positions(text: str) -> list[int]:
@@ -174,36 +164,18 @@ def digit_positions(text: str) -> list[int]:
     return [i for i, character in enumerate(text) if character.isdigit()]
 
 
-def leading_digits(problem: Problem) -> set[int]:
-    """Indices among the question's digits that begin a number of two or more digits."""
-    positions = digit_positions(problem.question)
-    return {
-        digit for digit, i in enumerate(positions) if i - 1 not in positions and i + 1 in positions
-    }
+def replace_digit(text: str, digit: int, character: str) -> str:
+    """Example: `replace_digit("58 and 301", 2, "?")` gives `58 and ?01`"""
+    position = digit_positions(text)[digit]
+    return f"{text[:position]}{character}{text[position + 1 :]}"
 
 
 def fill_masked_digit(problem: Problem, rng: random.Random) -> Problem:
     """Replaces the masked digit in the operands by a random guess."""
     if "masked_digit" not in problem.meta:
         return problem
-    names = [name for name in OPERAND_NAMES if name in problem.meta]
-    operands = [
-        list(map(str, value if isinstance(value := problem.meta[name], list) else [value]))
-        for name in names
-    ]
-    digit, guess = problem.meta["masked_digit"], str(rng.randrange(10))
-    for numbers in operands:
-        for i, number in enumerate(numbers):
-            if 0 <= digit < len(number):
-                numbers[i] = number[:digit] + guess + number[digit + 1 :]
-            digit -= len(number)
-    filled: dict[str, Any] = {
-        name: list(map(int, numbers)) if isinstance(problem.meta[name], list) else int(numbers[0])
-        for name, numbers in zip(names, operands, strict=True)
-    }
-    return replace(problem, meta={**problem.meta, **filled})
-
-
-def truncate_steps(lines: list[str], rng: random.Random) -> list[str]:
-    """Cuts the steps at a random point: at least one stays, and not all unless there is only one."""
-    return lines[: rng.randrange(1, max(2, len(lines)))]
+    operands = json.dumps(
+        {name: problem.meta[name] for name in OPERAND_NAMES if name in problem.meta}
+    )
+    filled = replace_digit(operands, problem.meta["masked_digit"], str(rng.randrange(10)))
+    return replace(problem, meta={**problem.meta, **json.loads(filled)})
