@@ -19,7 +19,7 @@ import numpy as np
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.paired_seeds import compare_differences
 from glasshouse.measurement.random_bases import compare_over_bases
-from glasshouse.study.bounds import max_effect, respect_bounds
+from glasshouse.study.contrasts import max_effect, respect_bounds
 
 TRUE_EFFECT = 0.2
 DESIGNS = {"2 per base": (2, 2), "1 to 4 per base": (1, 4)}

@@ -13,7 +13,7 @@ from glasshouse.measurement.closed_forms import (
     wilson_interval,
 )
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.study.control import Gain, judge_control
+from glasshouse.study.controls import Gain, judge_control
 from glasshouse.training.display import comparison_table, format_accuracies
 from glasshouse.view.verdict import summarize_run
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from glasshouse.rollout.terms import reward
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.figures import plot_study
-    from glasshouse.study.report import StudyResult, run_study
+    from glasshouse.study.runner import StudyResult, run_study
     from glasshouse.study.spec import load_study
     from glasshouse.tasks.base import make_task, task
     from glasshouse.track.base import tracker
@@ -109,7 +109,7 @@ _MODULES = {
     "glasshouse.tasks.base": ("make_task", "task"),
     "glasshouse.training.layout": ("plan_run",),
     "glasshouse.runs.run": ("Records", "Run", "open_run"),
-    "glasshouse.study.report": ("StudyResult", "run_study"),
+    "glasshouse.study.runner": ("StudyResult", "run_study"),
     "glasshouse.study.spec": ("load_study",),
     "glasshouse.training.sft": ("SftResult", "sft"),
     "glasshouse.training.train": ("TrainResult", "resume", "train"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.paired_seeds import sign_flip_test
-from glasshouse.study.table import read_table_text
+from glasshouse.study.table import read_table_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {
@@ -38,7 +38,7 @@ REFIT_COT, REFIT_PROMPT = (f"organism.ngrams_refit.{scope}.auroc" for scope in (
 def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float | None]]]:
     folder = EXPERIMENTS.get(study, f"studies/{study}")
     cells: dict[tuple[str, str, int], dict[int, tuple[str, float | None]]] = {}
-    for line in read_table_text(ROOT / folder / "table.jsonl.zst").splitlines():
+    for line in read_table_lines(ROOT / folder / "table.jsonl.zst"):
         row = json.loads(line)
         cell = cells.setdefault((row["arm"], row["measure"], row["step"]), {})
         cell[row["seed"]] = row["base"], row["value"]

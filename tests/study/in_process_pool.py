@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from glasshouse.errors import RunError
-from glasshouse.study.process_pool import PoolEvent, RunFinished, RunRequest, handle_request
+from glasshouse.study.process_pool import PoolEvent, handle_run
+from glasshouse.study.spec import StudyRun
 
 
 class InProcessPool:
@@ -18,9 +19,9 @@ class InProcessPool:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def run(self, requests: Iterable[RunRequest]) -> Iterator[PoolEvent]:
-        for request in requests:
-            kind, value = handle_request(request, lambda message: None)
+    def train(self, runs: Iterable[StudyRun], only_check: bool = False) -> Iterator[PoolEvent]:
+        for run in runs:
+            kind, value = handle_run(run, only_check, lambda kind, value: None)
             if kind != "finished":
                 raise RunError(str(value))
-            yield RunFinished(request, value)
+            yield PoolEvent(run, "finished", value)

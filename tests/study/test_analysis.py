@@ -15,11 +15,11 @@ from tests.study import synthetic_study
 
 from glasshouse.errors import GlasshouseError
 from glasshouse.measurement.closed_forms import wilson_interval
-from glasshouse.study.analysis import Analysis, Answer, analyse_study, write_analysis
-from glasshouse.study.bounds import max_effect
+from glasshouse.study.analysis import Analysis, analyse_study, write_analysis
+from glasshouse.study.answers import Answer, Verdict, pairs_needed
+from glasshouse.study.contrasts import max_effect
 from glasshouse.study.spec import Study, parse_study
 from glasshouse.study.table import StudyRow, Table
-from glasshouse.study.verdict import Verdict, differs_from_zero, pairs_needed
 
 RISES = {"against": "start", "expect": "rises"}
 
@@ -72,10 +72,8 @@ THREE = [[0.2, 0.5], [0.2, 0.6], [0.2, 0.7]]
 
 
 def test_effect_interval_and_p_match_a_hand_calculation() -> None:
-    comparison = single_answer(
-        make_study(RISES), make_table({"outcome": THREE, "random": FLAT})
-    ).comparison
-    effect = comparison.effect.paired
+    comparison = single_answer(make_study(RISES), make_table({"outcome": THREE, "random": FLAT}))
+    effect = comparison.effect
     # differences .3 .4 .5: mean .4, deviation .1, half width 4.303 · .1 / √3; p = 2/8; d = 4
     half = 4.303 * 0.1 / math.sqrt(3)
     assert effect.effect == pytest.approx(0.4)
@@ -84,10 +82,10 @@ def test_effect_interval_and_p_match_a_hand_calculation() -> None:
     assert effect.d == pytest.approx(4.0)
     assert effect.p_holm == 0.25  # one question: the larger of its own p and that beyond the null
     assert (comparison.effect.before, comparison.effect.after) == pytest.approx((0.2, 0.6))
-    assert comparison.null.paired.effect == 0.0
-    assert comparison.beyond_null.paired.effect == pytest.approx(0.4)
-    assert comparison.by_base["a"].paired.effect == pytest.approx(0.4)  # seeds 0 and 2: .3 and .5
-    assert comparison.by_base["b"].paired.n == 1
+    assert comparison.null.effect == 0.0
+    assert comparison.beyond_null.effect == pytest.approx(0.4)
+    assert comparison.by_base["a"].effect == pytest.approx(0.4)  # seeds 0 and 2: .3 and .5
+    assert comparison.by_base["b"].n == 1
     assert comparison.point == "step 10"
 
 
@@ -96,17 +94,13 @@ def test_arms_are_compared_at_a_step_and_at_equal_accuracy() -> None:
     arms = {"outcome": [[0.0, 0.0]] * 2, "kl": [[0.0, 0.4], [0.0, 0.8]]}
     table = make_table(arms, accuracy=[0.2, 0.6])
     question = {"arm": "kl", "expect": "rises"}
-    at_step = single_answer(make_study(question, null_arm=None), table).comparison
+    at_step = single_answer(make_study(question, null_arm=None), table)
     assert (at_step.reference, at_step.point) == ("outcome", "step 10")
-    assert at_step.effect.paired.effect == pytest.approx(0.6)
-    assert at_step.matched_point == "accuracy 0.400"  # the midpoint of .2 and .6
-    assert at_step.matched.paired.effect == pytest.approx(0.3)  # .2 and .4
+    assert at_step.effect.effect == pytest.approx(0.6)
+    assert at_step.equal_accuracy.name == "accuracy 0.400"  # the midpoint of .2 and .6
+    assert at_step.matched.effect == pytest.approx(0.3)  # .2 and .4
     assert at_step.equal_accuracy.mean_steps == pytest.approx({"kl": 5.0, "outcome": 5.0})
     assert at_step.equal_accuracy.is_before_first_evaluation
-    question["at"] = "accuracy"
-    at_accuracy = single_answer(make_study(question, null_arm=None), table).comparison
-    assert (at_accuracy.point, at_accuracy.matched_point) == ("accuracy 0.400", "step 10")
-    assert at_accuracy.effect.paired.effect == pytest.approx(0.3)
 
 
 def test_the_ceiling_is_what_the_interval_of_the_reference_allows() -> None:
@@ -119,23 +113,23 @@ def test_the_ceiling_is_what_the_interval_of_the_reference_allows() -> None:
     question = RISES | {"measure": "reliance"}
     table = make_table({"outcome": THREE, "random": FLAT}, "reliance")
     answer = single_answer(make_study(question), table)
-    assert answer.comparison.max_effect.rise == pytest.approx(0.8)
+    assert answer.effect.ceiling.rise == pytest.approx(0.8)
 
 
 def test_no_interval_exceeds_the_ceiling() -> None:
     """All seeds but one reach 1 from 0.2: Student's interval alone would end above the ceiling."""
     outcome = [[0.2, 1.0]] * 7 + [[0.2, 0.3]]
     table = make_table({"outcome": outcome, "random": [[0.2, 0.2]] * 8}, "reliance")
-    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table).comparison
-    paired = comparison.effect.paired
+    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table)
+    paired = comparison.effect
     assert paired.effect + stats.t.ppf(0.975, 7) * paired.effect / paired.d / math.sqrt(8) > 0.8
     assert paired.high == pytest.approx(0.8)
     saturated = [[0.1 + 0.02 * seed, 1.0] for seed in range(8)]  # the reference varies
     table = make_table({"outcome": saturated, "random": eight_seeds(0.2, 0.2)}, "reliance")
-    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table).comparison
-    paired = comparison.effect.paired
+    comparison = single_answer(make_study(RISES | {"measure": "reliance"}), table)
+    paired = comparison.effect
     assert paired.high > paired.effect + 0.02  # not cut off at its own mean
-    assert paired.high == pytest.approx(comparison.max_effect.rise)
+    assert paired.high == pytest.approx(comparison.effect.ceiling.rise)
 
 
 def test_equal_differences_have_an_interval_with_a_width() -> None:
@@ -143,7 +137,7 @@ def test_equal_differences_have_an_interval_with_a_width() -> None:
     question = {"measure": "reliance", "expect": "unchanged", "margin": 0.1, "against": "kl"}
     table = make_table({"outcome": [[0.2, 1.0]] * 8, "kl": [[0.2, 1.0]] * 8}, "reliance")
     answer = single_answer(make_study(question, null_arm=None), table)
-    paired = answer.comparison.effect.paired
+    paired = answer.effect
     assert (paired.effect, paired.high) == (0.0, 0.0)  # it cannot rise
     assert paired.low == pytest.approx(-wilson_interval(0, 8)[1])
     assert answer.verdict is Verdict.NOT_SHOWN
@@ -160,7 +154,7 @@ def test_a_change_that_rl_on_noise_also_causes_is_not_shown() -> None:
     assert answer.verdict is Verdict.SHOWN
     wiggle = [[0.2, 0.9 + 0.01 * (-1) ** seed] for seed in range(8)]
     answer = single_answer(make_study(RISES), make_table({"outcome": outcome, "random": wiggle}))
-    assert differs_from_zero(answer.comparison.effect)
+    assert answer.effect.differs_from_zero
     assert answer.verdict is Verdict.NOT_SHOWN
     larger = make_table({"outcome": eight_seeds(0.2, 0.5), "random": outcome})
     answer = single_answer(make_study(RISES), larger)
@@ -212,13 +206,13 @@ def test_pairs_with_a_missing_value_are_dropped_and_counted() -> None:
     }
     arms["outcome"][0][1] = None
     answer = single_answer(make_study(RISES), make_table(arms))
-    comparison = answer.comparison
+    comparison = answer
     for contrast, counts in (
         (comparison.effect, (7, 1)),
         (comparison.null, (7, 1)),
         (comparison.beyond_null, (6, 2)),
     ):
-        assert (contrast.paired.n, contrast.paired.dropped) == counts
+        assert (contrast.n, contrast.dropped) == counts
     undefined = make_table({"outcome": [[0.2, None]] * 8, "random": [[0.2, 0.2]] * 8})
     answer = single_answer(make_study(RISES), undefined)
     assert answer.verdict is Verdict.UNDEFINED
@@ -256,9 +250,9 @@ def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
     outcome = [[0.2, (0.9 if seed % 6 else 0.201) + 0.001 * seed] for seed in range(12)]
     arms = {"outcome": outcome, "random": [[0.2, 0.2 + 0.001 * seed] for seed in range(12)]}
     few = single_answer(make_study(RISES), make_table(arms))
-    assert few.comparison.effect.paired.num_bases is None
+    assert few.effect.num_bases is None
     answer = single_answer(make_study(RISES), make_table(arms, bases="abcdef"))
-    paired = answer.comparison.effect.paired
+    paired = answer.effect
     means = [(outcome[b][1] + outcome[b + 6][1]) / 2 - 0.2 for b in range(6)]
     expected = stats.ttest_1samp(means, 0)
     assert paired.effect == pytest.approx(np.mean(means))
@@ -267,7 +261,7 @@ def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
         (paired.low, paired.high), abs=1e-4
     )
     assert paired.num_bases == 6
-    assert answer.comparison.effect.interaction.p < 0.001
+    assert answer.effect.interaction.p < 0.001
     assert (few.verdict, answer.verdict) == (Verdict.SHOWN, Verdict.SHOWN)
     for seed in (1, 2, 7, 8):  # now three of six do not respond
         outcome[seed] = [0.2, 0.201 + 0.001 * seed]
@@ -276,7 +270,7 @@ def test_four_or_more_bases_are_a_random_effect_and_fewer_are_not() -> None:
     table = make_table(arms, bases="abcdef")
     assert single_answer(make_study(RISES), table).verdict is Verdict.NOT_SHOWN
     three = make_table(arms, bases="abc")
-    assert single_answer(make_study(RISES), three).comparison.effect.paired.num_bases is None
+    assert single_answer(make_study(RISES), three).effect.num_bases is None
 
 
 def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:
@@ -286,9 +280,8 @@ def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:
     ]  # fmt: skip
     assert analysis.headline.startswith("Shown: reliance rises in outcome (+0.7")
     assert analysis.headline.index("Shown:") < analysis.headline.index("Not shown: that disc")
-    assert analysis.answers[2].comparison.companions["penalty"]["kl"].n == 8
-    curve = analysis.curve("kl", "reliance")
-    assert curve is not None
+    assert analysis.answers[2].companions["penalty"]["kl"].n == 8
+    [curve] = [c for c in analysis.curves if (c.arm, c.measure) == ("kl", "reliance")]
     assert curve.steps == synthetic_study.STEPS
     assert sorted(curve.last) == list(range(8))
     assert sum(curve.last.values()) / 8 == pytest.approx(curve.mean[-1])  # type: ignore[arg-type]
@@ -312,7 +305,7 @@ def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
     )
     question = {"measure": "cot", "against_measure": "answer", "expect": "rises"}
     answer = single_answer(make_study(question), Table([*cot, *answer_only]))
-    assert answer.comparison.effect.paired.effect == pytest.approx(0.4)
+    assert answer.effect.effect == pytest.approx(0.4)
     assert answer.verdict is Verdict.SHOWN
 
 
@@ -326,8 +319,8 @@ def test_a_question_can_have_its_own_null_arm() -> None:
     first, second = analyse_study(study, make_table(arms)).answers
     assert first.verdict is Verdict.SHOWN
     assert second.verdict is Verdict.NOT_SHOWN
-    assert second.comparison.null is not None
-    assert second.comparison.null.arm == "kl"
+    assert second.null is not None
+    assert second.null.arm == "kl"
 
 
 def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
@@ -345,16 +338,16 @@ def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
     same_step = single_answer(make_study(question), Table(rows))
     assert same_step.verdict is Verdict.SHOWN
     same_kl = single_answer(make_study({**question, "null_at": "kl"}), Table(rows))
-    assert same_kl.comparison.effect.paired.p == same_step.comparison.effect.paired.p
-    assert same_kl.comparison.null.after == pytest.approx(0.5 - 0.2 * 1.03)
-    assert same_kl.comparison.beyond_null.paired.effect == pytest.approx(0.0, abs=0.01)
+    assert same_kl.effect.p == same_step.effect.p
+    assert same_kl.null.after == pytest.approx(0.5 - 0.2 * 1.03)
+    assert same_kl.beyond_null.effect == pytest.approx(0.0, abs=0.01)
     assert same_kl.verdict is Verdict.NOT_SHOWN
     far = [
         replace(r, value=9.0) if (r.arm, r.measure, r.step) == ("outcome", "kl", 10) else r
         for r in rows
     ]
     never = single_answer(make_study({**question, "null_at": "kl"}), Table(far))
-    assert never.comparison.null.paired.effect is None
+    assert never.null.effect is None
     assert never.verdict is Verdict.NOT_SHOWN
 
 
@@ -394,7 +387,7 @@ def test_the_null_arm_prevents_claims_from_drift() -> None:
     drift = {"outcome": 2.0, "kl": 2.0, "random": 2.0}
     study = make_study(RISES)
     answers: list[Answer] = [single_answer(study, simulate(rng, drift)) for _ in range(studies)]
-    changed = sum(differs_from_zero(answer.comparison.effect) for answer in answers)
+    changed = sum(answer.effect.differs_from_zero for answer in answers)
     claimed = sum(answer.verdict is Verdict.SHOWN for answer in answers)
     assert changed > 0.5 * studies
     assert claimed <= 0.08 * studies

@@ -12,13 +12,14 @@ from tests.study.synthetic_study import TREE, make_table
 from glasshouse.cli.app import main
 from glasshouse.config.yaml_files import dump_yaml, parse_yaml
 from glasshouse.errors import ConfigError
+from glasshouse.study.analysis import analyse_study
 from glasshouse.study.freeze import (
     check_seeds_are_fresh,
     describe_registration,
     freeze_study,
     list_amendments,
 )
-from glasshouse.study.report import publish_study, report_study
+from glasshouse.study.report import publish_study, write_report
 from glasshouse.study.spec import check_seeds_per_base, load_study, parse_study
 
 STUDY = """\
@@ -168,8 +169,10 @@ def test_amendments_are_in_the_report_the_readme_and_the_printed_table(tmp_path:
     study = load_study(file, ["steps=40"])
     console = Console(record=True, width=150)
     results = tmp_path / "results"
-    result = report_study(study, make_table(), tmp_path, console)
-    publish_study(result, tmp_path / "published", "glasshouse study s.yaml")
+    table = make_table()
+    analysis = analyse_study(study, table)
+    write_report(analysis, tmp_path, console)
+    publish_study(analysis, table, tmp_path, tmp_path / "published", "glasshouse study s.yaml")
     for text in (
         console.export_text(),
         (results / "report.html").read_text(),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 from tests.study import synthetic_study
 
 from glasshouse.measurement.paired_seeds import sign_flip_test
@@ -15,21 +13,12 @@ from glasshouse.study.power import describe_power, smallest_effect, smallest_mar
 
 
 def test_eight_seeds_see_an_effect_of_1_2_deviations_and_fewer_than_six_see_nothing() -> None:
-    assert smallest_effect(8, 0.05, over_bases=False) == pytest.approx(1.2, abs=0.1)
+    alone = smallest_effect(8, 0.05, over_bases=False)
+    assert alone == pytest.approx(1.2, abs=0.1)
+    assert smallest_effect(8, 0.05, over_bases=False, must_exceed_null=True) > 1.2 * alone
     assert smallest_effect(5, 0.05, over_bases=False) is None
     assert smallest_effect(8, 0.05 / 7, over_bases=False) is None  # 2/2⁸ > 0.05/7
     assert smallest_effect(9, 0.05 / 7, over_bases=False) is not None
-
-
-def test_over_bases_it_is_the_power_of_the_t_test() -> None:
-    n, level = 6, 0.05 / 7
-    critical = stats.t.ppf(1 - level / 2, n - 1)
-
-    def power(effect: float) -> float:
-        return float(stats.nct(n - 1, effect * math.sqrt(n)).sf(critical))
-
-    exact = optimize.brentq(lambda effect: power(effect) - 0.8, 0.5, 4)
-    assert smallest_effect(n, level, over_bases=True) == pytest.approx(exact, rel=0.06)
 
 
 @pytest.mark.parametrize("over_bases", [False, True])
@@ -41,11 +30,6 @@ def test_the_analysis_finds_this_effect_in_four_of_five_studies(over_bases: bool
     bases = [str(i) for i in range(n)]
     p_values = [compare_over_bases(d, bases).p if over_bases else sign_flip_test(d) for d in draws]
     assert np.mean([p <= level for p in p_values]) == pytest.approx(0.8, abs=0.07)
-
-
-def test_a_change_that_must_exceed_the_null_needs_a_larger_effect() -> None:
-    alone = smallest_effect(8, 0.05, over_bases=False)
-    assert smallest_effect(8, 0.05, over_bases=False, must_exceed_null=True) > 1.2 * alone
 
 
 def test_the_margin_contains_the_interval_in_four_of_five_studies_without_effect() -> None:

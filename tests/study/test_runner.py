@@ -22,9 +22,8 @@ from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_log import read_rows
-from glasshouse.study.process_pool import RunRequest
 from glasshouse.study.runner import train_study
-from glasshouse.study.spec import load_study
+from glasshouse.study.spec import StudyRun, load_study
 from glasshouse.study.table import Table
 
 pytestmark = pytest.mark.xdist_group("study runner")  # one worker makes the expensive fixtures once
@@ -212,7 +211,7 @@ def test_after_kills_the_resumed_study_gives_the_same_bytes(
 class InterruptedPool(InProcessPool):
     """As if the user pressed Ctrl-C during the first run."""
 
-    def run(self, requests: Iterable[RunRequest]) -> NoReturn:
+    def train(self, runs: Iterable[StudyRun], only_check: bool = False) -> NoReturn:
         raise KeyboardInterrupt
 
 
@@ -231,7 +230,7 @@ def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
     assert len(times) == 4
     longer = run_without_report(file, copy, ["plain"], 3, jobs=1)
     assert {p: p.stat().st_mtime_ns for p in times} == times
-    assert longer.seeds("plain") == [0, 1, 2]
+    assert sorted(longer.runs_of("plain", "kl")) == [0, 1, 2]
     bases = {row.seed: row.base for row in longer}
     assert bases[2] == bases[0]
     again = run_without_report(file, copy)

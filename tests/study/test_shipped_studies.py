@@ -17,13 +17,12 @@ from glasshouse.models.packaged import PACKAGED_MODELS
 from glasshouse.models.policy import load_policy
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.study.analysis import ANALYSIS_FILE, analyse_study, write_analysis
+from glasshouse.study.answers import Verdict
 from glasshouse.study.figures import plan_figures
-from glasshouse.study.process_pool import RunRequest
-from glasshouse.study.render import render_study
+from glasshouse.study.report import render_study
 from glasshouse.study.runner import plan_runs
 from glasshouse.study.spec import START, Study, load_study, study_name
 from glasshouse.study.table import Table, collect_rows
-from glasshouse.study.verdict import Verdict
 from glasshouse.tasks.base import make_task
 from glasshouse.training.build import validate_config
 
@@ -39,7 +38,8 @@ PUBLISHED = {file: file.parent for file in STUDIES} | {
 """The folder of the published results of each study."""
 SMALL = [
     "data.groups_per_step=2", "generate.group_size=2", "generate.max_tokens=40", "evaluate.problems=6",
-    "evaluate.samples=1", "monitor.problems=4", "monitor.samples=1", "monitor.threshold_problems=4",
+    "evaluate.samples=1", "monitor.at_end=true", "monitor.problems=4", "monitor.samples=1",
+    "monitor.threshold_problems=4",
 ]  # fmt: skip
 
 
@@ -64,8 +64,7 @@ def tiny_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Table]:
     for file in STUDIES:
         runs = plan_runs(make_tiny_study(file), folder / study_name(file))
         trained = runs[0]
-        request = RunRequest(name=trained.name, config=trained.config, monitor=True)
-        assert list(InProcessPool(1).run([request]))
+        assert list(InProcessPool(1).train([trained]))
         rows = collect_rows(trained.path, trained.arm, trained.base, trained.seed)
         tables[file] = Table(
             replace(row, arm=run.arm, base=run.base, seed=run.seed) for run in runs for row in rows

@@ -12,11 +12,15 @@ from rich.console import Console
 from tests.study import synthetic_study
 from tests.view.browser import CHROMIUM, RequestRecorder, hostile_text, open_in_browser
 
-from glasshouse.study import figures as study_figures
 from glasshouse.study.analysis import Analysis, analyse_study
-from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, spread_labels
-from glasshouse.study.render import print_study, question_cells, render_study
-from glasshouse.study.report import render_report, report_study
+from glasshouse.study.figures import LIGHT_COLOURS, plan_figures, plot_curve, spread_labels
+from glasshouse.study.report import (
+    print_study,
+    question_cells,
+    render_report,
+    render_study,
+    write_report,
+)
 from glasshouse.study.table import Table
 from glasshouse.view import figures
 
@@ -36,7 +40,7 @@ def analysis() -> Analysis:
 def test_all_files_are_written_and_reproducible(tmp_path: Path) -> None:
     study, table = synthetic_study.make_study(), synthetic_study.make_table()
     for name in ("a", "b"):
-        report_study(study, table, tmp_path / name)
+        write_report(analyse_study(study, table), tmp_path / name)
     files = sorted(f.relative_to(tmp_path / "a") for f in (tmp_path / "a").rglob("*.*"))
     assert [str(f.relative_to("results")) for f in files] == [
         "figures/curve-disclosure-rule-disclosure.png", "figures/curve-disclosure-rule-disclosure.svg",
@@ -100,8 +104,8 @@ def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Anal
     axis = plan_figures(analysis)["effects"][1](LIGHT_COLOURS).axes[0]
     drawn = [tuple(line.get_xdata()) for line in axis.lines]
     for answer in analysis.answers:
-        differences = answer.comparison.effect.differences
-        assert len(differences) == answer.comparison.effect.paired.n
+        differences = answer.effect.differences
+        assert len(differences) == answer.effect.n
         assert differences in drawn
     for steps, lines in ((3, 1), (2, 0)):  # two points are no line
         curve = replace(
@@ -109,7 +113,7 @@ def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Anal
             high=(1.2,) * steps,
         )  # fmt: skip
         _, axis = figures.new_axes("")
-        study_figures._plot_curve(axis, curve, "#000000", "-", "o")
+        plot_curve(axis, curve, "#000000", "-", "o")
         assert sum(line.get_linestyle() != "None" for line in axis.lines) == lines
         assert axis.dataLim.y1 <= 1
 

@@ -81,8 +81,7 @@ def test_a_table_is_sorted_and_survives_a_round_trip(tmp_path: Path) -> None:
     loaded = Table.load(tmp_path / "t.jsonl")
     assert loaded.text() == text
     assert [row.seed for row in loaded] == [2, 10, 0]
-    assert loaded.curve("a", 10, "x") == {2: None}
-    assert loaded.curve("a", 2, "x") == {2: 0.1}
+    assert loaded.runs_of("a", "x") == {2: {2: 0.1}, 10: {2: None}}
 
 
 def test_invalid_tables_are_refused(tmp_path: Path) -> None:

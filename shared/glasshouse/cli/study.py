@@ -10,8 +10,6 @@ from glasshouse.cli.parser import add_actions, add_command, add_config_files
 from glasshouse.terminal import count_noun, shell_command, terminal_safe
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from glasshouse.study.spec import Study
 
 
@@ -29,23 +27,7 @@ def add_commands(commands: Any) -> None:
         ],
     )
     actions = add_actions(parser, default="run")
-    _add_run(actions)
-    freeze = add_command(
-        actions,
-        "freeze",
-        _freeze,
-        "register a study before its runs",
-        "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
-        "file. Later changes are reported as amendments.",
-        ["glasshouse study freeze my-study.yaml"],
-    )
-    freeze.add_argument("study", metavar="STUDY.yaml", help="the study file")
-    _add_control(actions)
-    _add_scaling(actions)
-
-
-def _add_run(actions: Any) -> None:
-    parser = add_command(
+    run = add_command(
         actions,
         "run",
         _study,
@@ -59,42 +41,19 @@ def _add_run(actions: Any) -> None:
             "glasshouse study my-study.yaml --publish results",
         ],
     )
-    parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
-    parser.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="number of seeds (default: as in the study)"
+    run.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
+    freeze = add_command(
+        actions,
+        "freeze",
+        _freeze,
+        "register a study before its runs",
+        "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
+        "file. Later changes are reported as amendments.",
+        ["glasshouse study freeze my-study.yaml"],
     )
-    parser.add_argument("--arms", metavar="A,B", help="only these arms")
-    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
-    parser.add_argument("--out", help="output folder (default runs/studies/<name of the study>)")
-    parser.add_argument(
-        "--check",
-        metavar="FILE",
-        help="compare the table byte by byte with this file; exit code 1 if it differs. With --arms "
-        "or --seeds, only the rows of these runs are compared",
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="keep checkpoints and rollouts of finished runs"
-    )
-    parser.add_argument(
-        "--table",
-        metavar="FILE",
-        help="train nothing: analyse this table (.jsonl or .jsonl.zst)",
-    )
-    parser.add_argument(
-        "--publish",
-        metavar="FOLDER",
-        help="write the compressed table, the analysis and the figures to this folder",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="list the runs, print the smallest effect that the study can show, and exit",
-    )
-
-
-def _add_control(actions: Any) -> None:
-    parser = add_command(
+    for parser in (run, freeze):
+        parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
+    control = add_command(
         actions,
         "control",
         _control,
@@ -104,18 +63,7 @@ def _add_control(actions: Any) -> None:
         "prints a verdict.",
         ["glasshouse study control --config training/example.rl/config.yaml --seeds 5"],
     )
-    parser.add_overrides("as for glasshouse train")
-    add_config_files(parser)
-    parser.add_argument("--seeds", type=int, default=5, help="seeds per arm (default 5)")
-    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
-    parser.add_argument("--only", choices=["positive", "negative"], help="run one control only")
-    parser.add_argument(
-        "--out", default="runs/control", help="folder of the runs (default runs/control)"
-    )
-
-
-def _add_scaling(actions: Any) -> None:
-    parser = add_command(
+    scaling = add_command(
         actions,
         "scaling",
         _scaling,
@@ -125,16 +73,50 @@ def _add_scaling(actions: Any) -> None:
         "Finished runs are not repeated.",
         ["glasshouse study scaling --config training/example.rl/config.yaml --factors 0.5,1,2"],
     )
-    parser.add_overrides("as for glasshouse train")
-    add_config_files(parser)
-    parser.add_argument("--base", type=int, default=250, help="problems at factor 1 (default 250)")
-    parser.add_argument(
+    for parser, seeds, out in ((run, None, None), (control, 5, "control"), (scaling, 3, "scaling")):
+        default = seeds or "as in the study"
+        parser.add_argument(
+            "--seeds",
+            type=int,
+            metavar="N",
+            default=seeds,
+            help=f"seeds per arm (default {default})",
+        )
+        parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
+        folder = out and f"runs/{out}"
+        parser.add_argument(
+            "--out", default=folder, help=f"default: {folder or 'runs/studies/<name of the study>'}"
+        )
+    for parser in (control, scaling):
+        parser.add_overrides("as for glasshouse train")
+        add_config_files(parser)
+    scaling.add_argument("--base", type=int, default=250, help="problems at factor 1 (default 250)")
+    scaling.add_argument(
         "--factors", default="0.25,0.5,1,2,4,10", help="comma-separated (default %(default)s)"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="seeds per arm (default 3)")
-    parser.add_argument("--steps", type=int, help="steps per run (default: as configured)")
-    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
-    parser.add_argument("--out", default="runs/scaling", help="default: runs/scaling")
+    run.add_argument("--arms", metavar="A,B", help="only these arms")
+    run.add_argument(
+        "--check",
+        metavar="FILE",
+        help="compare the table byte by byte with this file; exit code 1 if it differs. With --arms "
+        "or --seeds, only the rows of these runs are compared",
+    )
+    run.add_argument(
+        "--keep", action="store_true", help="keep checkpoints and rollouts of finished runs"
+    )
+    run.add_argument(
+        "--table", metavar="FILE", help="train nothing: analyse this table (.jsonl or .jsonl.zst)"
+    )
+    run.add_argument(
+        "--publish",
+        metavar="FOLDER",
+        help="write the compressed table, the analysis and the figures to this folder",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="list the runs, print the smallest effect that the study can show, and exit",
+    )
 
 
 def _freeze(args: argparse.Namespace) -> None:
@@ -146,64 +128,45 @@ def _freeze(args: argparse.Namespace) -> None:
 
 
 def _study(args: argparse.Namespace) -> int:
-    from rich.markup import escape
-
-    from glasshouse.console import make_console
-    from glasshouse.study.display import TerminalProgress
     from glasshouse.study.freeze import check_seeds_are_fresh
     from glasshouse.study.power import describe_power
-    from glasshouse.study.report import default_folder, publish_study, report_study
-    from glasshouse.study.runner import train_study
+    from glasshouse.study.report import publish_study
+    from glasshouse.study.runner import default_folder, run_study
     from glasshouse.study.spec import check_seeds_per_base, load_study
-    from glasshouse.study.table import Table, compare_tables, read_table_lines
+    from glasshouse.study.table import compare_tables, read_table_lines
 
     file = Path(args.study)
     arms = [arm.strip() for arm in args.arms.split(",")] if args.arms is not None else None
     study = load_study(file, args.overrides, arms=arms, seeds=args.seeds)
     out = Path(args.out) if args.out else default_folder(file)
-    console = make_console()
     # read it first: it may be the file that this study overwrites
     committed = read_table_lines(Path(args.check)) if args.check else None
-    if arms is None and args.seeds is None:
+    is_part = arms is not None or args.seeds is not None
+    if not is_part:
         check_seeds_per_base(study)
     if study.frozen is not None and not args.table:
         check_seeds_are_fresh(study, file)
     if args.dry_run:
-        _list_runs(study, out, console)
-        return 0
-    console.print(
-        f"[bold]{escape(terminal_safe(study.title))}[/]: {_describe_size(study)} → {escape(terminal_safe(str(out)))}",
-        soft_wrap=True,
-    )
-    if args.table:
-        table = Table.load(Path(args.table)).subset(study.arms, study.seeds)
+        _list_runs(study, out)
     else:
-        if power := describe_power(study):
-            console.print(power, markup=False, soft_wrap=True)
-        try:
-            progress = TerminalProgress(study, console)
-            table = train_study(
-                study, out, jobs=args.jobs, keep_rollouts=args.keep, progress=progress
-            )
-        except KeyboardInterrupt:
-            console.print(
-                "Interrupted; unfinished runs are saved. Repeat the command to resume.",
-                soft_wrap=True,
-            )
-            return 130
-        table_file = out / "results" / "table.jsonl"
-        print(terminal_safe(f"table   {table_file}  ({count_noun(len(table), 'row')})"))
-    result = report_study(study, table, out, console)
+        print(terminal_safe(f"{study.title}: {_describe_size(study)} → {out}"))
+    if not args.table and (power := describe_power(study)):
+        print(terminal_safe(power))
+    if args.dry_run:
+        return 0
+    try:
+        result = run_study(study, out, jobs=args.jobs, keep_rollouts=args.keep, table=args.table)
+    except KeyboardInterrupt:
+        print("Interrupted; unfinished runs are saved. Repeat the command to resume.")
+        return 130
     if args.publish:
         command = shell_command(["glasshouse", "study", args.study, "--publish", args.publish])
-        publish_study(result, Path(args.publish), command)
-    if committed is not None:
-        same, sentence = compare_tables(
-            table, committed, args.check, only_these_runs=bool(arms or args.seeds)
-        )
-        console.print(sentence, markup=False, soft_wrap=True)
-        return 0 if same else 1
-    return 0
+        publish_study(result.analysis, result.table, out, Path(args.publish), command)
+    if committed is None:
+        return 0
+    same, sentence = compare_tables(result.table, committed, args.check, only_these_runs=is_part)
+    print(terminal_safe(sentence))
+    return 0 if same else 1
 
 
 def _describe_size(study: Study) -> str:
@@ -215,41 +178,30 @@ def _describe_size(study: Study) -> str:
     )
 
 
-def _list_runs(study: Study, out: Path, console: Console) -> None:
+def _list_runs(study: Study, out: Path) -> None:
     """Print the runs of the study and which of them are finished."""
-    from glasshouse.study.power import describe_power
     from glasshouse.study.runner import plan_runs
 
     runs = plan_runs(study, out)
     for run in runs:
         state = "finished" if run.is_finished else "to do"
-        console.print(
-            f"{run.arm} seed {run.seed} ({run.base}, {run.config.steps} steps): {state}",
-            markup=False,
-        )
+        print(terminal_safe(f"{run.name} ({run.base}, {run.config.steps} steps): {state}"))
     remaining = sum(not run.is_finished for run in runs)
     print(terminal_safe(f"{_describe_size(study)}; {remaining} to do → {out}"))
-    if power := describe_power(study):
-        print(terminal_safe(power))
 
 
 def _control(args: argparse.Namespace) -> int:
-    from glasshouse.study.control import run_control
+    from glasshouse.study.controls import run_control
 
     passed = run_control(
-        args.config,
-        args.overrides,
-        seeds=args.seeds,
-        jobs=args.jobs,
-        out=Path(args.out),
-        only=args.only,
+        args.config, args.overrides, seeds=args.seeds, jobs=args.jobs, out=Path(args.out)
     )
     return 0 if passed else 1
 
 
 def _scaling(args: argparse.Namespace) -> None:
     from glasshouse.errors import ConfigError
-    from glasshouse.study.data_scaling import run_scaling
+    from glasshouse.study.controls import run_scaling
 
     try:
         factors = [float(part) for part in args.factors.split(",")]
@@ -257,15 +209,12 @@ def _scaling(args: argparse.Namespace) -> None:
         raise ConfigError(
             f'--factors is "{args.factors}"; write numbers separated by commas, as in 0.5,1,2.'
         ) from None
-    overrides = [*args.overrides, *([f"steps={args.steps}"] if args.steps is not None else [])]
-    out = Path(args.out)
     run_scaling(
         args.config,
-        overrides,
+        args.overrides,
         base=args.base,
         factors=factors,
         seeds=args.seeds,
         jobs=args.jobs,
-        out=out,
+        out=Path(args.out),
     )
-    print(terminal_safe(f"files   {out / 'results'}  (scaling.json, scaling.png)"))

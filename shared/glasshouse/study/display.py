@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glasshouse.console import shows_bars
-from glasshouse.study.spec import Study
+from glasshouse.study.spec import Study, StudyRun
 from glasshouse.study.table import StudyRow
 from glasshouse.terminal import terminal_safe
-
-if TYPE_CHECKING:
-    from glasshouse.study.runner import StudyRun
 
 MEASURES_PER_LINE = 3
 
@@ -40,7 +37,6 @@ class TerminalProgress(StudyProgress):
     """
 
     def __init__(self, study: Study, console: Console) -> None:
-        self.console = console
         self.measures = list(study.measures)[:MEASURES_PER_LINE]
         self.last_steps: dict[str, int] = {}
         """Last step of each run, by its name."""
@@ -63,9 +59,9 @@ class TerminalProgress(StudyProgress):
     def on_start(self, runs: Sequence[StudyRun], finished: int) -> None:
         self.total, self.finished = len(runs), finished
         if finished:
-            self.console.print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
+            self._print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
         steps = sum(run.config.steps for run in runs if not run.is_finished)
-        self.bar = self.progress.add_task("", total=steps, line=self._count())
+        self.bar = self.progress.add_task("", total=steps, line=f"{finished}/{self.total} runs")
         self.progress.start()
 
     def on_step(self, run: StudyRun, step: int) -> None:
@@ -75,22 +71,21 @@ class TerminalProgress(StudyProgress):
     def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None:
         self.finished += 1
         self.on_step(run, run.config.steps)
-        self.progress.update(self.bar, line=self._count())
-        changes = ", ".join(format_first_and_last(name, rows) for name in self.measures)
-        self.progress.console.print(
+        self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
+        changes = ", ".join(_format_change(name, rows) for name in self.measures)
+        self._print(
             f"{self.finished:>3}/{self.total}  [bold]{escape(terminal_safe(run.arm))}[/] seed {run.seed} "
-            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(changes)}",
-            soft_wrap=True,
+            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(changes)}"
         )
 
     def on_warning(self, message: str) -> None:
-        self.progress.console.print(f"[yellow]{escape(terminal_safe(message))}[/]", soft_wrap=True)
+        self._print(f"[yellow]{escape(terminal_safe(message))}[/]")
 
-    def _count(self) -> str:
-        return f"{self.finished}/{self.total} runs"
+    def _print(self, line: str) -> None:
+        self.progress.console.print(line, soft_wrap=True)
 
 
-def format_first_and_last(measure: str, rows: Sequence[StudyRow]) -> str:
+def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
     """`reliance 0.21 → 0.35`, from the first step that has the measure to the last."""
     values = [row.value for row in sorted(rows) if row.measure == measure]
     ends = ["undefined" if value is None else f"{value:.3g}" for value in (values[0], values[-1])]

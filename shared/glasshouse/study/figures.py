@@ -1,6 +1,6 @@
 """The figures of a study: one panel of curves per measure, and all effects with nulls and ceilings.
 
-Each is drawn in placeholder colours for the HTML page (see figures.py) and in the colours of the
+Each is drawn in placeholder colours for the HTML page (see view/figures.py) and in the colours of the
 light page for files.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,14 @@ from markupsafe import Markup
 from glasshouse.files import write_bytes
 from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import Analysis, ArmCurve
-from glasshouse.study.questions import Comparison, Contrast
+from glasshouse.study.answers import Answer, Verdict
+from glasshouse.study.contrasts import Contrast
 from glasshouse.study.sentences import name_measure
-from glasshouse.study.verdict import Verdict
 from glasshouse.view import figures
 from glasshouse.view.html import STYLESHEET
 
 if TYPE_CHECKING:
-    from glasshouse.study.report import StudyResult
+    from glasshouse.study.runner import StudyResult
 
 LIGHT_COLOURS = tuple(
     re.findall(r"--line-\d: (#[0-9a-f]{6})", STYLESHEET.read_text())[: len(figures.COLOURS)]
@@ -51,17 +52,23 @@ DrawFigure = Callable[[Sequence[str]], Any]
 def plan_figures(analysis: Analysis) -> dict[str, tuple[str, DrawFigure]]:
     """By file name: a description of the figure, and a function that draws it."""
     planned: dict[str, tuple[str, DrawFigure]] = {}
-    if any(_has_bounds(answer.comparison.question.measure) for answer in analysis.answers):
-        planned["effects"] = (
-            "Effects with their 95 % intervals, nulls and ceilings",
-            lambda colours: _draw_effects(analysis, colours),
-        )
+    bounded = [answer for answer in analysis.answers if lookup(answer.question.measure).bounds]
+    if bounded:
+        description = "Effects with their 95 % intervals, nulls and ceilings"
+        planned["effects"] = description, partial(_draw_effects, bounded)
     for measure in analysis.study.measures:
+        name = "curve-" + re.sub(r"[^a-z0-9]+", "-", measure.lower()).strip("-")
         description = (
             f"{name_measure(measure)} over training steps, mean over seeds with 95 % bands"
         )
-        planned[f"curve-{_slug(measure)}"] = description, _curve_drawer(analysis, measure)
+        planned[name] = description, partial(_draw_curves, analysis, measure)
     return planned
+
+
+def plot_study(result: StudyResult) -> dict[str, Any]:
+    """The figures of a study by name, as matplotlib figures: effects, and a curve per measure."""
+    planned = plan_figures(result.analysis)
+    return {name: draw(LIGHT_COLOURS) for name, (_, draw) in planned.items()}
 
 
 def render_svg_figures(analysis: Analysis) -> dict[str, Markup]:
@@ -86,47 +93,51 @@ def save_figures(analysis: Analysis, folder: Path) -> None:
             write_bytes(folder / f"{name}.{format}", out.getvalue())
 
 
+def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure with the title on one line and the description below it."""
+    lines = [shorten(line, MAX_TITLE, placeholder=" …") for line in (title, description) if line]
+    figure, axis = figures.new_axes("")
+    figure.set_size_inches(*size)
+    text = figures.escape_mathtext("\n".join(lines))
+    axis.set_title(text, fontsize=8.5, loc="left", color=figures.INK)
+    return figure, axis
+
+
 # --- curves ----------------------------------------------------------------------------------
 
 
-def _curve_drawer(analysis: Analysis, measure: str) -> DrawFigure:
+def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> Any:
     curves = [curve for curve in analysis.curves if curve.measure == measure]
-
-    def draw(colours: Sequence[str]) -> Any:
-        title, description = name_measure(measure), analysis.study.measures[measure]
-        figure, axis = _new_panel(title, description, (4.9, 3.0))
-        last = max((curve.steps[-1] for curve in curves), default=0)
-        shift = max(last, 1) * 0.022
-        labels = []
-        for curve in curves:
-            index = analysis.arms.index(curve.arm)
-            colour = colours[index % len(colours)]
-            dash = DASHES[index // len(colours) % len(DASHES)]
-            marker = MARKERS[index % len(MARKERS)]
-            _plot_curve(axis, curve, colour, dash, marker)
-            x = curve.steps[-1] + shift * (index + 1.5)
-            seeds = [v for v in curve.last.values() if v is not None]
-            axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
-            if curve.mean[-1] is not None:
-                labels.append((curve.mean[-1], curve.arm, colour))
-        if _has_bounds(measure):
-            axis.set_ylim(-0.03, 1.03)
-        axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
-        _label_arms(axis, labels, last, last + shift * (len(analysis.arms) + 3))
-        return figure
-
-    return draw
+    description = analysis.study.measures[measure]
+    figure, axis = _new_panel(name_measure(measure), description, (4.9, 3.0))
+    last = max((curve.steps[-1] for curve in curves), default=0)
+    shift = max(last, 1) * 0.022
+    labels = []
+    for curve in curves:
+        index = analysis.arms.index(curve.arm)
+        colour = colours[index % len(colours)]
+        dash = DASHES[index // len(colours) % len(DASHES)]
+        marker = MARKERS[index % len(MARKERS)]
+        plot_curve(axis, curve, colour, dash, marker)
+        x = curve.steps[-1] + shift * (index + 1.5)
+        seeds = [v for v in curve.last.values() if v is not None]
+        axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
+        if curve.mean[-1] is not None:
+            labels.append((curve.mean[-1], curve.arm, colour))
+    if lookup(measure).bounds:
+        axis.set_ylim(-0.03, 1.03)
+    axis.set_xticks(sorted({step for curve in curves for step in curve.steps}))
+    _label_arms(axis, labels, last, last + shift * (len(analysis.arms) + 3))
+    return figure
 
 
-def _plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) -> None:
-    """Undefined points leave a gap."""
+def plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) -> None:
+    """Undefined points leave a gap. The band stays within what is possible, unlike Student's interval."""
     mean, low, high = (
         [float("nan") if v is None else v for v in values]
         for values in (curve.mean, curve.low, curve.high)
     )
-    if bounds := lookup(
-        curve.measure
-    ).bounds:  # Student's interval may reach beyond what is possible
+    if bounds := lookup(curve.measure).bounds:
         low, high = ([min(max(v, bounds[0]), bounds[1]) for v in values] for values in (low, high))
     if len(curve.steps) < MIN_LINE_POINTS:
         axis.plot(curve.steps, mean, marker, color=colour, ms=4.5)
@@ -141,9 +152,8 @@ def _label_arms(axis: Any, labels: Sequence[tuple[float, str, str]], left: float
     bottom, top = axis.get_ylim()
     axis.set_ylim(bottom, top)
     ordered = sorted(labels)
-    heights = spread_labels(
-        [value for value, _, _ in ordered], (top - bottom) * LABEL_GAP, bottom, top
-    )
+    values = [value for value, _, _ in ordered]
+    heights = spread_labels(values, (top - bottom) * LABEL_GAP, bottom, top)
     for (value, name, colour), y in zip(ordered, heights, strict=True):
         text = figures.escape_mathtext(name)
         axis.annotate(text, (x, y), color=colour, fontsize=8, va="center", annotation_clip=False)
@@ -175,9 +185,8 @@ def spread_labels(values: Sequence[float], gap: float, bottom: float, top: float
 # --- effects ---------------------------------------------------------------------------------
 
 
-def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
+def _draw_effects(answers: Sequence[Answer], colours: Sequence[str]) -> Any:
     """One row per question about a bounded measure; filled markers are shown effects."""
-    answers = [a for a in analysis.answers if _has_bounds(a.comparison.question.measure)]
     figure, axis = _new_panel(
         "effects",
         "filled: shown; dots: seeds; grey: null arm; bar: ceiling; shade: margin",
@@ -185,73 +194,39 @@ def _draw_effects(analysis: Analysis, colours: Sequence[str]) -> Any:
     )
     axis.axvline(0, color=figures.INK, alpha=0.4, linewidth=0.8)
     for row, answer in enumerate(answers):
-        comparison, question = answer.comparison, answer.comparison.question
+        margin, heights = answer.question.margin, [-row - 0.2, -row + 0.2]
         is_shown = answer.verdict in (Verdict.SHOWN, Verdict.OPPOSITE)
         colour = colours[1 if answer.verdict is Verdict.OPPOSITE else 0]
-        _plot_effect(axis, comparison.effect, -row, colour, filled=is_shown)
-        if comparison.null:
-            _plot_effect(axis, comparison.null, -row - 0.32, figures.INK, filled=False, alpha=0.45)
-        largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
-        ceiling = largest.get(question.expect)
-        if ceiling is not None:
-            axis.plot([ceiling] * 2, [-row - 0.2, -row + 0.2], color=figures.INK, linewidth=1.4)
-        if question.margin is not None:
-            heights = [-row - 0.2, -row + 0.2]
-            axis.fill_betweenx(
-                heights, -question.margin, question.margin, color=colour, alpha=0.12, lw=0
-            )
+        _plot_effect(axis, answer.effect, -row, colour, filled=is_shown)
+        if answer.null:
+            _plot_effect(axis, answer.null, -row - 0.32, figures.INK, filled=False, alpha=0.45)
+        if answer.ceiling is not None:
+            axis.plot([answer.ceiling] * 2, heights, color=figures.INK, linewidth=1.4)
+        if margin is not None:
+            axis.fill_betweenx(heights, -margin, margin, color=colour, alpha=0.12, lw=0)
     axis.set_yticks(
         [-row for row in range(len(answers))],
-        [figures.escape_mathtext(_effect_label(answer.comparison)) for answer in answers],
+        [figures.escape_mathtext(_effect_label(answer)) for answer in answers],
     )
     axis.set_ylim(-len(answers) + 0.4, 0.5)
     axis.set_xlabel("effect", fontsize=8)
     return figure
 
 
-def _effect_label(comparison: Comparison) -> str:
-    question, measure = comparison.question, name_measure(comparison.question.measure)
+def _effect_label(answer: Answer) -> str:
+    question, measure = answer.question, name_measure(answer.question.measure)
     if question.against_measure:
         return f"{question.arm}: {measure}\n− {name_measure(question.against_measure)}"
-    return f"{measure}\n{question.arm} − {comparison.reference}"
+    return f"{measure}\n{question.arm} − {answer.reference}"
 
 
 def _plot_effect(
     axis: Any, contrast: Contrast, y: float, colour: str, filled: bool, alpha: float = 1.0
 ) -> None:
-    p = contrast.paired
     heights = [y - SEED_GAP] * len(contrast.differences)
     axis.plot(contrast.differences, heights, "o", color=colour, ms=2.4, mew=0, alpha=0.5 * alpha)
-    if p.effect is None or p.low is None or p.high is None:
+    if contrast.effect is None or contrast.low is None or contrast.high is None:
         return
-    axis.plot([p.low, p.high], [y, y], color=colour, linewidth=2, alpha=alpha)
-    face = colour if filled else "none"
-    size = 6 if alpha == 1 else 4
-    axis.plot([p.effect], [y], "o", color=colour, mfc=face, ms=size, alpha=alpha)
-
-
-# --- panels ----------------------------------------------------------------------------------
-
-
-def _new_panel(title: str, description: str, size: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure with the title on one line and the description below it."""
-    lines = [shorten(line, MAX_TITLE, placeholder=" …") for line in (title, description) if line]
-    figure, axis = figures.new_axes("")
-    figure.set_size_inches(*size)
-    text = figures.escape_mathtext("\n".join(lines))
-    axis.set_title(text, fontsize=8.5, loc="left", color=figures.INK)
-    return figure, axis
-
-
-def _has_bounds(measure: str) -> bool:
-    return lookup(measure).bounds is not None
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def plot_study(result: StudyResult) -> dict[str, Any]:
-    """The figures of a study by name, as matplotlib figures: effects, and a curve per measure."""
-    planned = plan_figures(result.analysis)
-    return {name: draw(LIGHT_COLOURS) for name, (_, draw) in planned.items()}
+    axis.plot([contrast.low, contrast.high], [y, y], color=colour, linewidth=2, alpha=alpha)
+    face, size = colour if filled else "none", 6 if alpha == 1 else 4
+    axis.plot([contrast.effect], [y], "o", color=colour, mfc=face, ms=size, alpha=alpha)

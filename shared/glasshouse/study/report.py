@@ -1,81 +1,54 @@
-"""Run a study, answer its questions, and write and print the results."""
+"""The page of a study, in Markdown: rich prints its answers, `view.html` makes HTML, and it is published
+as a README. Everything on it follows from the table: it is never edited by hand."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
 
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.text import Text
 
-from glasshouse.console import make_console
+from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.files import write_bytes, write_text
-from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, analyse_study, write_analysis
-from glasshouse.study.display import TerminalProgress
+from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.registry import companion_measures, lookup
+from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
+from glasshouse.study.answers import Answer, pairs_needed
+from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
-from glasshouse.study.render import print_study, render_study
-from glasshouse.study.runner import train_study
-from glasshouse.study.spec import Study, dump_study, load_study, study_name
+from glasshouse.study.freeze import describe_registration, list_amendments
+from glasshouse.study.sentences import (
+    format_effect,
+    format_p,
+    format_p_holm,
+    format_value,
+    signed,
+)
+from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
-from glasshouse.terminal import terminal_safe
-from glasshouse.view.html import render_markdown_page
+from glasshouse.terminal import count_noun, terminal_safe
+from glasshouse.view.html import escape_markdown, markdown_table, render_markdown_page
 
 REPORT_FILE = "report.html"
+QUESTION_COLUMNS = (
+    "#",
+    "question",
+    "effect (95 % interval)",
+    "Holm p or margin",
+    "null arm (95 % interval)",
+    "ceiling",
+    "verdict",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyResult:
-    """The table of a study, and the answers to its questions."""
-
-    study: Study
-    path: Path
-    """The folder: runs/, and results/ with table, study.json, figures and report.html."""
-    table: Table
-    analysis: Analysis
-
-
-def run_study(
-    study: Study | str | Path,
-    out: str | Path | None = None,
-    *,
-    jobs: int = 2,
-    keep_rollouts: bool = False,
-    table: str | Path | None = None,
-    progress: bool = True,
-) -> StudyResult:
-    """Train the runs that are not finished, then answer the study's questions and write table,
-    figures and report. With `table`, train nothing and analyse that file.
-
-    Example: `run_study("my-study.yaml", jobs=4).analysis.answers`
-    """
-    if isinstance(study, str | Path):
-        out = out or default_folder(study)
-        study = load_study(study)
-    folder = Path(out) if out else Path("runs") / "studies" / "study"
-    console = make_console() if progress else None
-    if table is not None:
-        rows = Table.load(Path(table)).subset(study.arms, study.seeds)
-    else:
-        shown = TerminalProgress(study, console) if console else None
-        rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, progress=shown)
-    return report_study(study, rows, folder, console)
-
-
-def default_folder(file: str | Path) -> Path:
-    """Where a study file's results go: runs/studies/<name of the study>."""
-    return Path("runs") / "studies" / study_name(Path(file))
-
-
-def report_study(
-    study: Study, table: Table, out: Path, console: Console | None = None
-) -> StudyResult:
-    """Answer the study's questions from its table; write study.json, figures and report.html, and print
-    the answers."""
+def write_report(analysis: Analysis, out: Path, console: Console | None = None) -> None:
+    """Write study.json, figures and report.html, and print the answers."""
     results = out / "results"
-    analysis = analyse_study(study, table)
     write_analysis(analysis, results)
     save_figures(analysis, results / "figures")
     write_text(results / REPORT_FILE, render_report(analysis))
@@ -83,7 +56,16 @@ def report_study(
         print_study(analysis, console)
         report = terminal_safe(f"report  {results / REPORT_FILE}")
         console.print(Text(report), soft_wrap=True)
-    return StudyResult(study=study, path=out, table=table, analysis=analysis)
+
+
+def publish_study(analysis: Analysis, table: Table, out: Path, folder: Path, command: str) -> None:
+    """Copy to `folder` what is worth committing: table, analysis, figures and a README."""
+    results = out / "results"
+    table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
+    figures = {f"{n}.png": text for n, (text, _) in plan_figures(analysis).items()}
+    for file in [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]:
+        write_bytes(folder / file.name, file.read_bytes())
+    write_text(folder / "README.md", render_study(analysis, figures, command))
 
 
 def render_report(analysis: Analysis) -> str:
@@ -103,11 +85,203 @@ byte, and everything on this page follows from it.
     return render_markdown_page(analysis.study.title, text, render_svg_figures(analysis))
 
 
-def publish_study(result: StudyResult, folder: Path, command: str) -> None:
-    """Copy to `folder` what is worth committing: table, analysis, figures and a README."""
-    results = result.path / "results"
-    result.table.save(folder / f"table.jsonl{COMPRESSED_SUFFIX}")
-    figures = {f"{n}.png": text for n, (text, _) in plan_figures(result.analysis).items()}
-    for file in [results / ANALYSIS_FILE, *(results / "figures" / name for name in figures)]:
-        write_bytes(folder / file.name, file.read_bytes())
-    write_text(folder / "README.md", render_study(result.analysis, figures, command))
+def print_study(analysis: Analysis, console: Console) -> None:
+    """Print what the page says about its questions."""
+    text = "\n\n".join([*_render_results(analysis), *_render_explanations(analysis)])
+    console.print(Markdown(text, hyperlinks=False))
+
+
+def render_study(
+    analysis: Analysis, figures: Mapping[str, str] | None = None, command: str = ""
+) -> str:
+    """The whole page. `figures`: descriptions by file name; `command`: what generated the page.
+
+    Example: `render_study(analysis, {"effects.png": "Effects"}, "glasshouse study mine.yaml")`
+    """
+    study = analysis.study
+    images = {n: f"![{escape_markdown(text)}]({n})" for n, text in (figures or {}).items()}
+    curves = [image for name, image in images.items() if name.startswith("curve-")]
+    generated = f" This page is generated by `{command}`." if command else ""
+    parts = [
+        f"# {' '.join(escape_markdown(study.title).split())}",
+        escape_markdown(study.about.strip()),
+        _describe_extent(analysis) + generated,
+        "## Results",
+        *_render_results(analysis),
+        *(image for name, image in images.items() if not name.startswith("curve-")),
+    ]
+    if curves:
+        parts += [
+            "\n".join(curves),
+            "Lines: mean over seeds. Bands: Student's 95 % interval. Small markers on the right: the last "
+            "value of each seed.",
+        ]
+    if analysis.answers:
+        parts += [
+            "## Each question",
+            *_render_explanations(analysis),
+            "## Where each question compares",
+            "Accuracy, KL, length and parse failures there, as means over seeds: a loss of capability must not "
+            "be mistaken for hidden reasoning. Below them the effect in each base.",
+            _companion_table(analysis),
+            _base_table(analysis),
+        ]
+    parts += [
+        "## Every arm, before and after",
+        "Mean over seeds, first step → last step (lowest to highest seed at the last step).",
+        _before_after_table(analysis),
+        "## Arms, bases, seeds",
+        _arm_table(analysis),
+        _seed_table(analysis),
+        "## How to read this page",
+        "\n".join(f"- {line}" for line in _reading_notes(analysis)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _render_results(analysis: Analysis) -> Iterator[str]:
+    """Whether the file was frozen before its runs, what was amended, the headline, the table."""
+    yield describe_registration(analysis.study)
+    yield "\n".join(f"- {escape_markdown(line)}" for line in list_amendments(analysis.study))
+    yield f"> {escape_markdown(analysis.headline)}"
+    if analysis.answers:
+        rows = [
+            (str(number), *question_cells(answer), f"**{answer.verdict.value}**")
+            for number, answer in enumerate(analysis.answers, 1)
+        ]
+        yield markdown_table(QUESTION_COLUMNS, rows, left=2)
+
+
+def _render_explanations(analysis: Analysis) -> Iterator[str]:
+    for number, answer in enumerate(analysis.answers, 1):
+        ask = " ".join(escape_markdown(answer.question.ask).split())
+        yield f"**{number}. {ask}** {escape_markdown(answer.explanation)}"
+
+
+def question_cells(answer: Answer) -> tuple[str, ...]:
+    """Question, effect, test, null and ceiling of an answer; the ceiling of `unchanged` in both directions."""
+    margin, ceiling = answer.question.margin, answer.effect.ceiling
+    limits = [answer.ceiling] if margin is None else [ceiling.fall, ceiling.rise]
+    return (
+        escape_markdown(answer.question.ask),
+        format_effect(answer.effect),
+        format_p_holm(answer.effect) if margin is None else f"within ±{margin:g}",
+        format_effect(answer.null),
+        ", ".join(signed(limit) for limit in limits if limit is not None) or "–",
+    )
+
+
+def _describe_extent(analysis: Analysis) -> str:
+    bases = list(dict.fromkeys(analysis.bases.values()))
+    return (
+        f"{count_noun(len(analysis.arms), 'arm')} × {count_noun(len(analysis.bases), 'paired seed')}, "
+        f"base{'s' * (len(bases) != 1)} {', '.join(map(escape_markdown, bases))}."
+    )
+
+
+def _companion_table(analysis: Analysis) -> str:
+    """A row per arm and point, with the questions that compare it there."""
+    measured = {n for a in analysis.answers for means in a.companions.values() for n in means}
+    names = [name for name in companion_measures() if name in measured]
+    questions: dict[tuple[str, ...], list[str]] = {}
+    for number, answer in enumerate(analysis.answers, 1):
+        for arm, means in answer.companions.items():
+            cells = (_format_mean(means.get(name)) for name in names)
+            row = (escape_markdown(f"{arm}, {answer.point}"), *cells)
+            questions.setdefault(row, []).append(str(number))
+    rows = [(", ".join(numbers), *row) for row, numbers in questions.items()]
+    labels = (lookup(name).label_with_unit for name in names)
+    return markdown_table(("#", "arm", *labels), rows, left=2)
+
+
+def _base_table(analysis: Analysis) -> str:
+    rows = [
+        (str(number), *(f"{format_effect(c)}, {c.n} seeds" for c in answer.by_base.values()))
+        for number, answer in enumerate(analysis.answers, 1)
+    ]
+    return markdown_table(("#", *map(escape_markdown, analysis.answers[0].by_base)), rows)
+
+
+def _before_after_table(analysis: Analysis) -> str:
+    rows: dict[str, dict[str, str]] = {}
+    for curve in analysis.curves:
+        rows.setdefault(curve.measure, {})[curve.arm] = _format_first_and_last(curve)
+    return markdown_table(
+        ("measure", *analysis.arms),
+        [
+            (lookup(measure).label_with_unit, *(cells.get(arm, "–") for arm in analysis.arms))
+            for measure, cells in rows.items()
+        ],
+    )
+
+
+def _arm_table(analysis: Analysis) -> str:
+    study = analysis.study
+    rows = []
+    for arm in analysis.arms:
+        differences = ", ".join(f"{key}: {value}" for key, value in flatten_keys(study.arms[arm]))
+        roles = {"control": study.control, "null arm": study.null_arm}
+        role = ", ".join(name for name, holder in roles.items() if holder == arm)
+        rows.append((arm, escape_markdown(differences) or "nothing", role))
+    return markdown_table(("arm", "difference from the shared configuration", "role"), rows, left=3)
+
+
+def _seed_table(analysis: Analysis) -> str:
+    seeds: dict[str, list[int]] = {}
+    for seed, base in analysis.bases.items():
+        seeds.setdefault(base, []).append(seed)
+    rows = [(escape_markdown(base), format_seeds(listed)) for base, listed in sorted(seeds.items())]
+    return markdown_table(("base", "seeds"), rows, left=2)
+
+
+def _reading_notes(analysis: Analysis) -> Iterator[str]:
+    seeds, smallest = len(analysis.bases), 2.0 ** (1 - len(analysis.bases))
+    tests = count_noun(analysis.num_tests, "test")
+    unit = "the seed. Seeds vary RL on these bases, and all claims are about these bases only"
+    test = "exact sign-flip test over seeds"
+    if analysis.over_bases:
+        unit = "the base: the seeds of a base are averaged, and bases are a random effect"
+        test = "t test over base means"
+    yield (
+        "In every arm, a seed has the same starting weights, problem order and evaluation set. The unit "
+        f"of analysis is {unit}."
+    )
+    yield (
+        f"Effect: mean paired difference with Student's 95 % interval. p: {test}, "
+        f"Holm-corrected over the study's {tests}. A change from the start must "
+        "also differ from the null arm, where the reward is noise: its p is the larger of the two."
+    )
+    if not analysis.over_bases:
+        yield (
+            f"With {seeds} seeds p is at least {format_p(smallest)} before the correction "
+            f"({format_p(min(1.0, smallest * analysis.num_tests))} after it): its value if all pairs differ "
+            f"in the same direction, however large the effect. {tests} need at least "
+            f"{pairs_needed(analysis.num_tests)} pairs."
+        )
+    yield (
+        "“Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the "
+        "usual equivalence test (TOST). It is not corrected for multiple comparisons."
+    )
+    yield "Ceiling: the largest possible effect, for measures with known bounds. A dash: undefined."
+    yield "“Not shown” does not mean “absent”: the interval says how large an effect is still possible."
+
+
+def _format_first_and_last(curve: ArmCurve) -> str:
+    """`0.24 → 0.97 (0.95–0.99)`"""
+    first, last = (
+        [value for value in values.values() if value is not None]
+        for values in (curve.first, curve.last)
+    )
+    if not last:
+        return "–"
+    start = f"{format_value(mean_interval(first)[0])} → " if first and len(curve.steps) > 1 else ""
+    seed_range = f"{format_value(min(last))}–{format_value(max(last))}"
+    return f"{start}{format_value(mean_interval(last)[0])} ({seed_range})"
+
+
+def _format_mean(mean: SeedMean | None) -> str:
+    if mean is None or mean.mean is None:
+        return "–"
+    if mean.low is None:
+        return format_value(mean.mean)
+    return f"{format_value(mean.mean)} ({format_value(mean.low)} to {format_value(mean.high)})"

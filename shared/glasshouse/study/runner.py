@@ -1,4 +1,4 @@
-"""Train the runs of a study, arms × seeds, and collect their rows in one table.
+"""Train the runs of a study, arms × seeds, collect their rows in one table, and report it.
 
     OUT/study.yaml                  the study, with overrides
     OUT/runs/<arm>/seed-<s>/        a run directory; finished once results/rows.jsonl exists
@@ -15,51 +15,69 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from glasshouse.config.schema import Config
+from glasshouse.console import make_console
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.runs.run_config import config_diff, is_run_directory
 from glasshouse.runs.run_directory import acquire_lock, is_locked
-from glasshouse.study.display import StudyProgress
-from glasshouse.study.process_pool import (
-    ProcessPool,
-    RunFinished,
-    RunRequest,
-    RunRestarted,
-    StepDone,
-)
-from glasshouse.study.spec import Study, dump_study, load_study
+from glasshouse.study.analysis import Analysis, analyse_study
+from glasshouse.study.display import StudyProgress, TerminalProgress
+from glasshouse.study.process_pool import ProcessPool
+from glasshouse.study.report import write_report
+from glasshouse.study.spec import ROWS_FILE, Study, StudyRun, dump_study, load_study, study_name
 from glasshouse.study.table import StudyRow, Table, collect_rows
 
-STUDY_FILE, ROWS_FILE, TABLE_FILE = "study.yaml", "rows.jsonl", "table.jsonl"
+STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
 KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}
 """Result files of a finished run that are not deleted; config.yaml is kept as well."""
 LOCK_WAIT_SECONDS = 10.0
 """How long the workers of a killed command may take to save their runs and release the locks."""
 
 
-@dataclass(frozen=True, slots=True)
-class StudyRun:
-    """One run of a study."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """The table of a study, and the answers to its questions."""
 
-    arm: str
-    base: str
-    seed: int
+    study: Study
     path: Path
-    config: Config
+    """The folder: runs/, and results/ with table, study.json, figures and report.html."""
+    table: Table
+    analysis: Analysis
 
-    @property
-    def name(self) -> str:
-        return f"{self.arm} seed {self.seed}"
 
-    @property
-    def is_finished(self) -> bool:
-        return (self.path / "results" / ROWS_FILE).is_file()
+def run_study(
+    study: Study | str | Path,
+    out: str | Path | None = None,
+    *,
+    jobs: int = 2,
+    keep_rollouts: bool = False,
+    table: str | Path | None = None,
+    progress: bool = True,
+) -> StudyResult:
+    """Train the runs that are not finished, then answer the study's questions and write table,
+    figures and report. With `table`, train nothing and analyse that file.
 
-    def load_rows(self) -> Sequence[StudyRow]:
-        return Table.load(self.path / "results" / ROWS_FILE).rows
+    Example: `run_study("my-study.yaml", jobs=4).analysis.answers`
+    """
+    if isinstance(study, str | Path):
+        out = out or default_folder(study)
+        study = load_study(study)
+    folder = Path(out) if out else Path("runs") / "studies" / "study"
+    console = make_console() if progress else None
+    if table is not None:
+        rows = Table.load(Path(table)).subset(study.arms, study.seeds)
+    else:
+        shown = TerminalProgress(study, console) if console else None
+        rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, progress=shown)
+    analysis = analyse_study(study, rows)
+    write_report(analysis, folder, console)
+    return StudyResult(study=study, path=folder, table=rows, analysis=analysis)
+
+
+def default_folder(file: str | Path) -> Path:
+    """Where a study file's results go: runs/studies/<name of the study>."""
+    return Path("runs") / "studies" / study_name(Path(file))
 
 
 def plan_runs(study: Study, out: Path) -> list[StudyRun]:
@@ -85,64 +103,43 @@ def train_study(
 
     Example: `train_study(load_study("mine.yaml"), Path("runs/studies/mine"), jobs=4)`
     """
-    progress = progress or StudyProgress()
     runs = plan_runs(study, out)
     known_arms = _load_known_arms(study, out)
     unfinished = [run for run in runs if not run.is_finished]
-    with progress, ProcessPool(jobs) as pool:
-        _check_new_arms([run for run in unfinished if run.arm not in known_arms], pool)
+    with progress or StudyProgress() as shown, ProcessPool(jobs) as pool:
+        # build one run per new arm and base, so that any error is reported before training starts
+        new = {(r.arm, r.base): r for r in reversed(unfinished) if r.arm not in known_arms}
+        for _ in pool.train(reversed(new.values()), only_check=True):
+            pass
         out.mkdir(parents=True, exist_ok=True)
         with acquire_lock(out):
             for run in runs:
                 _check_same_config(run)
             write_text(out / STUDY_FILE, dump_study(study))
-            progress.on_start(runs, len(runs) - len(unfinished))
+            shown.on_start(runs, len(runs) - len(unfinished))
             for run in runs:
                 if run.is_finished:
-                    _check_measures(study, run.arm, run.load_rows())
+                    _check_measures(study, run.arm, _load_rows(run))
                     _prune(run, keep_rollouts)  # the command may have been killed while pruning
-            _train_runs(study, unfinished, pool, keep_rollouts, progress)
-            table = Table(row for run in runs for row in run.load_rows())
+            _wait_for_locks(unfinished)
+            for run, kind, value in pool.train(unfinished):
+                if kind == "step":
+                    shown.on_step(run, value)
+                elif kind == "restarted":
+                    shown.on_warning(value)
+                else:
+                    rows = collect_rows(run.path, run.arm, run.base, run.seed, _named(study))
+                    _check_measures(study, run.arm, rows)
+                    Table(rows).save(run.path / "results" / ROWS_FILE)
+                    _prune(run, keep_rollouts)
+                    shown.on_run_finished(run, value["seconds"], rows)
+            table = Table(row for run in runs for row in _load_rows(run))
             table.save(out / "results" / TABLE_FILE)
     return table
 
 
-def _train_runs(
-    study: Study,
-    unfinished: Sequence[StudyRun],
-    pool: ProcessPool,
-    keep_rollouts: bool,
-    progress: StudyProgress,
-) -> None:
-    runs = {_request(run): run for run in unfinished}
-    _wait_for_locks(unfinished)
-    for event in pool.run(runs):
-        run = runs[event.request]
-        match event:
-            case StepDone(step=step):
-                progress.on_step(run, step)
-            case RunRestarted(message=message):
-                progress.on_warning(message)
-            case RunFinished(summary=summary):
-                rows = collect_rows(run.path, run.arm, run.base, run.seed, _named_measures(study))
-                _check_measures(study, run.arm, rows)
-                Table(rows).save(run.path / "results" / ROWS_FILE)
-                _prune(run, keep_rollouts)
-                progress.on_run_finished(run, summary["seconds"], rows)
-
-
-def _request(run: StudyRun, action: Literal["train", "check"] = "train") -> RunRequest:
-    name = f"The run {run.name} ({run.base})"
-    return RunRequest(
-        name=name, config=run.config, action=action, monitor=run.config.monitor.at_end
-    )
-
-
-def _check_new_arms(runs: Sequence[StudyRun], pool: ProcessPool) -> None:
-    """Build one run per arm and base, so that any error is reported before training starts."""
-    firsts = {(run.arm, run.base): run for run in reversed(runs)}
-    for _ in pool.run(_request(run, "check") for run in reversed(firsts.values())):
-        pass
+def _load_rows(run: StudyRun) -> Sequence[StudyRow]:
+    return Table.load(run.path / "results" / ROWS_FILE).rows
 
 
 def _load_known_arms(study: Study, out: Path) -> set[str]:
@@ -170,7 +167,7 @@ def _check_same_config(run: StudyRun) -> None:
         )
 
 
-def _named_measures(study: Study) -> set[str]:
+def _named(study: Study) -> set[str]:
     """Every measure that the study draws or asks about."""
     asked = {name for q in study.questions for name in (q.measure, q.against_measure)}
     return {*study.measures, *asked}
@@ -181,21 +178,20 @@ def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:
     steps: dict[str, set[int]] = {}
     for row in rows:
         steps.setdefault(row.measure, set()).add(row.step)
-    required: list[tuple[str, str, int | None]] = [
-        (f'measures: "{name}"', name, None) for name in study.measures
-    ]
+    required: list[tuple[str, str, int | None]] = [("measures", n, None) for n in study.measures]
     for number, question in enumerate(study.questions):
         if arm in (question.arm, study.reference_of(question)):
-            at = question.at if isinstance(question.at, int) else None
             for name in filter(None, (question.measure, question.against_measure)):
-                required.append((f'questions.{number}: "{name}"', name, at))
+                required.append((f"questions.{number}", name, question.at))
     for where, name, at in required:
         if name not in steps:
-            raise ConfigError(f"{where} is not a measure of these runs.{did_you_mean(name, steps)}")
+            raise ConfigError(
+                f'{where}: "{name}" is not a measure of these runs.{did_you_mean(name, steps)}'
+            )
         if at is not None and at not in steps[name]:
             measured = ", ".join(map(str, sorted(steps[name])))
             raise ConfigError(
-                f"{where} was measured at steps {measured}, not at step {at}. Change `at` or "
+                f'{where}: "{name}" was measured at steps {measured}, not at step {at}. Change `at` or '
                 "evaluate.every."
             )
 
@@ -204,13 +200,9 @@ def _prune(run: StudyRun, keep_rollouts: bool) -> None:
     """Delete what the table does not need."""
     if keep_rollouts:
         return
-    for folder, kept in (
-        (run.path, {"config.yaml", "results"}),
-        (run.path / "results", KEPT_RESULTS),
-    ):
-        for entry in folder.iterdir():
-            if entry.name in kept:
-                continue
+    results = run.path / "results"
+    for folder, kept in ((run.path, {"config.yaml", "results"}), (results, KEPT_RESULTS)):
+        for entry in [entry for entry in folder.iterdir() if entry.name not in kept]:
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:

@@ -6,68 +6,47 @@ from collections.abc import Sequence
 
 from glasshouse.measurement.paired_seeds import ALPHA
 from glasshouse.measurement.registry import lookup, owner_of
-from glasshouse.study.questions import Comparison, Contrast
+from glasshouse.study.answers import Answer, Verdict, pairs_needed
+from glasshouse.study.contrasts import Contrast
 from glasshouse.study.spec import START
-from glasshouse.study.verdict import (
-    Verdict,
-    decide_verdict,
-    differs_from_zero,
-    has_too_few_pairs,
-    pairs_needed,
-    tests_in_family,
-)
 
 SMALL_CEILING = 0.05
 """A measure whose largest possible effect is below this could hardly change."""
 
 
-def compose_headline(comparisons: Sequence[Comparison]) -> str:
+def compose_headline(answers: Sequence[Answer]) -> str:
     """First what is shown, then what is not as predicted, then what is not shown.
 
     Example: "Shown: reliance rises in outcome (+0.72, 95 % interval +0.68 to +0.76). Not shown: …"
     """
     parts = []
     for verdict in Verdict:
-        claims = [summarize_claim(c, verdict) for c in comparisons if decide_verdict(c) is verdict]
+        claims = [_summarize(answer) for answer in answers if answer.verdict is verdict]
         if claims:
             parts.append(f"{verdict.value}: {'; '.join(claims)}.")
     if not parts:
         return "The study has no questions."
-    bases = max(len(comparison.by_base) for comparison in comparisons)
-    over_bases = {c.effect.paired.num_bases for c in comparisons} - {None}
-    if over_bases:
-        parts.append(f"Intervals over {max(n for n in over_bases if n)} bases, a random effect.")
+    random_bases = [answer.effect.num_bases for answer in answers if answer.effect.num_bases]
+    if random_bases:
+        parts.append(f"Intervals over {max(random_bases)} bases, a random effect.")
     else:
-        parts.append(
-            f"All of it holds for {'this base' if bases == 1 else f'these {bases} bases'} only."
-        )
+        parts.append(f"All of it holds for {_these_bases(answers[0])} only.")
     return " ".join(parts)
 
 
-def explain_comparison(comparison: Comparison) -> str:
+def explain_answer(answer: Answer) -> str:
     """The verdict with its numbers; then seeds, null, equal accuracy, bases and ceiling."""
-    if decide_verdict(comparison) is Verdict.UNDEFINED:
-        return f"{Verdict.UNDEFINED.value}: {comparison.effect.paired.reason}."
+    if answer.verdict is Verdict.UNDEFINED:
+        return f"{Verdict.UNDEFINED.value}: {answer.effect.reason}."
     parts = [
-        _explain_verdict(comparison),
-        _explain_too_few_pairs(comparison),
-        _explain_null(comparison),
-        _explain_matched(comparison),
-        _explain_bases(comparison),
-        _explain_small_ceiling(comparison),
+        _explain_verdict(answer),
+        _explain_too_few_pairs(answer),
+        _explain_null(answer),
+        _explain_matched(answer),
+        _explain_bases(answer),
+        _explain_small_ceiling(answer),
     ]
     return " ".join(part for part in parts if part)
-
-
-def summarize_claim(comparison: Comparison, verdict: Verdict) -> str:
-    """The claim of a question in a few words, with its effect."""
-    question = comparison.question
-    at = f" by {comparison.point}" if isinstance(question.at, int) else ""
-    if verdict is Verdict.UNDEFINED:
-        reason = comparison.effect.paired.reason
-        return f"{name_measure(question.measure)} in {question.arm}{at} ({reason})"
-    that = "that " if verdict is Verdict.NOT_SHOWN else ""
-    return f"{that}{_claim(comparison, verdict)}{at} ({format_effect_in_words(comparison.effect)})"
 
 
 def name_measure(measure: str) -> str:
@@ -79,190 +58,169 @@ def name_measure(measure: str) -> str:
     return f"{label.removesuffix(f', {owner}')} ({monitor})"
 
 
-def _claim(comparison: Comparison, verdict: Verdict) -> str:
-    """What the measure does or, if that is not shown, what it was expected to do."""
-    question, reference = comparison.question, comparison.reference
-    measure, direction = name_measure(question.measure), question.expect
-    if verdict is Verdict.OPPOSITE:
-        direction = "rises" if (comparison.effect.paired.effect or 0.0) > 0 else "falls"
-    elif question.margin is not None:
-        if reference == START:
-            return f"{measure} stays within ±{question.margin:g} of its start in {question.arm}"
-        return f"{measure} in {question.arm} stays within ±{question.margin:g} of {reference}"
+def _summarize(answer: Answer) -> str:
+    """The claim of a question in a few words, with its effect."""
+    question = answer.question
+    at = "" if question.at is None else f" by {answer.point}"
+    if answer.verdict is Verdict.UNDEFINED:
+        measure = name_measure(question.measure)
+        return f"{measure} in {question.arm}{at} ({answer.effect.reason})"
+    return f"{_claim(answer)}{at} ({format_effect_in_words(answer.effect)})"
+
+
+def _claim(answer: Answer) -> str:
+    """What the measure does or, if that is not shown, that it does what was expected."""
+    question, reference, margin = answer.question, answer.reference, answer.question.margin
+    measure, arm, direction = name_measure(question.measure), question.arm, question.expect
+    that = "that " if answer.verdict is Verdict.NOT_SHOWN else ""
+    if answer.verdict is Verdict.OPPOSITE:
+        direction = "rises" if (answer.effect.effect or 0.0) > 0 else "falls"
+    elif margin is not None and reference == START:
+        return f"{that}{measure} stays within ±{margin:g} of its start in {arm}"
+    elif margin is not None:
+        return f"{that}{measure} in {arm} stays within ±{margin:g} of {reference}"
     comparative = {"rises": "is higher", "falls": "is lower"}[direction]
     if question.against_measure:
-        other = name_measure(question.against_measure)
-        return f"{measure} {comparative} than {other} in {question.arm}"
+        return (
+            f"{that}{measure} {comparative} than {name_measure(question.against_measure)} in {arm}"
+        )
     if reference == START:
-        return f"{measure} {direction} in {question.arm}"
-    return f"{measure} {comparative} in {question.arm} than in {reference}"
+        return f"{that}{measure} {direction} in {arm}"
+    return f"{that}{measure} {comparative} in {arm} than in {reference}"
 
 
-def _explain_verdict(comparison: Comparison) -> str:
-    verdict, question = decide_verdict(comparison), comparison.question
-    opening = verdict.value
-    if verdict is Verdict.OPPOSITE:
-        opening += (
-            ", a change is shown" if question.margin is not None else ", the opposite is shown"
+def _explain_verdict(answer: Answer) -> str:
+    effect, margin = answer.effect, answer.question.margin
+    opening = answer.verdict.value
+    if answer.verdict is Verdict.OPPOSITE:
+        opening += ", the opposite is shown" if margin is None else ", a change is shown"
+    before, after = format_value(effect.before), format_value(effect.after)
+    if answer.reference == START:
+        change = f"by {answer.point}: {before} → {after}"
+    else:
+        change = f"at {answer.point}: {after} against {before}"
+    if margin is not None:
+        test = "the whole 95 % interval must lie within the margin, while TOST uses 90 %"
+    else:
+        larger = ", the larger of the two for the change and for the difference from the null arm,"
+        tests = answer.num_tests
+        test = (
+            f"p {format_p_holm(effect)}{larger if answer.must_exceed_null else ''} "
+            f"after Holm correction over {tests} question{'s' * (tests != 1)}"
         )
-    that = "that " if verdict is Verdict.NOT_SHOWN else ""
-    before, after = format_value(comparison.effect.before), format_value(comparison.effect.after)
-    change = (
-        f"by {comparison.point}: {before} → {after}"
-        if comparison.reference == START
-        else f"at {comparison.point}: {after} against {before}"
-    )
-    effect = format_effect_in_words(comparison.effect)
+    of_bases = f" of {effect.num_bases} bases" if effect.num_bases else ""
+    dropped = f", {effect.dropped} dropped because a value is missing" if effect.dropped else ""
+    unanimous = f"; {effect.reason}" if effect.reason and effect.low is not None else ""
     return (
-        f"{opening}: {that}{_claim(comparison, verdict)} {change} "
-        f"({effect}; {_explain_test(comparison)}; {_count_seeds(comparison)})."
+        f"{opening}: {_claim(answer)} {change} ({format_effect_in_words(effect)}; {test}; "
+        f"{effect.n} paired seeds{of_bases}{dropped}{unanimous})."
     )
 
 
-def _explain_test(comparison: Comparison) -> str:
-    if comparison.question.margin is not None:
-        return "the whole 95 % interval must lie within the margin, while TOST uses 90 %"
-    larger = ", the larger of the two for the change and for the difference from the null arm,"
-    tests = comparison.num_tests
-    return (
-        f"p {format_p_holm(comparison.effect)}{larger if comparison.must_exceed_null else ''} "
-        f"after Holm correction over {tests} question{'s' * (tests != 1)}"
-    )
-
-
-def _count_seeds(comparison: Comparison) -> str:
-    p = comparison.effect.paired
-    dropped = f", {p.dropped} dropped because a value is missing" if p.dropped else ""
-    of_bases = f" of {p.num_bases} bases" if p.num_bases else ""
-    unanimous = f"; {p.reason}" if p.reason and p.low is not None else ""
-    return f"{p.n} paired seeds{of_bases}{dropped}{unanimous}"
-
-
-def _explain_too_few_pairs(comparison: Comparison) -> str:
-    p, tests = comparison.effect.paired, comparison.num_tests
-    if not has_too_few_pairs(comparison) or p.smallest_p is None:
+def _explain_too_few_pairs(answer: Answer) -> str:
+    smallest_p, tests = answer.effect.smallest_p, answer.num_tests
+    if not answer.has_too_few_pairs or smallest_p is None:
         return ""
-    smallest = f"the smallest possible p of {p.n} pairs is {format_p(p.smallest_p)}"
-    if p.smallest_p <= ALPHA:
-        smallest += (
-            f", {format_p(p.smallest_p * tests)} after Holm correction over {tests} questions"
-        )
-    needed = pairs_needed(tests_in_family(comparison))
+    smallest = f"the smallest possible p of {answer.effect.n} pairs is {format_p(smallest_p)}"
+    if smallest_p <= ALPHA:
+        smallest += f", {format_p(smallest_p * tests)} after Holm correction over {tests} questions"
+    needed = pairs_needed(answer.tests_in_family)
     return f"Too few seeds to show anything: {smallest}; {needed} pairs are needed."
 
 
-def _explain_null(comparison: Comparison) -> str:
+def _explain_null(answer: Answer) -> str:
     """The effect in the null arm, and whether the arm differs from it."""
-    null, beyond = comparison.null, comparison.beyond_null
+    null, beyond = answer.null, answer.beyond_null
     if null is None:
-        is_null_arm = comparison.why_no_null.endswith("is the null arm")
+        is_null_arm = answer.why_no_null.endswith("is the null arm")
         return "" if is_null_arm else "There is no null arm: the effect of RL on noise is unknown."
-    to_arm = comparison.reference != START and not comparison.question.against_measure
-    against = f" against {comparison.reference}" if to_arm else ""
-    at = f" at {comparison.null_point}" if comparison.question.null_at == "kl" else ""
+    to_arm = answer.reference != START and not answer.question.against_measure
+    against = f" against {answer.reference}" if to_arm else ""
+    at = f" at {answer.null_point}" if answer.question.null_at == "kl" else ""
     own = f"In the null arm, {null.arm},{at} the effect{against} is {format_effect_in_words(null)}"
     if beyond is None:
         return f"{own}."
-    if beyond.paired.effect is None:
-        return f"{own}; the two cannot be compared: {beyond.paired.reason}."
-    between = f"{beyond.arm} − {null.arm} is {format_effect_in_words(beyond)}, p {format_p(beyond.paired.p)}"
-    same_direction = ((comparison.effect.paired.effect or 0.0) > 0) == (beyond.paired.effect > 0)
-    if comparison.must_exceed_null and differs_from_zero(beyond) and same_direction:
+    if beyond.effect is None:
+        return f"{own}; the two cannot be compared: {beyond.reason}."
+    between = (
+        f"{beyond.arm} − {null.arm} is {format_effect_in_words(beyond)}, p {format_p(beyond.p)}"
+    )
+    same_direction = ((answer.effect.effect or 0.0) > 0) == (beyond.effect > 0)
+    if answer.must_exceed_null and beyond.differs_from_zero and same_direction:
         return f"{own}: RL on noise does not have the same effect ({between})."
-    if comparison.must_exceed_null and differs_from_zero(comparison.effect):
-        but = (
-            "RL on noise has a larger effect"
-            if differs_from_zero(beyond)
-            else "it cannot be distinguished from that of RL on noise"
-        )
+    if answer.must_exceed_null and answer.effect.differs_from_zero:
+        but = "it cannot be distinguished from that of RL on noise"
+        if beyond.differs_from_zero:
+            but = "RL on noise has a larger effect"
         return f"{own}: there is a change from the start, but {but} ({between})."
-    if not differs_from_zero(beyond):
+    if not beyond.differs_from_zero:
         return f"{own}; {beyond.arm} cannot be distinguished from it ({between})."
     return f"{own} ({between})."
 
 
-def _explain_matched(comparison: Comparison) -> str:
+def _explain_matched(answer: Answer) -> str:
     """The comparison at equal accuracy: is the effect more than a difference in capability?"""
-    matched, effect, equal = (
-        comparison.matched,
-        comparison.effect.paired.effect,
-        comparison.equal_accuracy,
-    )
-    if matched is None or effect is None:
+    matched, equal, effect = answer.matched, answer.equal_accuracy, answer.effect
+    if matched is None or equal is None or effect.effect is None:
         return ""
-    p = matched.paired
-    if p.effect is None or p.low is None or p.high is None:
-        return f"At {comparison.matched_point} they cannot be compared: {p.reason}."
-    steps = ", ".join(
-        f"{step:.1f} in {arm}" for arm, step in (equal.mean_steps if equal else {}).items()
-    )
+    if matched.effect is None or matched.low is None or matched.high is None:
+        return f"At {equal.name} they cannot be compared: {matched.reason}."
+    steps = ", ".join(f"{step:.1f} in {arm}" for arm, step in equal.mean_steps.items())
     text = (
-        f"At {comparison.matched_point} the difference is {format_effect_in_words(matched)}, "
+        f"At {equal.name} the difference is {format_effect_in_words(matched)}, "
         f"p {format_p_holm(matched)}, not corrected; accuracy is equal at step {steps} on average"
     )
-    vanishes = p.low <= 0 if effect > 0 else p.high >= 0
-    if equal and equal.is_before_first_evaluation:
+    vanishes = matched.low <= 0 if effect.effect > 0 else matched.high >= 0
+    if equal.is_before_first_evaluation:
         text += ", before the first evaluation after the start, so this says little"
-    elif (
-        vanishes and comparison.effect.paired.shown and not comparison.point.startswith("accuracy")
-    ):
+    elif vanishes and effect.shown:
         text += ": a difference in capability may explain the effect"
     return f"{text}."
 
 
-def _explain_bases(comparison: Comparison) -> str:
+def _explain_bases(answer: Answer) -> str:
     """The effect of each base, their interaction with the arm, and which bases the result holds for."""
-    scope = _explain_scope(comparison)
-    if len(comparison.by_base) < 2:
-        return scope
-    effects = {base: contrast.mean_difference for base, contrast in comparison.by_base.items()}
-    text = ", ".join(
-        f"{base} {'undefined' if effect is None else format_signed(effect)}"
-        for base, effect in effects.items()
-    )
-    if len({effect > 0 for effect in effects.values() if effect is not None}) > 1:
-        text += ": the direction differs between bases"
-    return f"By base: {text}. {_explain_interaction(comparison)} {scope}"
-
-
-def _explain_interaction(comparison: Comparison) -> str:
-    """Whether the effect depends on the base."""
-    interaction = comparison.effect.interaction
-    if interaction.p is None or interaction.f is None:
-        return f"Base × arm interaction: not tested ({interaction.reason})."
-    numbers = (
-        f"F({interaction.df_between}, {interaction.df_within}) = {interaction.f:.3g}, "
-        f"p {format_p(interaction.p)}"
-    )
-    depends = "the effect depends on the base" if interaction.p <= ALPHA else "not shown"
-    deviations = (
-        f"standard deviation {format_value(interaction.sd_between)} between bases, "
-        f"{format_value(interaction.sd_within)} between seeds of a base"
-    )
-    return f"Base × arm interaction: {depends} ({numbers}; {deviations}; not corrected)."
-
-
-def _explain_scope(comparison: Comparison) -> str:
-    """Which bases the interval and the test are about."""
-    num_bases = comparison.effect.paired.num_bases
+    num_bases = answer.effect.num_bases
     if num_bases:
-        return (
+        scope = (
             f"Bases are a random effect: interval and test are Student's over the means of {num_bases} "
             "bases, so they are about bases like these, not only about these."
         )
-    count = len(comparison.by_base)
-    only = "this base" if count == 1 else f"these {count} bases"
-    return f"The interval and the test hold for {only} only."
+    else:
+        scope = f"The interval and the test hold for {_these_bases(answer)} only."
+    if len(answer.by_base) < 2:
+        return scope
+    effects = {base: contrast.mean_difference for base, contrast in answer.by_base.items()}
+    known = [effect for effect in effects.values() if effect is not None]
+    text = ", ".join(f"{b} {'undefined' if e is None else signed(e)}" for b, e in effects.items())
+    if len({effect > 0 for effect in known}) > 1:
+        text += ": the direction differs between bases"
+    return f"By base: {text}. {_explain_interaction(answer)} {scope}"
 
 
-def _explain_small_ceiling(comparison: Comparison) -> str:
-    largest = {"rises": comparison.max_effect.rise, "falls": comparison.max_effect.fall}
-    ceiling = largest.get(comparison.question.expect)
-    if ceiling is None or abs(ceiling) >= SMALL_CEILING:
-        return ""
+def _explain_interaction(answer: Answer) -> str:
+    """Whether the effect depends on the base."""
+    found = answer.effect.interaction
+    if found.p is None or found.f is None:
+        return f"Base × arm interaction: not tested ({found.reason})."
+    depends = "the effect depends on the base" if found.p <= ALPHA else "not shown"
     return (
-        f"The measure could hardly change: the largest possible effect is {format_signed(ceiling)}."
+        f"Base × arm interaction: {depends} (F({found.df_between}, {found.df_within}) = {found.f:.3g}, "
+        f"p {format_p(found.p)}; standard deviation {format_value(found.sd_between)} between bases, "
+        f"{format_value(found.sd_within)} between seeds of a base; not corrected)."
     )
+
+
+def _these_bases(answer: Answer) -> str:
+    count = len(answer.by_base)
+    return "this base" if count == 1 else f"these {count} bases"
+
+
+def _explain_small_ceiling(answer: Answer) -> str:
+    if answer.ceiling is None or abs(answer.ceiling) >= SMALL_CEILING:
+        return ""
+    largest = signed(answer.ceiling)
+    return f"The measure could hardly change: the largest possible effect is {largest}."
 
 
 # --- numbers ---------------------------------------------------------------------------------
@@ -272,29 +230,28 @@ def format_effect_in_words(contrast: Contrast) -> str:
     """`+0.72, 95 % interval +0.68 to +0.76`"""
     numbers = _format_interval(contrast)
     if numbers is None:
-        mean = contrast.paired.effect
-        value = "undefined" if mean is None else format_signed(mean)
-        return f"{value}: {contrast.paired.reason}"
-    effect, low, high = numbers
-    return f"{effect}, 95 % interval {low} to {high}"
+        value = "undefined" if contrast.effect is None else signed(contrast.effect)
+        return f"{value}: {contrast.reason}"
+    return "{}, 95 % interval {} to {}".format(*numbers)
 
 
-def format_effect(contrast: Contrast) -> str:
+def format_effect(contrast: Contrast | None) -> str:
     """`+0.72 (+0.68 to +0.76)`; a dash if undefined."""
-    numbers = _format_interval(contrast)
-    return "–" if numbers is None else f"{numbers[0]} ({numbers[1]} to {numbers[2]})"
+    numbers = contrast and _format_interval(contrast)
+    return "{} ({} to {})".format(*numbers) if numbers else "–"
 
 
-def _format_interval(contrast: Contrast) -> tuple[str, str, str] | None:
-    p = contrast.paired
-    if p.effect is None or p.low is None or p.high is None:
+def _format_interval(contrast: Contrast) -> list[str] | None:
+    if contrast.effect is None or contrast.low is None or contrast.high is None:
         return None
-    digits = _decimals(max(abs(p.effect), abs(p.low), abs(p.high)))
-    return _signed(p.effect, digits), _signed(p.low, digits), _signed(p.high, digits)
+    values = (contrast.effect, contrast.low, contrast.high)
+    digits = _decimals(max(map(abs, values)))
+    return [signed(value, digits) for value in values]
 
 
-def format_signed(value: float) -> str:
-    return _signed(value, _decimals(abs(value)))
+def signed(value: float, digits: int | None = None) -> str:
+    digits = _decimals(abs(value)) if digits is None else digits
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0 turns -0.0 into 0.0
 
 
 def format_value(value: float | None) -> str:
@@ -303,17 +260,12 @@ def format_value(value: float | None) -> str:
 
 def format_p_holm(contrast: Contrast) -> str:
     """The Holm-corrected p, or the uncorrected one if the test is not part of the family."""
-    p = contrast.paired
-    return format_p(p.p if p.p_holm is None else p.p_holm)
+    return format_p(contrast.p if contrast.p_holm is None else contrast.p_holm)
 
 
 def format_p(p: float | None) -> str:
     """Two significant digits: `0.0078`, `0.5`."""
     return "–" if p is None else f"{p:.2g}"
-
-
-def _signed(value: float, digits: int) -> str:
-    return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0 turns -0.0 into 0.0
 
 
 def _decimals(size: float) -> int:

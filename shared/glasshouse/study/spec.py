@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,11 +30,14 @@ NO_NULL_ARM = "none"
 RESERVED_KEYS = {"seed": "seeds (or --seeds)", "model": "bases", "out": "--out"}
 """Config keys that the study sets for each run, and where their values come from."""
 SEEDS_HELP = (
-    "give a number of seeds of at least 1 (`8`), a range (`{first: 100, count: 12}`) or a list"
+    "give a number of seeds of at least 1 (`8`), a range (`{first: 100, count: 12}`) or a list of "
+    "different numbers of at least 0."
 )
 MIN_RANDOM_BASES = 4
 """With at least this many bases they are a random effect: results hold for other bases as well."""
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+ROWS_FILE = "rows.jsonl"
+"""In the results of a run: it is finished once this file exists."""
 
 
 class Question(Section):
@@ -53,8 +57,8 @@ class Question(Section):
     """The null arm for this question. Empty: the study's `null_arm`. `none`: no null arm."""
     null_at: Literal["step", "kl"] = "step"
     """Where the null arm is compared: at the same step, or where its KL from the start equals the arm's."""
-    at: int | Literal["accuracy"] | None = None
-    """The step to compare at. Empty: the last. `accuracy`: where both arms are equally accurate."""
+    at: int | None = Field(None, ge=0)
+    """The step to compare at. Empty: the last."""
     expect: Literal["rises", "falls", "unchanged"]
     """The predicted result; `unchanged` needs a margin."""
     margin: float | None = Field(None, gt=0)
@@ -63,15 +67,9 @@ class Question(Section):
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if (self.expect == "unchanged") != (self.margin is not None):
-            raise ValueError("`expect: unchanged` needs a margin, and no other `expect` takes one")
+            raise ValueError("`expect: unchanged` needs a margin, and no other `expect` takes one.")
         if self.against_measure and self.against:
-            raise ValueError("set either `against_measure` (same arm) or `against` (another arm)")
-        if self.at == "accuracy" and (self.against_measure or self.against == START):
-            raise ValueError("`at: accuracy` needs two arms; set `against` to another arm")
-        if self.null_at == "kl" and self.at == "accuracy":
-            raise ValueError("`null_at: kl` needs a step; remove `at: accuracy`")
-        if isinstance(self.at, int) and self.at < 0:
-            raise ValueError("`at` is a step and must be at least 0")
+            raise ValueError("set either `against_measure` (same arm) or `against` (another arm).")
         return self
 
 
@@ -90,7 +88,7 @@ class Frozen(Section):
         if self.sha256 != hash_content(self.content):
             raise ValueError(
                 "its content does not match its sha256: the section was edited by hand. Restore it, "
-                "for example with git"
+                "for example with git."
             )
         return self
 
@@ -102,6 +100,25 @@ def hash_content(content: Mapping[str, Any]) -> str:
     """
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRun:
+    """One run of a study."""
+
+    arm: str
+    base: str
+    seed: int
+    path: Path
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "results" / ROWS_FILE).is_file()
 
 
 class Study(Section):
@@ -137,70 +154,53 @@ class Study(Section):
     frozen: Frozen | None = None
     """Written by `glasshouse study freeze`, never by hand."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, tree: Any) -> Any:
+        """`outcome:` without a value is an arm in which nothing differs; the first arm is the control."""
+        if not isinstance(tree, Mapping) or not isinstance(tree.get("arms"), Mapping):
+            return tree
+        arms = {name: {} if keys is None else keys for name, keys in tree["arms"].items()}
+        return {**tree, "arms": arms, "control": tree.get("control") or next(iter(arms), "")}
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _list_seeds(cls, seeds: Any) -> Any:
         """A number or {first, count} as a list."""
+        if isinstance(seeds, int) and not isinstance(seeds, bool):
+            return range(seeds)
         match seeds:
-            case bool():
-                raise ValueError(SEEDS_HELP)
-            case int() if seeds >= 1:
-                return range(seeds)
-            case {"first": int() as first, "count": int() as count} if count >= 1:
-                if len(seeds) == 2 and not isinstance(first, bool):
-                    return range(first, first + count)
-        if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not seeds:
-            raise ValueError(SEEDS_HELP)
+            case {"first": int() as first, "count": int() as count} if len(seeds) == 2:
+                return range(first, first + count)
         return seeds
 
     @field_validator("seeds")
     @classmethod
     def _check_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise ValueError("seeds must be different numbers of at least 0")
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise ValueError(SEEDS_HELP)
         return tuple(sorted(seeds))
 
-    @field_validator("arms", mode="before")
-    @classmethod
-    def _fill_empty_arms(cls, arms: Any) -> Any:
-        """`outcome:` without a value is an arm in which nothing differs."""
-        if isinstance(arms, Mapping):
-            return {name: {} if tree is None else tree for name, tree in arms.items()}
-        return arms
-
-    @field_validator("arms")
-    @classmethod
-    def _check_arm_names(cls, arms: dict[str, Any]) -> dict[str, Any]:
-        for name in arms:
+    @model_validator(mode="after")
+    def _check_arms(self) -> Self:
+        for name in self.arms:
             if name in (START, NO_NULL_ARM) or not ARM_NAME.fullmatch(name):
                 raise ValueError(
                     f'an arm cannot be called "{name}": use letters, digits, "_", "." and "-" (its name '
-                    f'becomes a folder), and not "{START}" or "{NO_NULL_ARM}"'
+                    f'becomes a folder), and not "{START}" or "{NO_NULL_ARM}".'
                 )
-        return arms
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_control(cls, tree: Any) -> Any:
-        if isinstance(tree, Mapping) and not tree.get("control"):
-            arms = tree.get("arms")
-            first = str(next(iter(arms), "")) if isinstance(arms, Mapping) else ""
-            return {**tree, "control": first}
-        return tree
-
-    @model_validator(mode="after")
-    def _check_arms_exist(self) -> Self:
         named = [("control", self.control), ("null_arm", self.null_arm or self.control)]
         for number, question in enumerate(self.questions):
-            named.append((f"questions.{number}.arm", question.arm))
-            if question.against not in ("", START):
-                named.append((f"questions.{number}.against", question.against))
-            if question.null_arm not in ("", NO_NULL_ARM):
-                named.append((f"questions.{number}.null_arm", question.null_arm))
-            if self.reference_of(question) == question.arm and not question.against_measure:
+            reference, null_arm = self.reference_of(question), self.null_arm_of(question)
+            if reference == question.arm and not question.against_measure:
                 raise ValueError(
-                    f'questions.{number} compares the arm "{question.arm}" with itself; set `against`'
+                    f'questions.{number} compares the arm "{question.arm}" with itself; set `against`.'
                 )
+            named.append((f"questions.{number}.arm", question.arm))
+            if reference != START:
+                named.append((f"questions.{number}.against", reference))
+            if null_arm:
+                named.append((f"questions.{number}.null_arm", null_arm))
         for key, arm in named:
             if arm not in self.arms:
                 raise ValueError(
@@ -213,18 +213,14 @@ class Study(Section):
         return question.arm if question.against_measure else question.against or self.control
 
     def null_arm_of(self, question: Question) -> str | None:
-        if question.null_arm == NO_NULL_ARM:
-            return None
-        return question.null_arm or self.null_arm
+        return None if question.null_arm == NO_NULL_ARM else question.null_arm or self.null_arm
 
     def base_of(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
 
     def run_config(self, arm: str, seed: int, out: Path | None = None) -> Config:
         """The configuration of one run."""
-        reserved: dict[str, Any] = {
-            "seed": seed, "model": self.base_of(seed), "out": str(out or "")
-        }  # fmt: skip
+        reserved = {"seed": seed, "model": self.base_of(seed), "out": str(out or "")}
         if self.evaluation_problems == "per_seed":
             reserved["evaluate.seed"] = seed
         return resolve_layers(
@@ -236,33 +232,29 @@ class Study(Section):
         unfinished study contains complete pairs."""
         return ((arm, seed) for seed in self.seeds for arm in self.arms)
 
-    def first_seeds(self, count: int) -> list[int]:
-        """The first seeds of the study; beyond its last one, the numbers that follow."""
-        if count < 1:
-            raise ConfigError(f'"seeds" is {count}: {SEEDS_HELP}.')
-        following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + count)
-        return [*self.seeds, *following][:count]
-
     def subset(self, arms: Sequence[str] | None = None, seeds: int | None = None) -> Study:
-        """The study with only these arms and this many seeds, without questions about other arms."""
+        """The study with only these arms and this many seeds, without questions about other arms. More
+        seeds than it has: the numbers that follow."""
         for arm in arms or ():
             if arm not in self.arms:
                 raise ConfigError(f'The study has no arm "{arm}".{did_you_mean(arm, self.arms)}')
+        if seeds is not None and seeds < 1:
+            raise ConfigError(f'"seeds" is {seeds}: {SEEDS_HELP}')
         chosen = [arm for arm in self.arms if arms is None or arm in arms]
-        kept = {*chosen, NO_NULL_ARM}
         questions = [
             question.model_dump()
             | {"against": "" if question.against_measure else self.reference_of(question)}
-            | {"null_arm": question.null_arm if question.null_arm in kept else ""}
+            | {"null_arm": question.null_arm if question.null_arm in (*chosen, NO_NULL_ARM) else ""}
             for question in self.questions
             if {question.arm, self.reference_of(question)} <= {*chosen, START}
         ]
+        following = range(self.seeds[-1] + 1, self.seeds[-1] + 1 + (seeds or 0))
         tree = self.model_dump() | {
             "arms": {arm: self.arms[arm] for arm in chosen},
             "control": self.control if self.control in chosen else "",
             "null_arm": self.null_arm if self.null_arm in chosen else None,
             "questions": questions,
-            "seeds": self.seeds if seeds is None else self.first_seeds(seeds),
+            "seeds": self.seeds if seeds is None else [*self.seeds, *following][:seeds],
         }
         return parse_study(tree, "the study")
 
@@ -271,14 +263,13 @@ class Study(Section):
         differences = []
         if self.bases != other.bases:
             differences.append(f"bases ({', '.join(self.bases)} → {', '.join(other.bases)})")
-        for arm in self.arms:
-            if arm in other.arms:
-                changed = diff_configs(self.run_config(arm, 0), other.run_config(arm, 0))
-                differences += [
-                    f"{key} in the arm {arm} ({old!r} → {new!r})"
-                    for key, (old, new) in changed.items()
-                    if key != "model"
-                ]
+        for arm in [arm for arm in self.arms if arm in other.arms]:
+            changed = diff_configs(self.run_config(arm, 0), other.run_config(arm, 0))
+            differences += [
+                f"{key} in the arm {arm} ({old!r} → {new!r})"
+                for key, (old, new) in changed.items()
+                if key != "model"
+            ]
         return differences
 
 
@@ -332,24 +323,15 @@ def load_study(
             study.run_config(arm, 0)
         except ConfigError as error:
             raise ConfigError(f"{file}, {error}") from None
-    _check_null_prompts(study, file)
-    return study if arms is None and seeds is None else study.subset(arms, seeds)
-
-
-def _check_null_prompts(study: Study, file: str | Path) -> None:
-    """Raise if a question's null arm is asked other prompts than its arm: their changes are not
-    comparable."""
     for number, question in enumerate(study.questions):
-        null_arm = study.null_arm_of(question)
-        if null_arm is None:
-            continue
-        tasks = [study.run_config(arm, 0).task for arm in (question.arm, null_arm)]
-        if tasks[0] != tasks[1]:
+        null_arm = study.null_arm_of(question) or question.arm
+        if study.run_config(question.arm, 0).task != study.run_config(null_arm, 0).task:
             raise ConfigError(
                 f'{file}, questions.{number}: the null arm "{null_arm}" has other prompts than the arm '
-                f'"{question.arm}" (their task differs). Give the question a null arm with the same task, '
-                f"or `null_arm: {NO_NULL_ARM}`."
+                f'"{question.arm}" (their task differs), so their changes are not comparable. Give the '
+                f"question a null arm with the same task, or `null_arm: {NO_NULL_ARM}`."
             )
+    return study if arms is None and seeds is None else study.subset(arms, seeds)
 
 
 def study_from_config(
@@ -360,8 +342,7 @@ def study_from_config(
     Example: `study_from_config([], ["steps=4"], title="t", arms={"plain": {}}, seeds=2)`
     """
     base = load_config(files, overrides).model
-    layers = [read_yaml_file(Path(file)) for file in files]
-    tree = merge_layers([*layers, overrides])
+    tree = merge_layers([*(read_yaml_file(Path(file)) for file in files), overrides])
     config = {key: value for key, value in tree.items() if key not in RESERVED_KEYS}
     return parse_study({"bases": [base], "config": config, **fields}, "the command line")
 
@@ -375,13 +356,13 @@ def parse_study(tree: Mapping[str, Any], where: str) -> Study:
     _refuse_reserved_keys(merge_layers([study.config]), f"{where}, config")
     for arm, overrides in study.arms.items():
         _refuse_reserved_keys(merge_layers([overrides]), f"{where}, arm {arm}")
-        if study.evaluation_problems == "per_seed":
-            evaluate = merge_layers([study.config, overrides]).get("evaluate") or {}
-            for key in {"seed", "file"} & set(evaluate):
-                raise ConfigError(
-                    f"{where}, arm {arm}: evaluate.{key} fixes the held-out problems, but "
-                    "`evaluation_problems: per_seed` gives each seed its own. Remove one of the two."
-                )
+        evaluate = merge_layers([study.config, overrides]).get("evaluate") or {}
+        fixed = {"seed", "file"} & set(evaluate)
+        if fixed and study.evaluation_problems == "per_seed":
+            raise ConfigError(
+                f"{where}, arm {arm}: evaluate.{min(fixed)} fixes the held-out problems, but "
+                "`evaluation_problems: per_seed` gives each seed its own. Remove one of the two."
+            )
     return study
 
 
@@ -398,21 +379,14 @@ def _refuse_reserved_keys(tree: Mapping[str, Any], where: str) -> None:
 
 def _explain(error: dict[str, Any], where: str) -> str:
     """One pydantic error: where, what is wrong, and what to do."""
-    path = ".".join(str(part) for part in error["loc"])
+    path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         section = Question if error["loc"][0] == "questions" else Study
         key = str(error["loc"][-1])
         return f'{where}: there is no key "{path}".{did_you_mean(key, section.model_fields)}'
-    if error["type"] == "invalid_key":
-        place = ".".join(str(part) for part in error["loc"][:-1]) or "the top level"
-        key = "null" if error["input"] is None else error["input"]
-        return f"{where}, {place}: YAML does not read the key `{key}` as text. Did you mean `null_arm`?"
-    message = plain_reason(error["msg"]).rstrip(".?")
-    end = "?" if error["msg"].endswith("?") else "."
     if error["type"] == "missing":
         return f'{where}: "{path}" is missing.'
-    if not path:
-        return f"{where}: {message}{end}"
+    reason = plain_reason(error["msg"])
     if error["type"] == "value_error":
-        return f"{where}, {path}: {message}{end}"
-    return f'{where}: "{path}" is {error["input"]!r}: {message}{end}'
+        return f"{where}{path and f', {path}'}: {reason}"
+    return f'{where}: "{path}" is {error["input"]!r}: {reason}.'

@@ -10,23 +10,30 @@ import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from glasshouse.errors import RunDataError
-from glasshouse.files import write_bytes, write_text
+from glasshouse.errors import ConfigError, RunDataError, did_you_mean
+from glasshouse.files import write_bytes
 from glasshouse.measurement.registry import MEASURES
 from glasshouse.runs.monitor_results import read_monitor_results
 from glasshouse.runs.run_directory import load_evaluations, load_metrics
 
+COLUMNS = ("arm", "base", "seed", "step", "measure", "value")
 COUNTS = {"rollouts"}
 """Entries of an organism's summary that are not measures."""
 COMPRESSED_SUFFIX = ".zst"
 MAX_DIFFERENCES = 5
 """Differing rows that the message lists."""
+
+SeedValues = Mapping[int, float | None]
+"""One value per seed; None if undefined."""
+StepValues = Mapping[int, float | None]
+"""The values of one measure of a run by step; None if undefined."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,27 +44,22 @@ class StudyRow:
     seed: int
     step: int
     measure: str
-    """A measure id of `measures.registry`: `reliance`, `interventions.necessity_uplift`."""
+    """A measure id of `measurement.registry`: `reliance`, `interventions.necessity_uplift`."""
     base: str = field(compare=False)
     value: float | None = field(compare=False)
     """None if the measure is undefined."""
 
     def to_json(self) -> str:
         """The canonical line: committed tables are compared byte by byte."""
-        fields = {
-            "arm": self.arm, "base": self.base, "seed": self.seed,
-            "step": self.step, "measure": self.measure, "value": self.value,
-        }  # fmt: skip
+        fields = {name: getattr(self, name) for name in COLUMNS}
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
 class Table:
     """Sorted rows, with each (arm, seed, step, measure) at most once.
 
-    Example: `Table.load(out / "results" / "table.jsonl").curve("kl", 3, "reliance")`
+    Example: `Table.load(out / "results" / "table.jsonl").runs_of("kl", "reliance")[3]` is a curve of seed 3.
     """
-
-    __slots__ = ("rows",)
 
     def __init__(self, rows: Iterable[StudyRow]) -> None:
         self.rows = tuple(sorted(rows))
@@ -68,19 +70,16 @@ class Table:
     def load(cls, file: Path) -> Table:
         """Read a table that `save` wrote."""
         try:
-            lines = read_table_text(file).split("\n")
-            return cls(StudyRow(**json.loads(line)) for line in lines if line)
-        except FileNotFoundError:
-            raise RunDataError(f"The table {file} does not exist.") from None
-        except (OSError, ValueError, TypeError) as error:
+            return cls(StudyRow(**json.loads(line)) for line in read_table_lines(file))
+        except (ValueError, TypeError) as error:
             raise RunDataError(f"{file} is not a study's table: {error}.") from None
 
     def save(self, file: Path) -> None:
         """Write JSON lines, compressed if the file name ends in .zst."""
+        data = self.text().encode()
         if file.suffix == COMPRESSED_SUFFIX:
-            write_bytes(file, zstandard.ZstdCompressor(level=19).compress(self.text().encode()))
-        else:
-            write_text(file, self.text())
+            data = zstandard.ZstdCompressor(level=19).compress(data)
+        write_bytes(file, data)
 
     def subset(self, arms: Container[str], seeds: Container[int]) -> Table:
         """The rows of these arms and seeds."""
@@ -95,30 +94,49 @@ class Table:
     def __iter__(self) -> Iterator[StudyRow]:
         return iter(self.rows)
 
-    def seeds(self, arm: str) -> list[int]:
-        return sorted({row.seed for row in self.rows if row.arm == arm})
+    @cached_property
+    def bases(self) -> dict[int, str]:
+        """The base of every seed that any arm has, the same in all of them."""
+        bases: dict[int, str] = {}
+        for row in self.rows:
+            if bases.setdefault(row.seed, row.base) != row.base:
+                raise RunDataError(
+                    f"Seed {row.seed} starts from {bases[row.seed]} in one arm and from {row.base} in "
+                    f"{row.arm}, so these runs are not paired. Run the study again with another --out."
+                )
+        return dict(sorted(bases.items()))
 
-    def curve(self, arm: str, seed: int, measure: str) -> dict[int, float | None]:
-        """The values of one run by step."""
-        key = (arm, seed, measure)
-        return {r.step: r.value for r in self.rows if (r.arm, r.seed, r.measure) == key}
+    @cached_property
+    def _runs(self) -> dict[tuple[str, str], dict[int, dict[int, float | None]]]:
+        runs: dict[tuple[str, str], dict[int, dict[int, float | None]]] = {}
+        for row in self.rows:
+            by_seed = runs.setdefault((row.arm, row.measure), {})
+            by_seed.setdefault(row.seed, {})[row.step] = row.value
+        return runs
 
+    def runs_of(self, arm: str, measure: str) -> Mapping[int, StepValues]:
+        """By seed, the values of the measure by step; empty if no run of the arm has it."""
+        return self._runs.get((arm, measure), {})
 
-def read_table_text(file: Path) -> str:
-    """The text of a table, decompressed if its name ends in .zst."""
-    data = file.read_bytes()
-    if file.suffix == COMPRESSED_SUFFIX:
-        try:
-            data = zstandard.ZstdDecompressor().decompress(data)
-        except zstandard.ZstdError as error:
-            raise ValueError(error) from None
-    return data.decode()
+    def steps_of(self, arm: str, measure: str) -> list[int]:
+        """The steps at which any run of the arm has the measure."""
+        return sorted({step for run in self.runs_of(arm, measure).values() for step in run})
+
+    def check_measure(self, measure: str) -> None:
+        """Raise if no run has the measure: the study file is wrong."""
+        names = {name for _, name in self._runs}
+        if measure not in names:
+            raise ConfigError(f'No run measured "{measure}".{did_you_mean(measure, names)}')
 
 
 def read_table_lines(file: Path) -> list[str]:
+    """The lines of a table, decompressed if its name ends in .zst."""
     try:
-        return read_table_text(file).splitlines()
-    except (OSError, ValueError) as error:
+        data = file.read_bytes()
+        if file.suffix == COMPRESSED_SUFFIX:
+            data = zstandard.ZstdDecompressor().decompress(data)
+        return [line for line in data.decode().split("\n") if line]
+    except (OSError, ValueError, zstandard.ZstdError) as error:
         raise RunDataError(f"The table {file} cannot be read: {error}.") from None
 
 
@@ -133,30 +151,25 @@ def compare_tables(
     total = len(lines)
     if only_these_runs:
         runs = {(row.arm, row.seed) for row in table}
-        lines = [line for line in lines if _arm_and_seed(line, file) in runs]
-    new_lines = table.text().splitlines()
+        try:
+            rows = [json.loads(line) for line in lines]
+            lines = [
+                line
+                for line, row in zip(lines, rows, strict=True)
+                if (row["arm"], row["seed"]) in runs
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunDataError(f"{file} is not a study's table: {error}.") from None
+    new_lines = [row.to_json() for row in table]
     if list(lines) == new_lines:
         of_total = f" of {total:,}" if len(lines) < total else ""
         return True, f"identical: {len(new_lines):,}{of_total} rows equal {file} byte for byte"
     pairs = zip_longest(lines, new_lines, fillvalue="(no row)")
     differing = [(committed, new) for committed, new in pairs if committed != new]
-    listed = [
-        f"  {file}: {committed}\n  this study: {new}"
-        for committed, new in differing[:MAX_DIFFERENCES]
-    ]
-    more = len(differing) - MAX_DIFFERENCES
-    if more > 0:
-        listed.append(f"  … and {more:,} more")
-    message = f"different from {file}: {len(differing):,} of {len(new_lines):,} rows; the first:\n"
-    return False, message + "\n".join(listed)
-
-
-def _arm_and_seed(line: str, file: str) -> tuple[str, int]:
-    try:
-        row = json.loads(line)
-        return row["arm"], row["seed"]
-    except (ValueError, KeyError, TypeError):
-        raise RunDataError(f"{file} is not a study's table: {line[:80]!r}.") from None
+    message = f"different from {file}: {len(differing):,} of {len(new_lines):,} rows; the first:"
+    for committed, new in differing[:MAX_DIFFERENCES]:
+        message += f"\n  {file}: {committed}\n  this study: {new}"
+    return False, message
 
 
 def collect_rows(

@@ -1,0 +1,245 @@
+"""The numbers of one question and the verdict on it; sentences.py puts them in words.
+
+    effect        the arm − its reference (the same run before RL, or another arm), seed by seed
+    null          the same effect in the arm whose reward is noise
+    beyond null   the arm − the null arm: the effect of the reward beyond that of RL on noise
+    matched       a comparison of two arms at equal accuracy, besides that at the same step
+    by base       the effect over the seeds of each base
+
+A change is shown if its p, Holm-corrected over the study's questions, is at most 0.05 and Student's
+95 % interval excludes zero. A change from the start must also exceed that of the null arm, because
+RL on noise moves weights too: its p is the larger of the two, and both intervals must exclude zero.
+`unchanged` is shown if the whole 95 % interval lies within the margin, which is stricter than the
+usual equivalence test (TOST) with its 90 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from glasshouse.measurement.paired_seeds import ALPHA, holm_correct
+from glasshouse.measurement.registry import companion_measures
+from glasshouse.study.contrasts import Contrast, SeedMean, contrast_arms, mean_over_seeds
+from glasshouse.study.points import (
+    Point,
+    point_at_equal_accuracy,
+    point_at_equal_kl,
+    point_at_step,
+)
+from glasshouse.study.spec import START, Question, Study
+from glasshouse.study.table import Table
+
+
+class Verdict(Enum):
+    """In the order in which results are listed."""
+
+    SHOWN = "Shown"
+    OPPOSITE = "Not as predicted"
+    NOT_SHOWN = "Not shown"
+    UNDEFINED = "Not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A question with its numbers and its verdict."""
+
+    question: Question
+    reference: str
+    """An arm or `start`."""
+    point: str
+    effect: Contrast
+    null: Contrast | None
+    beyond_null: Contrast | None
+    why_no_null: str
+    """Empty if there is a null."""
+    null_point: str
+    """Where the null arm is compared: the question's point, or equal KL."""
+    matched: Contrast | None
+    """The same contrast at equal accuracy."""
+    equal_accuracy: Point | None
+    """The point of equal accuracy; None for a change from the start."""
+    by_base: Mapping[str, Contrast]
+    companions: Mapping[str, Mapping[str, SeedMean]]
+    """By arm, then by measure, at the question's point."""
+    num_tests: int = 0
+    """Number of tests that Holm's correction covers."""
+    explanation: str = ""
+
+    @property
+    def must_exceed_null(self) -> bool:
+        """A change from the start is caused by the reward only as far as it exceeds the null arm's."""
+        directed = self.question.margin is None
+        return self.reference == START and directed and self.beyond_null is not None
+
+    @property
+    def p(self) -> float | None:
+        """The p of the claim. If the effect must also exceed the null, both tests must pass, so it is
+        the larger p (an intersection-union test)."""
+        own = self.effect.p
+        if not self.must_exceed_null or not self.beyond_null or own is None:
+            return own
+        return None if self.beyond_null.p is None else max(own, self.beyond_null.p)
+
+    @property
+    def verdict(self) -> Verdict:
+        effect, margin = self.effect, self.question.margin
+        if effect.effect is None:
+            return Verdict.UNDEFINED
+        if effect.low is None or effect.high is None:  # equal differences, and no bounds
+            return Verdict.NOT_SHOWN
+        if margin is not None:
+            if -margin <= effect.low and effect.high <= margin:
+                return Verdict.NOT_SHOWN if self.has_too_few_pairs else Verdict.SHOWN
+            outside = effect.low > margin or effect.high < -margin
+            return Verdict.OPPOSITE if effect.shown and outside else Verdict.NOT_SHOWN
+        if not effect.shown or (self.must_exceed_null and not self._exceeds_null):
+            return Verdict.NOT_SHOWN
+        as_predicted = (effect.effect > 0) == (self.question.expect == "rises")
+        return Verdict.SHOWN if as_predicted else Verdict.OPPOSITE
+
+    @property
+    def _exceeds_null(self) -> bool:
+        """Whether the arm differs from the null arm in the same direction as from its reference."""
+        beyond, effect = self.beyond_null, self.effect.effect
+        if beyond is None or beyond.effect is None or effect is None:
+            return False
+        return beyond.shown and (beyond.effect > 0) == (effect > 0)
+
+    @property
+    def has_too_few_pairs(self) -> bool:
+        """Whether even the clearest effect could not be shown."""
+        smallest = self.effect.smallest_p
+        return smallest is not None and smallest * self.tests_in_family > ALPHA
+
+    @property
+    def tests_in_family(self) -> int:
+        """The number of tests that the question's p is corrected for. `unchanged` is not part of Holm's
+        family but needs as many pairs as a single test: two or three seeds may agree by chance."""
+        return 1 if self.question.margin is not None else max(1, self.num_tests)
+
+    @property
+    def ceiling(self) -> float | None:
+        """The largest possible effect in the expected direction."""
+        rise, fall = self.effect.ceiling.rise, self.effect.ceiling.fall
+        return {"rises": rise, "falls": fall}.get(self.question.expect)
+
+    def as_dict(self) -> dict[str, Any]:
+        question, equal = self.question, self.equal_accuracy
+        return {
+            **question.model_dump(include={"ask", "measure", "arm", "expect", "margin"}),
+            "against": question.against_measure or self.reference,
+            "at": self.point,
+            "effect": self.effect.as_dict(),
+            "null": self.null and self.null.as_dict(),
+            "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
+            "why_no_null": self.why_no_null,
+            "null_at": self.null_point,
+            "matched": self.matched and equal and {"at": equal.name, **self.matched.as_dict()},
+            "equal_accuracy": equal
+            and {
+                "at": equal.name,
+                "mean_steps": equal.mean_steps,
+                "is_before_first_evaluation": equal.is_before_first_evaluation,
+                "reason": equal.reason,
+            },
+            "ceiling": asdict(self.effect.ceiling),
+            "by_base": {base: contrast.as_dict() for base, contrast in self.by_base.items()},
+            "companions": {
+                arm: {name: asdict(mean) for name, mean in means.items()}
+                for arm, means in self.companions.items()
+            },
+            "tests": self.num_tests,
+            "verdict": self.verdict.value,
+            "explanation": self.explanation,
+        }
+
+
+def answer_questions(study: Study, table: Table) -> list[Answer]:
+    """Answer all questions, with Holm's correction over them by the p of each claim."""
+    answers = [_answer(question, study, table) for question in study.questions]
+    corrected = holm_correct([replace(answer.effect, p=answer.p) for answer in answers])
+    num_tests = sum(paired.p is not None for paired in corrected)
+    return [
+        replace(
+            answer,
+            num_tests=num_tests,
+            effect=replace(answer.effect, p_holm=paired.p_holm),
+            beyond_null=answer.beyond_null
+            and replace(
+                answer.beyond_null, p_holm=paired.p_holm if answer.must_exceed_null else None
+            ),
+        )
+        for answer, paired in zip(answers, corrected, strict=True)
+    ]
+
+
+def pairs_needed(num_tests: int) -> int:
+    """The fewest pairs whose smallest possible p survives Holm's correction over the tests.
+
+    Example: `pairs_needed(1)` is 6: 2/2⁶ = 0.031. `pairs_needed(8)` is 9: 8 · 2/2⁹ = 0.031.
+    """
+    return 1 + math.ceil(math.log2(max(1, num_tests) / ALPHA))
+
+
+def _answer(question: Question, study: Study, table: Table) -> Answer:
+    for name in filter(None, (question.measure, question.against_measure)):
+        table.check_measure(name)
+    arm, reference = question.arm, study.reference_of(question)
+    null_arm = study.null_arm_of(question)
+    step = question.at
+    if step is None:
+        step = max(table.steps_of(arm, question.measure), default=0)
+    point = null_point = point_at_step(table, step)
+    contrast = partial(contrast_arms, question, table)
+    equal = null = beyond = None
+    if reference != START and not question.against_measure:
+        equal = point_at_equal_accuracy(table, [arm, reference])
+    why_no_null = ""
+    if not null_arm:
+        why_no_null = "the study has no null arm"
+    elif null_arm == arm or (null_arm == reference and not question.against_measure):
+        why_no_null = f"{null_arm} is the null arm"
+    else:
+        if question.null_at == "kl":
+            null_point = point_at_equal_kl(table, point, arm, null_arm)
+        null = contrast(null_point, null_arm, null_arm if question.against_measure else reference)
+        if not question.against_measure:
+            beyond = contrast(null_point, arm, null_arm)
+    return Answer(
+        question=question,
+        reference=reference,
+        point=point.name,
+        effect=contrast(point, arm, reference),
+        null=null,
+        beyond_null=beyond,
+        why_no_null=why_no_null,
+        null_point=null_point.name,
+        matched=contrast(equal, arm, reference) if equal else None,
+        equal_accuracy=equal,
+        by_base={
+            base: contrast(point, arm, reference, base)
+            for base in sorted(set(table.bases.values()))
+        },
+        companions=_companions(table, point, [arm, reference, null_arm]),
+    )
+
+
+def _companions(
+    table: Table, point: Point, arms: Sequence[str | None]
+) -> dict[str, dict[str, SeedMean]]:
+    """Accuracy, KL, length and parse failures of each arm that has runs."""
+    present = {row.arm for row in table}
+    return {
+        arm: {
+            name: mean_over_seeds(list(point.values_of(arm, name).values()))
+            for name in companion_measures()
+            if table.runs_of(arm, name)
+        }
+        for arm in dict.fromkeys(arms)
+        if arm in present and arm
+    }

@@ -1,0 +1,197 @@
+"""An arm − a reference over paired seeds, with an interval that respects the bounds of the measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glasshouse.measurement.closed_forms import mean_interval, wilson_interval
+from glasshouse.measurement.paired_seeds import PairedComparison, compare_differences
+from glasshouse.measurement.random_bases import (
+    BaseInteraction,
+    compare_over_bases,
+    estimate_interaction,
+)
+from glasshouse.measurement.registry import lookup
+from glasshouse.study.points import Point, point_at_step
+from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question
+from glasshouse.study.table import SeedValues, Table
+
+NO_WIDTH = 1e-9
+"""An interval narrower than this comes from equal differences, which differ by rounding at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxEffect:
+    """The largest possible effects, given the 95 % interval of the reference; None without bounds."""
+
+    rise: float | None
+    fall: float | None
+    reason: str = ""
+    """Why there is no ceiling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast(PairedComparison):
+    """The comparison, with the means of both sides over the same pairs."""
+
+    arm: str
+    reference: str
+    before: float | None
+    """Mean of the reference."""
+    after: float | None
+    """Mean of the arm."""
+    interaction: BaseInteraction
+    """Base × arm."""
+    ceiling: MaxEffect
+    differences: tuple[float, ...]
+    """The difference of each pair, for figures; not part of study.json, since the table has them."""
+
+    @property
+    def mean_difference(self) -> float | None:
+        """Defined from one pair on, unlike the effect, which has an interval."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def differs_from_zero(self) -> bool:
+        """Whether the uncorrected p and the interval exclude zero."""
+        return replace(self, p_holm=None).shown
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return {k: v for k, v in fields.items() if k not in ("ceiling", "differences")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedMean:
+    """A mean over seeds with Student's 95 % interval, which a single seed does not have."""
+
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+
+
+def mean_over_seeds(values: Sequence[float | None]) -> SeedMean:
+    """The mean over the seeds for which the measure is defined."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return SeedMean()
+    mean, low, high = mean_interval(known)
+    if len(known) == 1:
+        return SeedMean(mean=mean, n=1)
+    return SeedMean(mean=mean, low=low, high=high, n=len(known))
+
+
+def contrast_arms(
+    question: Question, table: Table, point: Point, arm: str, reference: str, base: str = ""
+) -> Contrast:
+    """Compare over all seeds, or those of one base; a pair without both values is dropped."""
+    measure = question.measure
+    after = point.values_of(arm, measure)
+    if reference == START:
+        before = point_at_step(table, 0).values_of(arm, measure)
+    else:
+        before = point.values_of(reference, question.against_measure or measure)
+    seeds = [seed for seed in table.bases if not base or table.bases[seed] == base]
+    differences = _differences(after, before, seeds)
+    both, dropped = list(differences), len(seeds) - len(differences)
+    bases = [table.bases[seed] for seed in both]
+    if len(set(bases)) >= MIN_RANDOM_BASES:
+        paired = compare_over_bases(list(differences.values()), bases, dropped)
+    else:
+        paired = compare_differences(list(differences.values()), dropped)
+    if paired.effect is None:
+        reason = _why_undefined(measure, table, point, arm, reference)
+        paired = replace(paired, reason=reason or paired.reason)
+    units = both if paired.num_bases is None else bases
+    references = _unit_means([before[seed] for seed in both], units)
+    ceiling = max_effect(measure, references)
+    return Contrast(
+        **asdict(respect_bounds(paired, ceiling)),
+        arm=arm,
+        reference=question.against_measure or reference,
+        before=mean_over_seeds(references).mean,
+        after=mean_over_seeds(_unit_means([after[seed] for seed in both], units)).mean,
+        ceiling=ceiling,
+        interaction=estimate_interaction(list(differences.values()), bases),
+        differences=tuple(differences.values()),
+    )
+
+
+def max_effect(measure: str, reference: Sequence[float]) -> MaxEffect:
+    """The ceiling, from the values of the reference (one per seed, or per base if bases are the unit).
+
+    The mean of the reference is itself uncertain: the ceiling is what its 95 % interval allows, so
+    that an effect that reaches the bound in every seed lies within it.
+
+    Example: from accuracies of 0.25 in all seeds the largest rise is +0.75, the largest fall -0.25.
+    """
+    bounds = lookup(measure).bounds
+    if bounds is None:
+        return MaxEffect(rise=None, fall=None, reason=f"{measure} has no known bounds")
+    if not reference:
+        return MaxEffect(rise=None, fall=None, reason="the reference is undefined")
+    lowest, highest = bounds
+    mean, low, high = mean_interval(reference)
+    if len(reference) == 1:
+        low = high = mean
+    return MaxEffect(
+        rise=max(0.0, highest - max(lowest, low)), fall=min(0.0, lowest - min(highest, high))
+    )
+
+
+def respect_bounds(paired: PairedComparison, ceiling: MaxEffect) -> PairedComparison:
+    """The comparison with an interval that has a width and does not exceed the largest effect.
+
+    Equal differences have a Student interval without width, which would claim a certainty that
+    nobody has. Wilson's interval for a unanimous sample takes its place: the share of other seeds (or
+    bases) that may differ, times the distance to the largest effect. Example: eight differences of 0
+    from a reference of 1 give -0.32 to 0. Without bounds there is no such interval.
+    """
+    if paired.effect is None or paired.low is None or paired.high is None:
+        return paired
+    rise, fall = ceiling.rise, ceiling.fall
+    if paired.high - paired.low < NO_WIDTH:
+        units = "bases" if paired.num_bases else "seeds"
+        reason = f"all {paired.num_bases or paired.n} {units} have the same difference"
+        if rise is None or fall is None:
+            return replace(paired, low=None, high=None, reason=f"{reason}, so there is no interval")
+        share = wilson_interval(0, paired.num_bases or paired.n)[1]
+        low = paired.effect - share * max(0.0, paired.effect - fall)
+        high = paired.effect + share * max(0.0, rise - paired.effect)
+        return replace(paired, low=low, high=high, reason=f"{reason}: Wilson's interval")
+    low = paired.low if fall is None else min(paired.effect, max(paired.low, fall))
+    high = paired.high if rise is None else max(paired.effect, min(paired.high, rise))
+    return replace(paired, low=low, high=high)
+
+
+def _differences(after: SeedValues, before: SeedValues, seeds: Sequence[int]) -> dict[int, float]:
+    """After − before of the seeds that have both."""
+    pairs = {seed: (after.get(seed), before.get(seed)) for seed in seeds}
+    return {s: a - b for s, (a, b) in pairs.items() if a is not None and b is not None}
+
+
+def _unit_means(values: Sequence[float | None], units: Sequence[int | str]) -> list[float]:
+    """The mean of each unit: of each seed, or of each base if bases are the unit."""
+    groups: dict[int | str, list[float]] = {}
+    for value, unit in zip(values, units, strict=True):
+        if value is not None:
+            groups.setdefault(unit, []).append(value)
+    return [math.fsum(group) / len(group) for group in groups.values()]
+
+
+def _why_undefined(measure: str, table: Table, point: Point, arm: str, reference: str) -> str:
+    label, steps = lookup(measure).label, table.steps_of(arm, measure)
+    for name in (arm, reference):
+        if name != START and not table.runs_of(name, measure):
+            return f"no run of {name} measured {label}"
+    if point.reason:
+        return point.reason
+    if point.name.startswith("step ") and int(point.name.removeprefix("step ")) not in steps:
+        return f"{label} was measured at steps {', '.join(map(str, steps))}, not at {point.name}"
+    if reference == START and 0 not in steps:
+        return f"{label} was not measured before RL"
+    return ""
