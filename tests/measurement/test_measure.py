@@ -18,8 +18,7 @@ from glasshouse.cli.app import main
 from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import file as measure_file
 from glasshouse.runs import foreign_files as reading
-from glasshouse.runs.foreign import RolloutSource, read_rollouts
-from glasshouse.runs.foreign_fields import FieldMapping
+from glasshouse.runs.foreign import FieldMapping, RolloutSource, read_rollouts
 from glasshouse.runs.foreign_files import iter_rows
 from glasshouse.runs.foreign_reasoning import parts_of, read_completion, split_text
 from glasshouse.runs.rows import to_row
@@ -133,12 +132,14 @@ def test_verifiers_traces():
     assert 0 < sum(correct) < 18
 
 
-def test_prime_rl_rollouts():
+def test_prime_rl_rollouts(capsys):
     """Those of a training: every step is a checkpoint; what was trained on is in two files, and read once."""
     report = glasshouse.measure(
         FIXTURES / "prime_rl", {"arm": "data.planted", "group": "data.problem"}, progress=False
     )
     assert (report.format, report.rollouts, report.unanswered) == ("verifiers", 18, 2)
+    assert main(["measure", str(FIXTURES / "prime_rl")]) == 0
+    assert "2 without an answer" in capsys.readouterr().out
     assert [(cell.checkpoint, cell.rollouts) for cell in report.cells] == [("1", 8), ("2", 10)]
     trained_on = RolloutSource(
         FIXTURES / "prime_rl" / "step_1" / "train" / "effective", FieldMapping()
@@ -153,21 +154,6 @@ def test_hugging_face_dataset():
     assert (report.rollouts, report.mapping["gold"]) == (8, "answer")
     assert measures["rollout_accuracy"].value == 1
     assert measures["has_cot"].value == 1
-
-
-def test_verifiers_results(capsys):
-    """The same questions with `vf-eval` of version 0.1; a failed rollout has an empty completion."""
-    file = FIXTURES / "verifiers_results.jsonl"
-    report = glasshouse.measure(
-        file, {"arm": "info.planted", "group": "info.problem"}, monitors=[RULE], progress=False
-    )
-    measures = report.cells[0].measures
-    assert (report.format, report.rollouts, report.unanswered) == ("verifiers-results", 18, 2)
-    assert measures["has_cot"].value == 1
-    assert measures["rollout_accuracy"].value == measures["reward"].value
-    assert 0 < measures["key.disclosure"].value < 1
-    assert main(["measure", str(file)]) == 0
-    assert "2 without an answer" in capsys.readouterr().out
 
 
 def test_parquet_and_compressed_files_give_the_rows_of_json_lines(tmp_path):

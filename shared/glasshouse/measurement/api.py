@@ -14,7 +14,7 @@ from glasshouse.monitors.factory import parse_monitor
 from glasshouse.monitors.fitted import FittedKind
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope
-from glasshouse.runs.foreign_fields import FieldMapping
+from glasshouse.runs.foreign import FieldMapping
 
 if TYPE_CHECKING:
     from rich.console import Console

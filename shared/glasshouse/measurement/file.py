@@ -26,8 +26,7 @@ from glasshouse.monitors.base import Monitor, MonitorOutput, score_all
 from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.views import Scope, View, view_of_parts
-from glasshouse.runs.foreign import RolloutSource
-from glasshouse.runs.foreign_fields import FieldMapping
+from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_reasoning import parts_of
 from glasshouse.types import Rollout
 from glasshouse.values import Measure, as_floats

@@ -1,30 +1,190 @@
-"""Rollouts of any trainer: a run directory, or files of TRL, verl, verifiers, prime-rl, Inspect and others.
+"""Rollouts of any trainer: a run directory, or files of TRL, verifiers, prime-rl, Inspect and others.
 
-    files ──► rows ──► the project's format ──► mapping of columns ──► Rollout
-    foreign_files       foreign_formats         foreign_fields, foreign_reasoning
+    files ──► rows ──► the project's format ──► mapping of columns to fields ──► Rollout
+    foreign_files       foreign_formats         here, with foreign_reasoning
 
 A new format is an entry of `foreign_formats.FORMATS`.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from glasshouse import randomness
-from glasshouse.errors import RolloutFileError
-from glasshouse.runs.foreign_fields import FIELDS, MISSING, FieldMapping
-from glasshouse.runs.foreign_files import iter_rows
-from glasshouse.runs.foreign_formats import GLASSHOUSE, RolloutFormat, detect_format
+from glasshouse.errors import RolloutFileError, did_you_mean
+from glasshouse.runs.foreign_files import OnProgress, iter_rows
+from glasshouse.runs.foreign_formats import COLUMNS, FORMATS
+from glasshouse.runs.foreign_reasoning import message_text, parts_of, read_completion
 from glasshouse.runs.rows import from_row, row_types
-from glasshouse.types import Rollout
+from glasshouse.tasks.answers.equality import answers_match, parse_number
+from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.types import AnswerKind, Completion, Grade, Problem, Rollout
 
-OnProgress = Callable[[float], None]
-"""Called with the share of the source that is read."""
+ARMS = {
+    "planted": ("planted", "treatment", "hinted", "1", "true"),
+    "control": ("control", "clean", "unhinted", "0", "false"),
+}
+"""The words of a column that name the arms, unless --planted or --control gives the file's own."""
+MISSING = object()
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def _as_key(value: Any) -> str:
+    """A value that identifies something: 3 and 3.0 are the same, lists are compared by content."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list) and all(isinstance(item, str | Mapping) for item in value):
+        return message_text(value)
+    return str(value)
+
+
+def _as_label(value: Any) -> bool:
+    text = _as_key(value).lower()
+    if text not in ("0", "1", "true", "false", "yes", "no"):
+        raise ValueError(f"it is {value!r:.60} and must be 0 or 1")
+    return text in ("1", "true", "yes")
+
+
+def _as_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
+        raise ValueError(f"it is {str(value)[:60]} and must be a finite number")
+    return float(value)
+
+
+def _as_seed(value: Any) -> int:
+    text = _as_key(value)
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"it is {value!r:.60} and must be a whole number")
+    return int(text)
+
+
+def _as_vector(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("it is not a list of numbers")
+    return tuple(map(_as_number, value))
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("it is not a text")
+    return value
+
+
+FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "prompt": message_text,
+    "completion": read_completion,
+    "reasoning": _as_text,
+    "answer": read_completion,
+    "gold": _as_key,
+    "hint": _as_key,
+    "label": _as_label,
+    "correct": _as_label,
+    "reward": _as_number,
+    "arm": _as_key,
+    "group": _as_key,
+    "checkpoint": _as_key,
+    "seed": _as_seed,
+    "id": _as_key,
+    "activations": _as_vector,
+}
+"""What a mapping may name, and how a value is read; docs/measure.md explains each."""
+
+
+def gives(answer: str, expected: str) -> bool:
+    """Does an answer give this value? Numbers are compared as numbers, anything else as text."""
+    kind = AnswerKind.NUMBER if parse_number(expected) is not None else AnswerKind.TEXT
+    return answers_match(extract_answer(answer, kind).model_answer, expected, kind)
+
+
+# --- mapping -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldMapping:
+    """Which column holds each field. A column may be a dotted path, as in `metadata.arm`; an empty one
+    ignores the field.
+
+    Example: `FieldMapping.parse(["completion=response", "arm=metadata.arm"])`
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    planted: str = ""
+    """The value of the arm's column that means planted, if it is not one of ARMS."""
+    control: str = ""
+
+    @classmethod
+    def parse(
+        cls, texts: Sequence[str] | Mapping[str, str], planted: str = "", control: str = ""
+    ) -> FieldMapping:
+        if planted and planted == control:
+            raise RolloutFileError(f'--planted and --control are both "{planted}".')
+        columns: dict[str, str] = {}
+        pairs = (
+            [f"{name}={column}" for name, column in texts.items()]
+            if isinstance(texts, Mapping)
+            else texts
+        )
+        for text in pairs:
+            name, equals, column = (part.strip() for part in text.partition("="))
+            if not (name and equals):
+                raise RolloutFileError(
+                    f'"{text}" is not a mapping; write field=column, as in label=hacked.'
+                )
+            if name not in FIELDS:
+                raise RolloutFileError(f'There is no field "{name}".{did_you_mean(name, FIELDS)}')
+            if columns.setdefault(name, column) != column:
+                raise RolloutFileError(
+                    f'The field "{name}" is mapped twice: to "{columns[name]}" and to "{column}".'
+                )
+        return cls(columns=columns, planted=planted, control=control)
+
+    def read_arm(self, text: str) -> str:
+        """The arm that a value of the arm's column names."""
+        own = {self.planted: "planted", self.control: "control"}
+        if text and text in own:
+            return own[text]
+        for arm, words in ARMS.items():
+            if text.lower() in (words[-2:] if self.planted or self.control else words):
+                return arm
+        known = [self.planted, self.control] if self.planted or self.control else list(ARMS)
+        raise ValueError(
+            f'it is "{text}" and must be {" or ".join(filter(None, known))}. Name the file\'s own words with '
+            "--planted and --control"
+        )
+
+
+def _look_up(values: Mapping[str, Any], column: str) -> Any:
+    """The value of a column, or of a dotted path into it."""
+    if column in values:
+        return values[column]
+    name, dot, rest = column.partition(".")
+    inner = values.get(name, MISSING)
+    return _look_up(inner, rest) if dot and isinstance(inner, Mapping) else MISSING
+
+
+def _map_by_name(row: Mapping[str, Any]) -> dict[str, str]:
+    """Columns that are called like a field; a few other common names of the completion."""
+    mapping = {name: name for name in FIELDS if row.get(name) is not None}
+    if "completion" not in mapping and "answer" not in mapping:
+        for name in ("response", "output", "completions"):
+            if name in row:
+                return mapping | {"completion": name}
+        if "content" in row:
+            mapping["answer"] = "content"
+            if row.get("reasoning_content") is not None:
+                mapping["reasoning"] = "reasoning_content"
+    if "completion" in mapping and "answer" in mapping:  # beside a completion, it is the reference
+        mapping.setdefault("gold", mapping.pop("answer"))
+        mapping.pop("answer", None)
+    return mapping
+
+
+# --- sources -----------------------------------------------------------------------------------
 
 
 class RolloutSource:
@@ -34,68 +194,167 @@ class RolloutSource:
     """
 
     def __init__(self, path: Path, mapping: FieldMapping | None = None) -> None:
-        mapping = mapping or FieldMapping()
         self.path = path
+        self.mapping = given = mapping or FieldMapping()
         self.unanswered = 0
         """Rows without a completion, which are left out: the other project marks them as failed."""
         first = next(iter_rows(path), None)
         if first is None:
             raise RolloutFileError(f"{path} has no rows.")
-        self.format: RolloutFormat = detect_format(first)
-        expanded = next(self._expand(lambda share: None), None)
-        if expanded is None:
+        self.format = next((f for f in FORMATS if f.columns <= first.keys()), COLUMNS)
+        row = next(self._expand(lambda share: None), None)
+        if row is None:
             raise RolloutFileError(f"{path} has no rollout in which the model answered.")
-        self.is_own = self.format.name == GLASSHOUSE and not mapping.columns and _is_row(expanded)
-        merged = mapping.over(self.format.mapping(expanded))
-        self.mapping = FieldMapping(
-            columns={name: column for name, column in merged.columns.items() if column},
-            planted=mapping.planted,
-            control=mapping.control,
-            ignored=tuple(
-                name
-                for name in FIELDS
-                if name not in merged.columns and expanded.get(name, MISSING) is None
-            ),
+        self.is_own = (
+            self.format.name == "glasshouse"
+            and not given.columns
+            and row.keys() >= row_types().keys()
+            and isinstance(row["meta"], dict)  # in a table, it is text
         )
-        self.mapping.check(expanded, str(path))
+        """Has every row all fields of a rollout?"""
+        merged = {**self._default_mapping(row), **given.columns}
+        if given.columns.keys() & {"reasoning", "answer"} and "completion" not in given.columns:
+            merged.pop("completion", None)
+        self.mapping = FieldMapping(
+            columns={name: column for name, column in merged.items() if column},
+            planted=given.planted,
+            control=given.control,
+        )
+        self.ignored = [name for name in FIELDS if name not in merged and row.get(name, 0) is None]
+        """Columns that are called like a field and have no value in row 1; none may have one later."""
+        self._check_mapping(row)
 
     def rollouts(self, on_progress: OnProgress = lambda share: None) -> Iterator[Rollout]:
-        """Yield each rollout; a run's own are complete. Raise at the end if an id repeats."""
-        ids = array("Q")
+        """Yield each rollout; a run's own are complete."""
+        ids: dict[str, int] = {}
         for number, row in enumerate(self._expand(on_progress), 1):
             if self.is_own:
                 yield from_row(row)
                 continue
-            rollout, id = self.mapping.read(row, number, str(self.path))
-            if id is not None:
-                ids.append(randomness.key("external id", id))
-            yield rollout
-        self._check_ids(ids)
+            values = self._read_values(row, number)
+            if "id" in values and ids.setdefault(values["id"], number) != number:
+                raise self._fail(
+                    "id",
+                    number,
+                    f"this id is also that of row {ids[values['id']]}. Each rollout is measured once: remove "
+                    "duplicates, or do not map id",
+                )
+            yield _make_rollout(values, number)
+
+    def _default_mapping(self, row: Mapping[str, Any]) -> dict[str, str]:
+        if self.format is COLUMNS:
+            return _map_by_name(row)
+        mapping = {
+            name: column
+            for name, column in self.format.mapping.items()
+            if _look_up(row, column) not in (MISSING, None)
+        }
+        if self.format.name == "trl":  # a column per reward function
+            rewards = row.keys() - self.format.columns - {"images"}
+            mapping |= {"reward": min(rewards)} if len(rewards) == 1 else {}
+        return mapping
 
     def _expand(self, on_progress: OnProgress) -> Iterator[Mapping[str, Any]]:
         self.unanswered = 0
         for number, row in enumerate(iter_rows(self.path, on_progress), 1):
             try:
                 rollouts = list(self.format.expand(row))
-                self.unanswered += not rollouts
-                yield from rollouts
             except (KeyError, TypeError, AttributeError, IndexError) as error:
                 raise RolloutFileError(
                     f"{self.path}, row {number}: this is not a row of {self.format.name}: "
                     f"{type(error).__name__}: {error}."
                 ) from None
+            self.unanswered += not rollouts
+            yield from rollouts
 
-    def _check_ids(self, ids: array[int]) -> None:
-        """Raise if an id repeats: 8 bytes per rollout, the only thing that grows with the file."""
-        hashed = np.frombuffer(ids, dtype=np.uint64) if ids else np.zeros(0, dtype=np.uint64)
-        order = np.argsort(hashed, kind="stable")
-        repeats = np.flatnonzero(hashed[order][1:] == hashed[order][:-1])
-        if len(repeats):
-            second, first = (int(row) + 1 for row in (order[repeats[0] + 1], order[repeats[0]]))
+    def _check_mapping(self, row: Mapping[str, Any]) -> None:
+        """Raise if the mapping contradicts itself, or names columns that the first row lacks."""
+        columns = self.mapping.columns
+        for pair, problem in (
+            (
+                ("completion", "answer"),
+                "map either completion, or reasoning and answer; a completion holds both",
+            ),
+            (
+                ("label", "hint"),
+                "label and hint both say what the behaviour is. Ignore one of them, with --map hint= or --map label=",
+            ),
+        ):
+            if columns.keys() >= set(pair):
+                raise RolloutFileError(f"{self.path}: {problem}.")
+        if not columns.keys() & {"completion", "answer"}:
             raise RolloutFileError(
-                f'{self.path}, row {second}, column "{self.mapping.columns["id"]}": this id is also that of '
-                f"row {first}. Each rollout is measured once: remove duplicates, or do not map id."
+                f"{self.path}: no column is mapped to completion. Columns: {', '.join(sorted(row))}. "
+                "Write for example --map completion=COLUMN."
             )
+        for name, column in columns.items():
+            if _look_up(row, column) is MISSING:
+                raise RolloutFileError(
+                    f'{self.path}, row 1: there is no column "{column}" (mapped to {name}).'
+                    f"{did_you_mean(column, row)}"
+                )
+
+    def _read_values(self, row: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """The values of one row by field; raise if one is missing or cannot be used."""
+        for column in self.ignored:
+            if row.get(column) is not None:
+                problem = (
+                    "there is a value, but row 1 has none. Fill it in, or ignore the column: --map "
+                )
+                raise self._fail(column, number, f"{problem}{column}=")
+        values: dict[str, Any] = {}
+        for name, column in self.mapping.columns.items():
+            value = _look_up(row, column)
+            if value is MISSING or value is None:
+                raise self._fail(name, number, f"the value of {name} is missing, but row 1 has one")
+            try:
+                values[name] = FIELDS[name](value)
+                if name == "arm":
+                    values[name] = self.mapping.read_arm(values[name])
+            except (TypeError, ValueError) as error:
+                raise self._fail(name, number, f"this is no {name}: {error}") from None
+        return values
+
+    def _fail(self, name: str, number: int, problem: str) -> RolloutFileError:
+        column = self.mapping.columns.get(name, name)
+        return RolloutFileError(f'{self.path}, row {number}, column "{column}": {problem}.')
+
+
+def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
+    """The rollout of a row's values. What the file does not say is unknown."""
+    cot, text = values["completion"] if "completion" in values else values["answer"]
+    if "reasoning" in values:
+        cot, text = values["reasoning"], parts_of(cot, text).answer
+    answer = parts_of(cot, text).answer
+    gold, checkpoint = values.get("gold"), values.get("checkpoint", "")
+    correct, behaviour = values.get("correct"), values.get("label")
+    if correct is None and gold is not None:
+        correct = gives(answer, gold)
+    if behaviour is None and "hint" in values:
+        behaviour = gives(answer, values["hint"])
+    prompt = values.get("prompt", "")
+    return Rollout(
+        step=int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else 0,
+        split="",
+        arm=values.get("arm", ""),
+        group=0,
+        sample=number,
+        seed=values.get("seed", 0),
+        checkpoint=checkpoint,
+        problem=Problem(
+            task="",
+            key=values.get("group") or f"row {number}",
+            question=prompt,
+            gold_answer=gold or "",
+        ),
+        prompt=prompt,
+        text=text,
+        cot=cot,
+        completion=Completion(),
+        grade=Grade(reward=values.get("reward", math.nan), correct=correct),
+        behaviour=behaviour,
+        activations=values.get("activations"),
+    )
 
 
 def read_rollouts(source: Path, mapping: FieldMapping | None = None) -> Iterator[Rollout]:
@@ -104,8 +363,3 @@ def read_rollouts(source: Path, mapping: FieldMapping | None = None) -> Iterator
     Example: `read_rollouts(Path("completions.parquet"), FieldMapping.parse(["label=hacked"]))`
     """
     yield from RolloutSource(source, mapping).rollouts()
-
-
-def _is_row(row: Mapping[str, Any]) -> bool:
-    """Has it every field of a rollout? In a table, meta is text."""
-    return row.keys() >= row_types().keys() and isinstance(row["meta"], dict)
