@@ -33,7 +33,7 @@ class BenchmarkRun(TrainingRun):
     def open(self, path: Path) -> None:
         """Open the run directory, without trackers, signals or checkpoints."""
         resources = ExitStack()
-        self.directory = resources.enter_context(RunDirectory.open(path, self.config))
+        self.directory = resources.enter_context(RunDirectory(path, self.config))
         self.trackers = resources.enter_context(
             start_trackers((), path, self.config, self.directory.log_event)
         )

@@ -269,7 +269,7 @@ def write_many_runs(folder: Path, count: int, steps: int) -> Path:
         if (run / "results" / "summary.json").exists():
             continue
         config = load_config([], [f"seed={number}", f"steps={steps}", f"out={run}"])
-        with RunDirectory.open(run, config) as directory:
+        with RunDirectory(run, config) as directory:
             directory.log_event("start", seed=number, model=config.model)
             for step in range(1, steps + 1):
                 directory.log_metrics(step_metrics(step, rollouts))

@@ -164,7 +164,7 @@ def test_dry_run_accepts_shipped_models_and_hub_names(capsys: pytest.CaptureFixt
     [
         (["report"], "--out", ".html"),
         (["report", "figure"], "--out", ".png"),
-        (["rollouts"], "--export", ".csv"),
+        (["rollouts"], "--export", ".jsonl"),
     ],
 )
 def test_one_rule_for_output_files(

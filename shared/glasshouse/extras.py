@@ -6,6 +6,7 @@ package of somebody else.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -13,7 +14,26 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from glasshouse.errors import GlasshouseError, RunError
+
+
+def import_extra(
+    extra: str, feature: str, *modules: str, error: type[GlasshouseError] = RunError
+) -> list[Any]:
+    """Import modules of an extra; the error says what needs them and how to install them.
+
+    Example: `(pandas,) = import_extra("notebook", "A table", "pandas")`
+    """
+    try:
+        return [importlib.import_module(module) for module in modules]
+    except ImportError as missing:
+        name = missing.name or modules[0]
+        raise error(
+            f"{feature} needs {name}, which is not installed: {install_command(extra)}"
+        ) from None
 
 
 def install_command(extra: str, *, without_dependencies: Sequence[str] = ()) -> str:

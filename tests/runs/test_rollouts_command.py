@@ -163,7 +163,7 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
         (["--group", "3"], "--group"),
         (["--regex", "("], "--regex"),
         (["--limit", "0"], "--limit"),
-        (["--export", "x.xlsx"], ".parquet, .jsonl or .csv"),
+        (["--export", "x.xlsx"], ".parquet or .jsonl"),
         (["--sql", "selec"], "--sql"),
     ],
 )

@@ -114,7 +114,7 @@ def test_extended_run_equals_one_configured_with_that_length(
 def test_extending_is_refused_where_the_result_would_differ(tmp_path: Path, override: str) -> None:
     """A run with max_offpolicy_steps did not generate beyond its last step; a schedule has ended."""
     run, overrides = tmp_path / "run", [*SMALL, *SHORT, override]
-    RunDirectory.open(run, load_config([], [*overrides, f"out={run}"])).lock.close()
+    RunDirectory(run, load_config([], [*overrides, f"out={run}"])).lock.close()
     with pytest.raises(RunError, match=r"steps \(5 → 8\)"):
         train(run, None, (*SHORT, override, "steps=8"))
 
@@ -170,9 +170,9 @@ def test_resume_command_finishes_a_killed_run(killed_at_3: Path, expected: Resul
 
 def test_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     run, config = tmp_path / "run", load_config([], [*SMALL, *SHORT])
-    with RunDirectory.open(run, config), pytest.raises(RunError, match=f"process {os.getpid()}"):
+    with RunDirectory(run, config), pytest.raises(RunError, match=f"process {os.getpid()}"):
         train(run, None, SHORT)
-    RunDirectory.open(run, config).lock.close()
+    RunDirectory(run, config).lock.close()
 
 
 def test_another_initial_model_is_refused(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def open_run(
 ) -> Iterator[RunDirectory]:
     """A run that is still being written, after `done` steps; `texts` begin its first step."""
     config = load_config([], [f"steps={steps}", *overrides, f"out={path}"])
-    with RunDirectory.open(path, config) as run:
+    with RunDirectory(path, config) as run:
         run.log_event("start", seed=config.seed, model=config.model)
         if evaluates:
             log_evaluation(run, 0, make_step(0, groups, 1, "validation/greedy"))

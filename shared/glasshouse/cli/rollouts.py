@@ -83,7 +83,7 @@ def add_commands(commands: Any) -> None:
     display.add_argument("--show", action="store_true", help="print each rollout in full")
     display.add_argument("--group", metavar="STEP:GROUP", help="print one group side by side")
     display.add_argument("--sql", metavar="QUERY", help="query the table `rollouts` with DuckDB")
-    display.add_argument("--export", metavar="FILE", help="write a .parquet, .jsonl or .csv file")
+    display.add_argument("--export", metavar="FILE", help="write a .parquet or .jsonl file")
     parser.add_argument("--json", action="store_true", help="print JSON lines, also with --sql")
     parser.add_argument("--prompt", action="store_true", help="with --show: print the whole prompt")
 

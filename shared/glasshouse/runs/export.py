@@ -1,4 +1,4 @@
-"""Rollouts as tables: SQL queries through DuckDB, and export to Parquet, JSON lines or CSV.
+"""Rollouts as tables: SQL queries through DuckDB, and export to Parquet or JSON lines.
 
 DuckDB gets rows from `RolloutReader` and never opens the log itself: given a truncated file, it
 would return the first part without an error. Tables hold valid Unicode only, so a lone surrogate is
@@ -7,33 +7,20 @@ written as its escape (`\\udc80`).
 
 from __future__ import annotations
 
-import csv
-import importlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunError
-from glasshouse.extras import install_command
+from glasshouse.extras import import_extra
 from glasshouse.files import check_output_file
 from glasshouse.runs.rows import Row, encode_rows, row_types
 from glasshouse.types import Message
-
-
-def import_optional(feature: str, *names: str) -> list[Any]:
-    """Import modules of the extra `sql`; the error names the feature that needs them."""
-    try:
-        return [importlib.import_module(name) for name in names]
-    except ImportError:
-        packages = "DuckDB and pyarrow" if "duckdb" in names else "pyarrow"
-        raise RunError(
-            f"{feature} needs {packages} (--json and .jsonl files do not): {install_command('sql')}"
-        ) from None
 
 
 def arrow_schema(arrow: Any) -> Any:
@@ -70,42 +57,28 @@ def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[A
 
 
 def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run a SELECT over the table `rollouts`; returns column names and records. The table is in a
+    """Run a query over the table `rollouts`; returns column names and records. The table is a copy in a
     temporary file, so a log larger than memory can be queried."""
-    arrow, duckdb = import_optional("--sql", "pyarrow", "duckdb")
-    with tempfile.TemporaryDirectory() as folder:
-        database = duckdb.connect(str(Path(folder) / "rollouts.duckdb"))
+    arrow, duckdb = import_extra("sql", "--sql", "pyarrow", "duckdb")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        duckdb.connect(str(Path(folder) / "rollouts.duckdb")) as database,
+    ):
+        database.execute("set autoinstall_known_extensions = false")
+        batches = iter_batches(arrow, rows)
+        incoming = arrow.RecordBatchReader.from_batches(arrow_schema(arrow), batches)
+        database.register("incoming", incoming)
+        database.execute("create table rollouts as from incoming")
+        database.unregister("incoming")
         try:
-            database.execute("set autoinstall_known_extensions = false")
-            incoming = arrow.RecordBatchReader.from_batches(
-                arrow_schema(arrow), iter_batches(arrow, rows)
-            )
-            database.register("incoming", incoming)
-            # A copy, because the batch reader can be read only once.
-            database.execute("create table rollouts as from incoming")
-            database.unregister("incoming")
-            try:
-                _require_select(duckdb, database.extract_statements(query))
-                database.execute(query)
-                names = [column[0] for column in database.description or []]
-                return names, database.fetchall() if names else []
-            except duckdb.Error as error:
-                raise RunError(f"--sql failed. {_explain_sql_error(str(error))}") from None
-        finally:
-            database.close()
-
-
-def _require_select(duckdb: Any, statements: Sequence[Any]) -> None:
-    """Raise unless the query is one statement that only reads: the table is a copy, so that a change
-    would be lost in silence."""
-    readers = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-    if len(statements) != 1:
-        raise RunError(f"--sql takes one SELECT statement; this query has {len(statements)}.")
-    if statements[0].type not in readers:
-        kind = statements[0].type.name.replace("_", " ")
-        raise RunError(
-            f"--sql takes only SELECT statements, and this is {kind}: the rollout log cannot be changed."
-        )
+            kinds = [statement.type.name for statement in database.extract_statements(query)]
+            if kinds not in (["SELECT"], ["EXPLAIN"]):  # a change of the copy would be lost
+                found = ", ".join(kinds).replace("_", " ") or "nothing"
+                raise RunError(f"--sql takes one SELECT statement, and this is {found}.")
+            database.execute(query)
+            return [column[0] for column in database.description], database.fetchall()
+        except duckdb.Error as error:
+            raise RunError(f"--sql failed. {_explain_sql_error(str(error))}") from None
 
 
 def _explain_sql_error(message: str) -> str:
@@ -117,27 +90,15 @@ def _explain_sql_error(message: str) -> str:
 
 
 def export_rows(rows: Iterable[Row], file: Path) -> int:
-    """Write rows atomically to a new .parquet, .jsonl or .csv file; returns their number. Without
-    rows, no file is written."""
-    writers: dict[str, Callable[[Iterator[Row], Path], None]] = {
-        ".parquet": _write_parquet,
-        ".jsonl": _write_jsonl,
-        ".csv": _write_csv,
-    }
+    """Write rows atomically to a new .parquet or .jsonl file; returns their number. Without rows, no file is
+    written."""
+    writers = {".parquet": _write_parquet, ".jsonl": _write_jsonl}
     check_output_file("--export", file, list(writers))
     if file.exists():
         raise RunError(f"--export {file} already exists. Choose another name.")
     temporary = file.with_name(f".{file.name}.tmp")
-    count = 0
-
-    def count_rows() -> Iterator[Row]:
-        nonlocal count
-        for row in rows:
-            count += 1
-            yield row
-
     try:
-        writers[file.suffix](count_rows(), temporary)
+        count = writers[file.suffix](rows, temporary)
         if count:
             with open(temporary, "r+b") as written:
                 os.fsync(written.fileno())
@@ -150,31 +111,23 @@ def export_rows(rows: Iterable[Row], file: Path) -> int:
     return count
 
 
-def _write_parquet(rows: Iterator[Row], file: Path) -> None:
-    name = file.name.removeprefix(".").removesuffix(".tmp")
-    arrow, parquet = import_optional(name, "pyarrow", "pyarrow.parquet")
+def _write_parquet(rows: Iterable[Row], file: Path) -> int:
+    arrow, parquet = import_extra("sql", "A .parquet file", "pyarrow", "pyarrow.parquet")
+    count = 0
     with parquet.ParquetWriter(str(file), arrow_schema(arrow), compression="zstd") as writer:
         for batch in iter_batches(arrow, rows, 4096):
             writer.write_batch(batch)
+            count += batch.num_rows
+    return count
 
 
-def _write_jsonl(rows: Iterator[Row], file: Path) -> None:
+def _write_jsonl(rows: Iterable[Row], file: Path) -> int:
+    count = 0
     with open(file, "wb") as out:
         for row in rows:
             out.write(encode_rows([row]))
-
-
-def _write_csv(rows: Iterator[Row], file: Path) -> None:
-    """Write CSV; lists and objects are JSON text in their cell."""
-    with open(file, "w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(row_types())
-        for row in rows:
-            values = escape_surrogates(row)
-            writer.writerow(
-                json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict | bool) else v
-                for v in (values[name] for name in row_types())
-            )
+            count += 1
+    return count
 
 
 def escape_surrogates(value: Any) -> Any:

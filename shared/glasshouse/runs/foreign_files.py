@@ -12,7 +12,6 @@ Nothing is held but one row (of a table: one batch). No code of a file is run.
 from __future__ import annotations
 
 import gzip
-import importlib
 import io
 import json
 import lzma
@@ -26,7 +25,7 @@ from typing import IO, Any
 import zstandard
 
 from glasshouse.errors import RolloutFileError
-from glasshouse.extras import install_command
+from glasshouse.extras import import_extra
 from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import Row
@@ -160,13 +159,8 @@ class ZstdFrames(io.RawIOBase):
 
 def _iter_table(raw: IO[bytes], file: Path) -> Iterator[Any]:
     """A Parquet file, or the Arrow stream that `Dataset.save_to_disk` of Hugging Face writes."""
-    try:
-        arrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise RolloutFileError(
-            f"{file} needs pyarrow, which is not installed: {install_command('parquet')}"
-        ) from None
+    names = ("pyarrow", "pyarrow.parquet")
+    arrow, parquet = import_extra("parquet", str(file), *names, error=RolloutFileError)
     try:
         if file.suffix.lower() == ".arrow":
             batches = arrow.ipc.open_stream(raw)

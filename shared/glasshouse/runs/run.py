@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError, did_you_mean
-from glasshouse.extras import install_command
+from glasshouse.extras import import_extra
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.rollout_log import RolloutReader
 from glasshouse.runs.rows import RolloutFilter, Row
@@ -35,19 +34,14 @@ class Records:
 
     read: Callable[[], Iterable[Row]]
     """Starts a new iteration."""
-    make_table: Callable[[Any, Iterable[Row]], Any]
-    """(pyarrow, rows) -> an Arrow table."""
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.read())
 
-    def to_arrow(self) -> Any:
-        """The rows as a `pyarrow.Table`."""
-        return self.make_table(_import("pyarrow"), self.read())
-
     def to_pandas(self) -> Any:
         """The rows as a `pandas.DataFrame`."""
-        return _import("pandas").DataFrame(list(self.read()))
+        (pandas,) = import_extra("notebook", "A table", "pandas")
+        return pandas.DataFrame(list(self.read()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +64,15 @@ class Run:
 
     def metrics(self) -> Records:
         """One row per training step."""
-        return Records(lambda: load_metrics(self.path), _plain_table)
+        return Records(lambda: load_metrics(self.path))
 
     def events(self) -> Records:
         """One row per event: start, evaluations, checkpoints, warnings, interruptions."""
-        return Records(lambda: load_events(self.path), _plain_table)
+        return Records(lambda: load_events(self.path))
 
     def evaluations(self) -> Records:
         """The last evaluation of each step."""
-        return Records(lambda: load_evaluations(self.path), _plain_table)
+        return Records(lambda: load_evaluations(self.path))
 
     def rollouts(self, where: RolloutFilter | None = None, **filters: Any) -> Records:
         """Every prompt and completion, one step in memory at a time. The filters are the fields of
@@ -90,7 +84,7 @@ class Run:
         for name in filters.keys() - known:
             raise RunError(f'Rollouts have no filter "{name}".{did_you_mean(name, known)}')
         selected = where or RolloutFilter(**filters)
-        return Records(lambda: self._read_rollouts(selected), _rollout_table)
+        return Records(lambda: self._read_rollouts(selected))
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, oldest first, each verified."""
@@ -123,40 +117,3 @@ def open_run(path: str | Path) -> Run:
     if not is_run_directory(path):
         raise RunError(f"{path} is not a run directory: it has no config.yaml.")
     return Run(path)
-
-
-def _plain_table(arrow: Any, rows: Iterable[Row]) -> Any:
-    """Scalars as columns; lists and mappings as JSON text, because their fields differ by row."""
-    listed = [
-        {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in row.items()}
-        for row in rows
-    ]
-    names = list(dict.fromkeys(name for row in listed for name in row))
-    return arrow.table({name: _column(arrow, [row.get(name) for row in listed]) for name in names})
-
-
-def _column(arrow: Any, values: list[Any]) -> Any:
-    """An Arrow array; a column of mixed types becomes text."""
-    if any(isinstance(value, float) for value in values):
-        values = [float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
-    try:
-        return arrow.array(values)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
-        return arrow.array([None if v is None else str(v) for v in values])
-
-
-def _rollout_table(arrow: Any, rows: Iterable[Row]) -> Any:
-    from glasshouse.runs.export import arrow_schema, iter_batches
-
-    return arrow.Table.from_batches(iter_batches(arrow, rows), schema=arrow_schema(arrow))
-
-
-def _import(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise RunError(
-            f"Tables need {name}, which is not installed: {install_command('notebook')}"
-        ) from None

@@ -12,6 +12,9 @@ results/monitor.json         monitor results of the base model and each checkpoi
 results/report.html          the report, as one page
 track/                       the run's id for trackers, and files that trackers write
 checkpoints/step-000060/     a model in the Hugging Face layout, with everything needed to resume
+
+Each line of metrics.jsonl and events.jsonl has its checksum. Readers leave damaged lines out. A last line without
+its newline is being written, or was cut off by a crash.
 """
 
 from __future__ import annotations
@@ -20,46 +23,33 @@ import fcntl
 import json
 import os
 import re
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 from glasshouse.checksums import add_check, parse_checked, read_regular_file
-from glasshouse.config.schema import Config, RolloutLogConfig
+from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.files import write_bytes, write_json, write_text
 from glasshouse.runs.checkpoints import newest_checkpoint, read_state
-from glasshouse.runs.lines import EVENTS, METRICS, read_lines
 from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, RolloutLog, refuse_other_version
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory
 
-LOCK = ".lock"
+LOCK, METRICS, EVENTS = ".lock", "metrics.jsonl", "events.jsonl"
 
 
 class RunDirectory:
-    """The files of one run, locked by one process at a time.
+    """The files of one run, created or opened, and locked by one process at a time.
 
-    Example: `with RunDirectory.open(Path("runs/a"), config) as run: run.log_metrics(row)`
+    Example: `with RunDirectory(Path("runs/a"), config) as run: run.log_metrics(row)`
     """
 
-    def __init__(
-        self,
-        path: Path,
-        lock: IO[str],
-        config: RolloutLogConfig,
-        saved: int = 0,
-    ) -> None:
-        self.path, self.lock = path, lock
-        self.results = path / "results"
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path, self.results = path, path / "results"
         self.checkpoints = path / "checkpoints"
-        self.rollout_log = RolloutLog(
-            self.results / LOG, config.compression_level, config.tokens_every, saved
-        )
-
-    @classmethod
-    def open(cls, path: Path, config: Config) -> RunDirectory:
-        """Create a run directory, or open an existing one; raise if it has other files."""
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file. Choose a directory with out=….")
         if path.exists() and not is_run_directory(path) and _has_other_files(path):
@@ -67,21 +57,28 @@ class RunDirectory:
                 f"{path} already holds files, and they are not a run's. "
                 "Choose another directory with out=…, or remove this one."
             )
+        refuse_other_version(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            refuse_other_version(path)
-            lock = acquire_lock(path)
+            self.lock = acquire_lock(path)
             if not is_run_directory(path) or (path / CONFIG).read_text() != config_text(config):
                 write_text(path / CONFIG, config_text(config))
-            _truncate_partial_line(path / "results" / EVENTS)
+            _truncate_partial_line(self.results / EVENTS)
         except OSError as error:
             raise RunError(
                 f"The run directory {path} cannot be written: {error.strerror}."
             ) from None
         try:
-            return cls(path, lock, config.rollout_log, _saved_log_size(path))
+            newest, _ = newest_checkpoint(self.checkpoints)
+            position = read_state(newest.path)["log_position"] if newest else {}
+            self.rollout_log = RolloutLog(
+                self.results / LOG,
+                config.rollout_log.compression_level,
+                config.rollout_log.tokens_every,
+                saved=position.get("rollouts", EMPTY_POSITION)["bytes"],
+            )
         except BaseException:
-            lock.close()
+            self.lock.close()
             raise
 
     def __enter__(self) -> RunDirectory:
@@ -127,87 +124,16 @@ class RunDirectory:
         self.rollout_log.truncate_to(position.get("rollouts", EMPTY_POSITION))
         file = self.results / METRICS
         lines = read_lines(file)
-        last = max(
-            (i for i, (_, row) in enumerate(lines) if row and row["step"] <= step), default=-1
-        )
-        kept = b"".join(text for text, _ in lines[: last + 1])
-        if file.is_file() and file.stat().st_size != len(kept):
-            write_bytes(file, kept)
-        return [row for _, row in lines[: last + 1] if row]
+        kept = [i for i, (_, row) in enumerate(lines, 1) if row and row["step"] <= step]
+        lines = lines[: max(kept, default=0)]
+        text = b"".join(line for line, _ in lines)
+        if file.is_file() and file.stat().st_size != len(text):
+            write_bytes(file, text)
+        return [row for _, row in lines if row]
 
     def _append_line(self, name: str, row: dict[str, Any]) -> None:
         with open(self.results / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(add_check(row), ensure_ascii=False) + "\n")
-
-
-def load_summary(path: Path) -> dict[str, Any] | None:
-    """Load a run's summary, written when it finishes or is interrupted; None before that, and if it
-    is damaged: `glasshouse resume` then writes it again."""
-    file = path / "results" / "summary.json"
-    try:
-        summary = read_summary(file)
-    except RunDataError:
-        return None
-    if summary is None:
-        return None
-    # the directory may have been copied or moved since
-    checkpoint = path / "checkpoints" / f"step-{summary['steps_done']:06d}"
-    return {**summary, "run": str(path), "checkpoint": str(checkpoint)}
-
-
-def read_summary(file: Path) -> dict[str, Any] | None:
-    """Read and verify a summary; None if there is none."""
-    try:
-        summary = parse_checked(read_regular_file(file))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunDataError(f"it cannot be read: {error}") from None
-    if not isinstance(summary.get("steps_done"), int):
-        raise RunDataError("it has no steps_done")
-    return summary
-
-
-def load_metrics(path: Path) -> list[Row]:
-    """Load a run's metrics, one row per training step; damaged lines are left out."""
-    return [row for _, row in read_lines(path / "results" / METRICS) if row]
-
-
-def load_evaluations(path: Path) -> list[Row]:
-    """Load the last evaluation of each step; a resumed run may have repeated one."""
-    evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
-    return [evaluations[step] for step in sorted(evaluations)]
-
-
-def load_events(path: Path, *names: str) -> list[Row]:
-    """Load a run's events of these names (default: all) in the order in which they happened. Damaged
-    lines are left out, and those of other events are not parsed."""
-    prefixes = tuple(f'{{"event": "{name}"'.encode() for name in names)
-    lines = read_lines(path / "results" / EVENTS, prefixes)
-    return [row for _, row in lines if row]
-
-
-def list_numbered_runs(config: Config) -> list[Path]:
-    """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
-    prefix = _run_name_prefix(config)
-    paths = [
-        path
-        for path in Path("runs").glob(f"{prefix}*")
-        if re.fullmatch(r"[0-9]+", path.name.removeprefix(prefix))
-    ]
-    return sorted(paths, key=lambda path: int(path.name.removeprefix(prefix)))
-
-
-def next_run_path(config: Config) -> Path:
-    """Return `runs/<task>-<algorithm>-<number>` with the next unused number."""
-    prefix = _run_name_prefix(config)
-    runs = list_numbered_runs(config)
-    last = int(runs[-1].name.removeprefix(prefix)) if runs else 0
-    return Path("runs") / f"{prefix}{last + 1}"
-
-
-def _run_name_prefix(config: Config) -> str:
-    return f"{config.task.name}-{config.learn.algorithm}-"
 
 
 def _has_other_files(path: Path) -> bool:
@@ -246,12 +172,6 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _saved_log_size(path: Path) -> int:
-    """The size of the rollout log when the newest valid checkpoint was saved; 0 without one."""
-    newest, _ = newest_checkpoint(path / "checkpoints")
-    return int(read_state(newest.path)["log_position"]["rollouts"]["bytes"]) if newest else 0
-
-
 def _truncate_partial_line(file: Path) -> None:
     """Remove an incomplete last line that a crash left."""
     if file.exists():
@@ -260,5 +180,147 @@ def _truncate_partial_line(file: Path) -> None:
             os.truncate(file, text.rfind(b"\n") + 1)
 
 
+def list_numbered_runs(config: Config) -> list[Path]:
+    """List the directories `runs/<task>-<algorithm>-<number>` of a configuration, oldest first."""
+    prefix = f"{config.task.name}-{config.learn.algorithm}-"
+    paths = Path("runs").glob(f"{prefix}*")
+    numbered = {p.name.removeprefix(prefix): p for p in paths}
+    return [numbered[n] for n in sorted(filter(re.compile("[0-9]+").fullmatch, numbered), key=int)]
+
+
+def next_run_path(config: Config) -> Path:
+    """Return `runs/<task>-<algorithm>-<number>` with the next unused number."""
+    last = [int(path.name.rpartition("-")[2]) for path in list_numbered_runs(config)[-1:]]
+    return Path("runs") / f"{config.task.name}-{config.learn.algorithm}-{sum(last) + 1}"
+
+
 def utc_timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def parse_line(file: Path, text: bytes) -> Row | None:
+    """Return the row of a line with the number of its step, or the name of its event; None if it is
+    damaged."""
+    try:
+        row = parse_checked(text)
+    except RunDataError:
+        return None
+    is_row = isinstance(row.get("event"), str) if file.name == EVENTS else "step" in row
+    return row if is_row else None
+
+
+def _split_lines(file: Path) -> list[bytes]:
+    """The complete lines of a file; none if it is missing."""
+    try:
+        return [text for text in read_regular_file(file).split(b"\n")[:-1] if text]
+    except OSError:
+        return []
+
+
+def read_lines(file: Path, prefixes: tuple[bytes, ...] = ()) -> list[tuple[bytes, Row | None]]:
+    """Read each complete line (that begins so) with its row, or with None if it is damaged."""
+    lines = _split_lines(file)
+    wanted = [text for text in lines if text.startswith(prefixes)] if prefixes else lines
+    return [(text + b"\n", parse_line(file, text)) for text in wanted]
+
+
+def read_sample(file: Path, count: int) -> tuple[list[Row], int, bool]:
+    """Read about `count` evenly spaced lines, always with the last; also returns the number of lines, and
+    whether any of those read is damaged. A list of many runs needs no more of each."""
+    lines = _split_lines(file)
+    gaps = max(1, count - 1)
+    wanted = sorted({round(i * (len(lines) - 1) / gaps) for i in range(count)}) if lines else []
+    rows = [parse_line(file, lines[number]) for number in wanted]
+    return [row for row in rows if row], len(lines), None in rows
+
+
+def load_metrics(path: Path) -> list[Row]:
+    """Load a run's metrics, one row per training step; damaged lines are left out."""
+    return [row for _, row in read_lines(path / "results" / METRICS) if row]
+
+
+def load_events(path: Path, *names: str) -> list[Row]:
+    """Load a run's events of these names (default: all) in the order in which they happened. Damaged
+    lines are left out, and those of other events are not parsed."""
+    prefixes = tuple(f'{{"event": "{name}"'.encode() for name in names)
+    return [row for _, row in read_lines(path / "results" / EVENTS, prefixes) if row]
+
+
+def load_evaluations(path: Path) -> list[Row]:
+    """Load the last evaluation of each step; a resumed run may have repeated one."""
+    evaluations = {row["step"]: row for row in load_events(path, "evaluation")}
+    return [evaluations[step] for step in sorted(evaluations)]
+
+
+def load_summary(path: Path) -> dict[str, Any] | None:
+    """Load a run's summary, written when it finishes or is interrupted; None before that, and if it
+    is damaged: `glasshouse resume` then writes it again."""
+    try:
+        summary = read_summary(path / "results" / "summary.json")
+    except RunDataError:
+        return None
+    if summary is None:
+        return None
+    # the directory may have been copied or moved since
+    checkpoint = path / "checkpoints" / f"step-{summary['steps_done']:06d}"
+    return {**summary, "run": str(path), "checkpoint": str(checkpoint)}
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """Read and verify a summary; None if there is none."""
+    try:
+        summary = parse_checked(read_regular_file(file))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunDataError(f"it cannot be read: {error}") from None
+    if not isinstance(summary.get("steps_done"), int):
+        raise RunDataError("it has no steps_done")
+    return summary
+
+
+@dataclass(slots=True)
+class GrowingFile:
+    """The rows of a file that another process appends to: each line is parsed once.
+
+    Example:
+        metrics = GrowingFile(run / "results" / "metrics.jsonl")
+        metrics.refresh()
+        metrics.rows
+    """
+
+    path: Path
+    rows: list[Row] = field(default_factory=list)
+    generation: int = 0
+    """Counts how often the file was read from the start: it was replaced or truncated."""
+    _stamp: tuple[int, int, int] | None = None
+    _read: bytes = b""
+    """The complete lines so far."""
+
+    def refresh(self) -> bool:
+        """Read what was appended; returns whether anything changed."""
+        stamp, data = stamp_file(self.path), b""
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        with suppress(OSError):
+            data = read_regular_file(self.path)
+        if not data.startswith(self._read):
+            self.rows, self._read, self.generation = [], b"", self.generation + 1
+        lines = data[len(self._read) : data.rfind(b"\n") + 1]
+        self._read += lines
+        rows = (parse_line(self.path, text) for text in lines.split(b"\n") if text)
+        self.rows += filter(None, rows)
+        return True
+
+
+def stamp_file(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file changes; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -15,19 +15,18 @@ A damaged part is named, and the others stay usable.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import read_regular_file, remove_check
+from glasshouse.checksums import compute_checksum, read_regular_file, remove_check
 from glasshouse.errors import RunDataError
-from glasshouse.runs import checkpoints, monitor_results
-from glasshouse.runs.lines import EVENTS, METRICS, ends_inside_line, read_lines
+from glasshouse.runs import monitor_results
+from glasshouse.runs.checkpoints import list_checkpoints, read_newest_state
 from glasshouse.runs.rollout_log import (
     EMPTY_POSITION,
     LOG,
@@ -38,10 +37,15 @@ from glasshouse.runs.rollout_log import (
 )
 from glasshouse.runs.rows import RolloutFilter
 from glasshouse.runs.run_config import RunDamage, load_verified_config
-from glasshouse.runs.run_directory import load_events, load_metrics, read_summary
+from glasshouse.runs.run_directory import (
+    EVENTS,
+    METRICS,
+    load_events,
+    load_metrics,
+    read_lines,
+    read_summary,
+)
 from glasshouse.terminal import count_noun, shell_command
-
-DATA_MANIFEST, VALIDATION = "manifest.json", "validation.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,15 @@ def verify_run(run: Path) -> RunCheck:
     """
     _, damage = load_verified_config(run)
     refuse_other_version(run)
-    entries = checkpoints.list_checkpoints(run / "checkpoints")
-    state = checkpoints.read_newest_state(run / "checkpoints")
+    checkpoints = list_checkpoints(run / "checkpoints")
+    state = read_newest_state(run / "checkpoints")
     metrics = read_lines(run / "results" / METRICS)
-    valid = sum(not entry.damage for entry in entries)
+    valid = sum(not checkpoint.damage for checkpoint in checkpoints)
     contents = {
         "configuration": "damaged" if damage else "intact",
-        "checkpoints": f"{valid} of {len(entries)} valid",
+        "checkpoints": f"{valid} of {len(checkpoints)} valid",
         "rollout log": "damaged",
-        "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact"
-        + ("; the last line is incomplete" if ends_inside_line(run / "results" / METRICS) else ""),
+        "metrics": f"{sum(row is not None for _, row in metrics)} of {len(metrics)} steps intact",
     }
     with suppress(RunDataError):
         log = scan_log(run / "results" / LOG)
@@ -90,34 +93,23 @@ def verify_run(run: Path) -> RunCheck:
         contents["rollout log"] = f"{size.rows:,} rollouts in {size.frames} frames"
         if log.unfinished:
             contents["rollout log"] += "; the last frame is incomplete"
+    remedy = (
+        "It is skipped; every other checkpoint works. Restore the file from a copy, or delete the folder."
+        if valid
+        else "No checkpoint is valid, so the run cannot be resumed. Restore a copy of one, or delete "
+        "the folder checkpoints to start over."
+    )
     damage = [
         *damage,
-        *verify_checkpoints(entries),
+        *(
+            RunDamage(f"checkpoints/{c.name}", f"is damaged: {'; '.join(c.damage)}", remedy)
+            for c in checkpoints
+            if c.damage
+        ),
         *verify_rollout_log(run, state),
         *verify_derived_files(run, state),
     ]
     return RunCheck(run, damage, contents)
-
-
-# --- checkpoints -------------------------------------------------------------------------------
-
-
-def verify_checkpoints(entries: list[checkpoints.Checkpoint]) -> list[RunDamage]:
-    """List the damage of checkpoints that have been inspected."""
-    has_valid = any(not entry.damage for entry in entries)
-    remedy = (
-        "It is skipped; every other checkpoint works. Restore the file from a copy, or delete the folder."
-        if has_valid
-        else "No checkpoint is valid, so the run cannot be resumed. Restore a copy of one, or delete "
-        "the folder checkpoints to start over."
-    )
-    return [
-        RunDamage(
-            f"checkpoints/{entry.path.name}", f"is damaged: {'; '.join(entry.damage)}", remedy
-        )
-        for entry in entries
-        if entry.damage
-    ]
 
 
 # --- rollout log -------------------------------------------------------------------------------
@@ -134,8 +126,7 @@ def verify_rollout_log(run: Path, state: dict[str, Any], *, frames: bool = True)
         return [RunDamage(name, "is missing", remedy)]
     try:
         reader = RolloutReader(run)
-        last = math.inf if frames else -1
-        for _ in reader.iter_rows(RolloutFilter(last_step=last)):
+        for _ in reader.iter_rows(RolloutFilter(last_step=math.inf if frames else -1)):
             pass
         problems = [*reader.damage, *find_lost_rollouts(run, state)]
     except RunDataError as error:  # it is not a file that can be read
@@ -171,27 +162,26 @@ def _log_position(state: dict[str, Any]) -> dict[str, Any]:
     return state.get("log_position", {}).get("rollouts", EMPTY_POSITION)
 
 
-# --- metrics, events, summary, monitor results -------------------------------------------------
+# --- files that hold results only: none of them is needed to resume a run ------------------------
 
 
 def verify_derived_files(run: Path, state: dict[str, Any]) -> list[RunDamage]:
-    """Verify the files that hold results only: none of them is needed to resume a run."""
-    damage = verify_curves(run, state)
-    damage += _verify_monitor_results(run / "results")
-    damage += _verify_data(run / "data")
-    return damage
+    """Verify metrics, events, summary, monitor results and data."""
+    return [
+        *verify_curves(run, state),
+        *_verify_monitor_results(run / "results"),
+        *_verify_data(run / "data"),
+    ]
 
 
 def verify_curves(run: Path, state: dict[str, Any]) -> list[RunDamage]:
     """Verify metrics, events and summary: what curves and times are read from."""
-    results = run / "results"
-    damage = []
-    for name, content in ((METRICS, "steps"), (EVENTS, "events")):
-        damage += _verify_lines(results / name, content)
-    damage += _verify_metrics_size(results / METRICS, state)
-    damage += _verify_evaluations(run)
-    damage += _verify_summary(run)
-    return damage
+    return [
+        *_verify_lines(run / "results" / METRICS, "steps"),
+        *_verify_lines(run / "results" / EVENTS, "events"),
+        *_verify_lost_lines(run, state),
+        *_verify_summary(run),
+    ]
 
 
 def name_curve_damage(run: Path, warn: Callable[[str], None]) -> None:
@@ -200,105 +190,84 @@ def name_curve_damage(run: Path, warn: Callable[[str], None]) -> None:
 
     Example: `name_curve_damage(Path("runs/try"), print)`
     """
-    for damage in verify_curves(run, checkpoints.read_newest_state(run / "checkpoints")):
+    for damage in verify_curves(run, read_newest_state(run / "checkpoints")):
         warn(f"{run}: {damage}")
 
 
-def _verify_lines(file: Path, content: str) -> list[RunDamage]:
+def _verify_lines(file: Path, content: str) -> Iterator[RunDamage]:
     if file.exists() and not file.is_file():
-        return [RunDamage(f"results/{file.name}", "is not a regular file", "Remove it.")]
-    lines = read_lines(file)
-    bad = [number for number, (_, row) in enumerate(lines, 1) if row is None]
-    if not bad:
-        return []
-    listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-    remedy = f"These {content} are left out of reports and uploads; everything else works."
-    return [RunDamage(f"results/{file.name}", f"is damaged in line {listed}", remedy)]
+        yield RunDamage(f"results/{file.name}", "is not a regular file", "Remove it.")
+    bad = [number for number, (_, row) in enumerate(read_lines(file), 1) if row is None]
+    if bad:
+        listed = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
+        remedy = f"These {content} are left out of reports and uploads; everything else works."
+        yield RunDamage(f"results/{file.name}", f"is damaged in line {listed}", remedy)
 
 
-def _verify_metrics_size(file: Path, state: dict[str, Any]) -> list[RunDamage]:
-    position = state.get("log_position")
-    expected = position.get("metrics", 0) if isinstance(position, dict) else 0
+def _verify_lost_lines(run: Path, state: dict[str, Any]) -> Iterator[RunDamage]:
+    """Metrics are compared with the newest checkpoint's state, and evaluations with the rollout log: their
+    rollouts are logged first and an event then, so only the last may lack one."""
+    file = run / "results" / METRICS
+    expected = state.get("log_position", {}).get("metrics", 0)
     size = file.stat().st_size if file.is_file() else 0
-    if size >= expected:
-        return []
-    remedy = (
-        "The metrics of some steps are lost; the run can be resumed, and everything else works."
-    )
-    return [RunDamage(f"results/{file.name}", f"has lost {expected - size:,} bytes", remedy)]
-
-
-def _verify_evaluations(run: Path) -> list[RunDamage]:
-    """An evaluation is logged as rollouts first and as an event then, so only the last may lack one."""
-    logged = {row.get("step") for row in load_events(run, "evaluation")}
+    if size < expected:
+        remedy = "The metrics of some steps are lost; the run can be resumed, and the rest works."
+        yield RunDamage(f"results/{METRICS}", f"has lost {expected - size:,} bytes", remedy)
     steps: list[int] = []
     with suppress(RunDataError):
         frames = scan_log(run / "results" / LOG).frames
         steps = sorted({frame.step for frame in frames if frame.kind == "validation"})
-    if steps and not (run / "results" / "summary.json").exists():
+    if not (run / "results" / "summary.json").exists():
         steps = steps[:-1]
-    missing = [step for step in steps if step not in logged]
-    if not missing:
-        return []
-    remedy = "Curves lack them; their rollouts are in the rollout log (split validation)."
-    listed = ", ".join(map(str, missing[:5]))
-    problem = f"lacks the evaluation after step {listed}"
-    return [RunDamage("results/events.jsonl", problem, remedy)]
+    logged = {row.get("step") for row in load_events(run, "evaluation")}
+    if missing := [step for step in steps if step not in logged]:
+        remedy = "Curves lack them; their rollouts are in the rollout log (split validation)."
+        listed = ", ".join(map(str, missing[:5]))
+        yield RunDamage(f"results/{EVENTS}", f"lacks the evaluation after step {listed}", remedy)
 
 
-def _verify_summary(run: Path) -> list[RunDamage]:
+def _verify_summary(run: Path) -> Iterator[RunDamage]:
     command = shell_command(["glasshouse", "resume", run])
     remedy = f"Reports show the run as unfinished; {command} writes it again."
+    problem = ""
     try:
-        summary = read_summary(run / "results" / "summary.json")
+        if read_summary(run / "results" / "summary.json") is None:
+            phases = load_events(run, "start", "resume", "end")
+            problem = "is missing" if phases and phases[-1]["event"] == "end" else ""
     except RunDataError as error:
-        return [RunDamage("results/summary.json", f"is damaged: {error}", remedy)]
-    if summary is None:
-        phases = load_events(run, "start", "resume", "end")
-        if phases and phases[-1]["event"] == "end":
-            return [RunDamage("results/summary.json", "is missing", remedy)]
-    return []
+        problem = f"is damaged: {error}"
+    if problem:
+        yield RunDamage("results/summary.json", problem, remedy)
 
 
-def _verify_data(folder: Path) -> list[RunDamage]:
+def _verify_data(folder: Path) -> Iterator[RunDamage]:
     """Verify the held-out problems and the manifest of the data. Both follow from the configuration: a
     resumed run writes them again."""
-    damage = []
     remedy = "No result depends on it; glasshouse resume writes it again."
-    manifest: dict[str, Any] = {}
-    try:
-        manifest = remove_check(json.loads(read_regular_file(folder / DATA_MANIFEST)))
-    except FileNotFoundError:
-        pass  # an older run, or one that was killed at its start
-    except (OSError, ValueError, RecursionError) as error:
-        damage.append(RunDamage(f"data/{DATA_MANIFEST}", f"is damaged: {error}", remedy))
-    expected = manifest.get("validation", {})
-    if "sha256" in expected:
+    manifest, validation = folder / "manifest.json", folder / "validation.jsonl"
+    expected: dict[str, Any] = {}
+    if manifest.exists():  # a run that was killed at its start has none
         try:
-            actual = hashlib.sha256(read_regular_file(folder / VALIDATION)).hexdigest()
-            problem = "" if actual == expected["sha256"] else "is damaged: its sha256 is wrong"
-        except OSError as error:
-            problem = (
-                "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
-            )
-        if problem:
-            damage.append(RunDamage(f"data/{VALIDATION}", problem, remedy))
-    return damage
+            expected = remove_check(json.loads(read_regular_file(manifest)))["validation"]
+        except (OSError, ValueError, KeyError, RecursionError) as error:
+            yield RunDamage(f"data/{manifest.name}", f"is damaged: {error}", remedy)
+    if "sha256" in expected:
+        if not validation.is_file():
+            yield RunDamage(f"data/{validation.name}", "is missing", remedy)
+        elif compute_checksum(validation)["sha256"] != expected["sha256"]:
+            yield RunDamage(f"data/{validation.name}", "is damaged: its sha256 is wrong", remedy)
 
 
-def _verify_monitor_results(results: Path) -> list[RunDamage]:
-    name = f"results/{monitor_results.RESULTS_FILE}"
+def _verify_monitor_results(results: Path) -> Iterator[RunDamage]:
+    name, rows = monitor_results.RESULTS_FILE, monitor_results.ROWS_FILE
     remedy = "Run glasshouse monitor again to measure what is lost; the run itself is not affected."
     try:
         content = monitor_results.read_monitor_results(results)
     except RunDataError as error:
-        return [RunDamage(name, f"is damaged: {error.args[0].split(': ', 1)[-1]}", remedy)]
-    if content is None:
-        if (results / monitor_results.ROWS_FILE).exists() and not (
-            results / monitor_results.RESULTS_FILE
-        ).exists():
-            return [RunDamage(name, "is missing, but its rows exist", remedy)]
-        return []
-    bad = monitor_results.find_damaged_rows(results, content)
-    file = f"results/{monitor_results.ROWS_FILE}"
-    return [RunDamage(file, f"is damaged in the rows of {', '.join(bad)}", remedy)] if bad else []
+        problem = f"is damaged: {error.args[0].split(': ', 1)[-1]}"
+        yield RunDamage(f"results/{name}", problem, remedy)
+        return
+    if content and (bad := monitor_results.find_damaged_rows(results, content)):
+        yield RunDamage(f"results/{rows}", f"is damaged in the rows of {', '.join(bad)}", remedy)
+    if (results / rows).exists() and not (results / name).exists():
+        yield RunDamage(f"results/{name}", "is missing, but its rows exist", remedy)

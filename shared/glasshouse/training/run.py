@@ -118,7 +118,7 @@ class TrainingRun:
                     self.display.print(f"{path} is already finished. Its results:")
                     self.display.end(summary)
                     return summary
-            with RunDirectory.open(path, self.config) as self.directory:
+            with RunDirectory(path, self.config) as self.directory:
                 self.is_open = True
                 return self._train_in_directory()
         finally:

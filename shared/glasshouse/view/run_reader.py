@@ -19,12 +19,19 @@ from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
-from glasshouse.runs.lines import EVENTS, METRICS, GrowingFile, read_sample
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
 from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import config_value, read_run_config
-from glasshouse.runs.run_directory import load_events, read_summary
+from glasshouse.runs.run_directory import (
+    EVENTS,
+    METRICS,
+    GrowingFile,
+    load_events,
+    read_sample,
+    read_summary,
+    stamp_file,
+)
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
@@ -56,15 +63,6 @@ SPARK_POINTS = 40
 """Points of a sparkline in the list of runs."""
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
-
-
-def stamp_file(path: Path) -> tuple[int, int, int] | None:
-    """Changes when the file changes; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
