@@ -148,9 +148,9 @@ def test_generators_have_the_gpus_after_those_of_the_learners(
         return torch.device("cpu")
 
     monkeypatch.setattr(policies, "resolve_device", record)
-    size = policies.read_size("pocket")
+    parameters = policies.count_parameters("pocket")
     for role in ("learner", "generator"):
-        policies.choose_device(config, size, role, index=1)
+        policies.choose_device(config, parameters, role, index=1)
     assert chosen == {"device": 1, "generate.device": first + 1}
 
 

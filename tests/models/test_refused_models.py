@@ -12,11 +12,11 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.models import devices
 from glasshouse.models import policy as policies
-from glasshouse.models.devices import ModelSize, available_memory, check_generator_memory
+from glasshouse.models.devices import available_memory, check_generator_memory
 from glasshouse.models.policy import loading_error
-from glasshouse.training import memory_check
+from glasshouse.training import memory
 
-EIGHT_BILLION = ModelSize(8_000_000_000, hidden_size=4096, layers=32, vocabulary=150_000)
+EIGHT_BILLION = 8_000_000_000
 CPU = torch.device("cpu")
 
 
@@ -43,7 +43,7 @@ def test_run_that_cannot_start_is_refused_with_the_key(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     overrides = [override, "learn.lora_rank=2"] if "lora" in override else [override]
     if override == "memory":
-        monkeypatch.setattr(memory_check, "available_memory", lambda device: 1_000_000)
+        monkeypatch.setattr(memory, "available_memory", lambda device: 1_000_000)
         monkeypatch.setattr(policies, "load_policy", None)  # it is not loaded
         overrides = []
     out = tmp_path / "run"

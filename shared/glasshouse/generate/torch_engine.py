@@ -89,7 +89,7 @@ class TorchGenerator:
         """Consecutive requests with their indices whose padded caches fit the budget; a request with
         too many samples is split. The split depends on config and shapes only."""
         layers = self.policy.model.config.get_text_config().per_layer_config
-        size = 2 * self.policy.dtype.itemsize * sum(map(_cache_width, layers))  # of a token
+        size = 2 * self.policy.dtype.itemsize * sum(map(cache_width, layers))  # of a token
         budget = self.cache_mb * 2**20 // size  # in tokens
         batches: list[list[tuple[int, Request]]] = []
         longest = widest = 0
@@ -189,7 +189,7 @@ class TorchGenerator:
                     break
 
 
-def _cache_width(layer: Any) -> int:
+def cache_width(layer: Any) -> int:
     """Numbers that a layer of this config stores for the keys of a token."""
     heads = layer.num_attention_heads
     key_heads = getattr(layer, "num_key_value_heads", None) or heads

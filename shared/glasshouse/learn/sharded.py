@@ -36,7 +36,7 @@ from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_pa
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.adapters import without_adapters
 from glasshouse.models.logprobs import CompletionBatch, find_layers
-from glasshouse.models.policy import Policy, choose_device, read_size
+from glasshouse.models.policy import Policy, choose_device, count_parameters
 from glasshouse.models.shared_prefix import SharedPrefixes
 
 
@@ -206,7 +206,7 @@ def plan_rounds(
 
 def check_sharded_learner(config: Config) -> None:
     """Raises if the device of a run cannot be used by a sharded learner, before anything is started."""
-    device = choose_device(config, read_size(config.model), "learner")
+    device = choose_device(config, count_parameters(config.model), "learner")
     choose_process_group(config.learn.process_group, device, cpu_offload=config.learn.cpu_offload)
 
 

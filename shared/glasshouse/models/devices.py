@@ -9,21 +9,24 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.models.tuning import LARGE_MODEL_PARAMETERS
+from glasshouse.models.validation import check_architecture
 
 GB = 1e9
 CGROUP = Path("/sys/fs/cgroup")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Options of glibc's mallopt."""
 
+WEIGHT_DTYPE = torch.float32
+"""What models are loaded and trained in, whatever their config.json says; `glasshouse plan` counts it."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -94,26 +97,11 @@ def _require_gpu(name: str, key: str) -> None:
         raise ConfigError(f"{key} is {name}, but this machine has only {known}.")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """What the estimate needs to know about a model."""
-
-    parameters: int
-    hidden_size: int
-    layers: int
-    vocabulary: int
-
-    @classmethod
-    def of(cls, source: str) -> ModelSize:
-        """Builds the model without memory for its weights."""
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-        text = config.get_text_config()
-        return cls(
-            sum(p.numel() for p in model.parameters()),
-            text.hidden_size, text.num_hidden_layers, text.vocab_size,
-        )  # fmt: skip
+def build_empty_model(config: Any, source: str) -> Any:
+    """The model of transformers' configuration as it is loaded for training, without memory for its weights."""
+    check_architecture(config, source)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=WEIGHT_DTYPE).eval()
 
 
 def available_memory(device: torch.device) -> int | None:
@@ -153,17 +141,16 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)  # never
 
 
-def check_generator_memory(size: ModelSize, config: Config, device: torch.device) -> None:
+def check_generator_memory(parameters: int, config: Config, device: torch.device) -> None:
     """Raises if a process that only generates clearly cannot hold the model: weights and their fused or
     rounded copy. The KV cache, which grows with use, is not counted."""
     available = available_memory(device)
-    copies = (2 if config.dtype == "bfloat16" else 4) * size.parameters
-    required = 4 * size.parameters + copies
+    required = (WEIGHT_DTYPE.itemsize + DTYPES[config.dtype].itemsize) * parameters
     if available is None or required <= available:
         return
     smaller = "" if config.dtype == "bfloat16" else "dtype=bfloat16, "
     raise ConfigError(
-        f'The model "{config.model}" ({size.parameters / 1e6:,.0f} million parameters) needs about '
+        f'The model "{config.model}" ({parameters / 1e6:,.0f} million parameters) needs about '
         f"{required / GB:.1f} GB on {device} to generate, but only {available / GB:.1f} GB are free. Set "
         f"{smaller}generate.device to a larger device, or choose a smaller model."
     )

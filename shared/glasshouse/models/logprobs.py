@@ -134,9 +134,8 @@ def _predicting_logits(model: Any, batch: CompletionBatch) -> Tensor:
 
 
 def autocast_to(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, transformers' models compute matrix products in this dtype; float32 changes nothing. PyTorch has
-    no autocast for the meta device; `training.memory_trace` does it there."""
-    if dtype in (None, torch.float32) or device.type == "meta":
+    """Inside, transformers' models compute matrix products in this dtype; float32 changes nothing."""
+    if dtype in (None, torch.float32):
         return nullcontext()
     return torch.autocast(device.type, dtype=dtype)
 

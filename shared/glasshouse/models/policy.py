@@ -14,7 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from glasshouse.checksums import CHECKSUMS, verify_folder
@@ -23,7 +23,8 @@ from glasshouse.errors import ModelError, unwrap_os_error
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
 from glasshouse.models.devices import (
-    ModelSize,
+    WEIGHT_DTYPE,
+    build_empty_model,
     check_generator_memory,
     keep_freed_memory,
     resolve_device,
@@ -142,7 +143,7 @@ def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source,
-            dtype=torch.float32,
+            dtype=WEIGHT_DTYPE,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -176,13 +177,13 @@ def load_configured_policy(
     `role` is that of the process: a `learner` uses `device`, a `generator` `generate.device`, and a
     `controller`, which only holds weights, the CPU. `index` numbers the processes of a role. `training`
     adds adapters."""
-    size = read_size(config.model)
-    device = choose_device(config, size, role, index)
+    parameters = count_parameters(config.model)
+    device = choose_device(config, parameters, role, index)
     dtype = resolve_dtype(config.dtype, device)
-    if role == "generator":  # training is checked as a whole, in `training.memory_check`
-        check_generator_memory(size, config, device)
+    if role == "generator":  # training is checked as a whole, in `training.memory`
+        check_generator_memory(parameters, config, device)
     computes_here = role != "controller" and device.type == "cpu"
-    if computes_here and tuning_for(size.parameters).keep_freed_memory:
+    if computes_here and tuning_for(parameters).keep_freed_memory:
         keep_freed_memory()
     policy = load_policy(config.model, ChatOptions.from_config(config.chat))
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device
@@ -192,24 +193,38 @@ def load_configured_policy(
     return replace(policy, dtype=dtype)
 
 
-def read_size(name: str) -> ModelSize:
-    """The size of a model, without loading its weights."""
-    folder = locate_model(name)
+def count_parameters(name: str) -> int:
+    """The parameters of a model, without loading its weights."""
+    return sum(p.numel() for p in load_empty_model(name).parameters())
+
+
+def load_empty_model(name: str) -> Any:
+    """A model without its weights. A folder with only a config.json is enough."""
+    folder = Path(name).expanduser() if is_bare_config(name) else locate_model(name)
+    if folder is not None:
+        check_json_files(folder)
     try:
-        return ModelSize.of(str(folder or name))
+        config = AutoConfig.from_pretrained(str(folder or name), trust_remote_code=False)
+        return build_empty_model(config, name)
     except LOADING_ERRORS as error:
         raise loading_error(name, folder, error) from None
 
 
-def choose_device(config: Config, size: ModelSize, role: str, index: int = 0) -> torch.device:
+def is_bare_config(name: str) -> bool:
+    """Whether this is a folder with the configuration of a model, but without its weights."""
+    folder = Path(name).expanduser()
+    return (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
+
+
+def choose_device(config: Config, parameters: int, role: str, index: int = 0) -> torch.device:
     """The device of a process with this role."""
     if role == "controller":
         return torch.device("cpu")
     if role == "generator" and config.generate.device:
         if config.backend == "monarch" and config.device in ("auto", "cuda"):
             index += config.monarch.learners  # the learners have the GPUs before it
-        return resolve_device(config.generate.device, size.parameters, index, "generate.device")
-    return resolve_device(config.device, size.parameters, index)
+        return resolve_device(config.generate.device, parameters, index, "generate.device")
+    return resolve_device(config.device, parameters, index)
 
 
 def set_end_tokens(model: Any, tokenizer: Any, source: str) -> None:

@@ -31,7 +31,7 @@ class Tuning:
     """The tokens with which all prompts start are computed and stored once (`shared_prefix`, decoder): 1.14 times."""
     gradients_in_place: bool = False
     """The fused weights of a block are computed once, and backward passes add to their gradients: 1.04 times, and 13 %
-    less memory for an update of SmolLM2 (5.5 instead of 6.3 GB, by `glasshouse plan`'s trace)."""
+    less memory for an update of SmolLM2 (5.5 instead of 6.3 GB, counted by a trace of all allocations)."""
     least_padding: bool = False
     """Microbatches are divided where padding costs least, not filled one after another (`microbatches`): 1.04 times."""
     shared_reference: bool = False

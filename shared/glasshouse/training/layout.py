@@ -1,9 +1,8 @@
 """`glasshouse plan`: the memory of a run on given devices, and a layout that fits.
 
-The first of these that fits is suggested: all weights; all weights with activation checkpointing; the same with the
-learner sharded over as few of several GPUs as possible; then these three with adapters. Each is tried with the
-microbatch and the KV cache of the configuration, and with smaller ones. What the configuration sets already
-(adapters, checkpointing, sharding, the engine) is kept.
+The first of these that fits is suggested: all weights; all weights with activation checkpointing; the same with
+the learner sharded over as few of several GPUs as possible; then these three with adapters. Each is tried with
+the microbatch and the KV cache of the configuration, and with smaller ones.
 """
 
 from __future__ import annotations
@@ -21,13 +20,19 @@ from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import dump_yaml
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.models.devices import available_memory
-from glasshouse.training.memory import ProcessMemory, estimate_memory
-from glasshouse.training.traced_model import Prompts, TracedModel, sample_prompts
+from glasshouse.models.policy import load_empty_model
+from glasshouse.training.memory import (
+    ModelShape,
+    ProcessMemory,
+    PromptLength,
+    estimate_memory,
+    measure_prompts,
+)
 
 GPUS = {
-    "L4": 24, "A10": 24, "RTX3090": 24, "RTX4090": 24, "RTX5090": 32, "A100-40GB": 40, "A40": 48, "RTXA6000": 48,
-    "L40S": 48, "A100": 80, "H100-PCIe": 80, "H100": 80, "H200": 141, "B200": 180,
-}  # fmt: skip
+    **{"RTX3090": 24, "RTX4090": 24, "RTX5090": 32, "L4": 24, "L40S": 48, "A40": 48},
+    **{"A100": 80, "H100": 80, "H200": 141, "B200": 180},
+}
 """Memory in GB."""
 CONTEXT_BYTES = 1_000_000_000
 """Memory of a CUDA context and of the libraries' work space: a listed value."""
@@ -56,18 +61,17 @@ class Devices:
         if not text:
             memory = available_memory(torch.device("cpu")) or 0
             return cls(name="this machine's CPU", count=1, memory=memory, is_gpu=False)
-        match = re.fullmatch(r"\s*(?:(\d{1,4})\s*[x×*]\s*)?([A-Za-z0-9 .-]{1,40})\s*", text)
-        count, name = (int(match[1] or 1), match[2].strip()) if match else (0, "")
-        size = re.fullmatch(r"(\d{1,4})\s*GB", name, re.IGNORECASE)
-        names = {_normalize(listed): listed for listed in GPUS}
-        label = f"{size[1]} GB" if size else names.get(_normalize(name), "")
-        gigabytes = int(size[1]) if size else GPUS.get(label, 0)
+        pattern = r"(?:(\d{1,4})\s*[x×*])?\s*(?:(\d{1,4})\s*GB|([A-Z0-9 -]+))"
+        match = re.fullmatch(pattern, text.strip(), re.IGNORECASE)
+        name = re.sub("[ -]", "", match[3] or "").upper() if match else ""
+        gigabytes = int(match[2]) if match and match[2] else GPUS.get(name, 0)
+        count = int(match[1] or 1) if match else 0
         if not count or not gigabytes:
             raise ConfigError(
                 f'--gpu: "{text}" is unknown. Write a number of GPUs and their memory or name, as in 1x24GB or '
-                f"8xH100.{did_you_mean(text.rpartition('x')[2].strip(), GPUS)}"
+                f"8xH100.{did_you_mean(name or text, GPUS)}"
             )
-        return cls(name=label, count=count, memory=gigabytes * 10**9)
+        return cls(name=name or f"{gigabytes} GB", count=count, memory=gigabytes * 10**9)
 
     @property
     def usable_bytes(self) -> int:
@@ -131,93 +135,73 @@ def plan_run(config: Config, *, gpu: str = "", prompt_tokens: int | None = None)
     device = Devices.parse(gpu)
     if device.is_gpu and not config.device.startswith("cuda"):
         config = config.model_copy(update={"device": "cuda"})
-    model = TracedModel.read(config.model)
-    prompts = sample_prompts(config, prompt_tokens)
-    processes = estimate_memory(model, config, prompts)
+    shape = ModelShape(load_empty_model(config.model))
+    prompt = measure_prompts(config, prompt_tokens)
+    processes = estimate_memory(shape, config, prompt)
     return Plan(
-        model=config.model, parameters=model.parameters, device=device,
-        prompt_tokens=max(map(len, prompts)), fits=device.can_hold(processes), processes=processes,
-        layout=LayoutSearch(model, config, device, prompts).run(),
-    )  # fmt: skip
+        model=config.model,
+        parameters=shape.parameters,
+        device=device,
+        prompt_tokens=prompt.tokens,
+        fits=device.can_hold(processes),
+        processes=processes,
+        layout=find_layout(shape, config, device, prompt),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutSearch:
-    """Every configuration that is tried is valid."""
+def find_layout(shape: ModelShape, config: Config, device: Devices, prompt: PromptLength) -> Layout:
+    """The first layout that fits; if none does, the last that was tried."""
+    *larger, smallest = _sizes(config, prompt)
 
-    model: TracedModel
-    config: Config
-    device: Devices
-    prompts: Prompts
-
-    def run(self) -> Layout:
-        """The first layout that fits; if none does, the last."""
-        for changes in self._candidates():
-            layout = self._fit(changes)
-            if layout.fits:
-                break
-        return layout
-
-    def _candidates(self) -> Iterator[dict[str, Any]]:
-        learn = self.config.learn
-        base = {"device": "cuda", "dtype": "bfloat16"} if self.device.is_gpu else {}
-        for rank in [learn.lora_rank] if learn.lora_rank else [0, LORA_RANK]:
-            common = base | {"learn.lora_rank": rank}
-            sharded = list(self._sharded_learners(rank))
-            if learn.sharding == "none" or not sharded:
-                divided = self._divide(learners=1) if self.device.count > 1 else {}
-                for checkpointing in [True] if learn.activation_checkpointing else [False, True]:
-                    yield common | divided | {"learn.activation_checkpointing": checkpointing}
-            for divided in sharded:
-                yield common | divided | {"learn.activation_checkpointing": True}
-
-    def _divide(self, learners: int) -> dict[str, Any]:
-        """Learners have the first GPUs, each generator one of the others; if none is left, they share all GPUs."""
-        generators = self.device.count - learners or self.device.count
-        return {
-            "backend": "monarch", "generate.device": "cuda",
-            "generate.chunk_size": math.ceil(self.config.data.groups_per_step / generators),
-            "monarch.generators": generators, "monarch.learners": learners,
-        }  # fmt: skip
-
-    def _sharded_learners(self, rank: int) -> Iterator[dict[str, Any]]:
-        """The learner divided among 2, 4, … and all but one GPU, and among all; without the numbers of ranks whose
-        part of weights, gradients and optimizer state is too large."""
-        gpus = self.device.count
-        if gpus == 1:
-            return
-        powers = (2**n for n in range(1, gpus.bit_length()))
-        for learners in sorted({*powers, max(2, gpus - 1), gpus}):
-            state = (4 if rank else 16) * self.model.parameters // learners
-            if state <= self.device.usable_bytes:
-                yield self._divide(learners) | {"learn.sharding": "fsdp"}
-
-    def _fit(self, changes: dict[str, Any]) -> Layout:
-        """With the microbatch and the KV cache of the configuration, or halved until they fit."""
-        *larger, smallest = self._sizes()
-        layout = self._try(changes | smallest)
-        if not layout.fits:
-            return layout
-        tried = (self._try(changes | sizes) for sizes in larger)
-        return next((layout for layout in tried if layout.fits), layout)
-
-    def _sizes(self) -> Iterator[dict[str, int]]:
-        """The largest first. A microbatch has at least one row."""
-        row = max(map(len, self.prompts)) + self.config.generate.max_tokens
-        microbatch, cache = self.config.learn.microbatch_tokens, self.config.generate.kv_cache_mb
-        while True:
-            yield {"learn.microbatch_tokens": microbatch, "generate.kv_cache_mb": cache}
-            if microbatch <= row and cache <= MIN_CACHE_MB:
-                return
-            microbatch = min(microbatch, max(row, microbatch // 2))
-            cache = min(cache, max(MIN_CACHE_MB, cache // 2))
-
-    def _try(self, changes: dict[str, Any]) -> Layout:
-        config = override_config(self.config, changes)
-        processes = estimate_memory(self.model, config, self.prompts)
-        fits = self.device.can_hold(processes)
+    def attempt(changes: dict[str, Any]) -> Layout:
+        processes = estimate_memory(shape, override_config(config, changes), prompt)
+        fits = device.can_hold(processes)
         return Layout(fits=fits, changes=changes, processes=processes)
 
+    for changes in _candidates(shape, config, device):
+        layout = attempt(changes | smallest)
+        if layout.fits:
+            tried = (attempt(changes | sizes) for sizes in larger)
+            return next((larger for larger in tried if larger.fits), layout)
+    return layout
 
-def _normalize(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+def _candidates(shape: ModelShape, config: Config, device: Devices) -> Iterator[dict[str, Any]]:
+    """Layouts in the order in which they are preferred."""
+    learn, gpus = config.learn, device.count
+    base = {"device": "cuda", "dtype": "bfloat16"} if device.is_gpu else {}
+    for rank in [learn.lora_rank] if learn.lora_rank else [0, LORA_RANK]:
+        common = base | {"learn.lora_rank": rank}
+        if learn.sharding == "none" or gpus == 1:
+            divided = _divide(config, gpus, learners=1) if gpus > 1 else {}
+            for checkpointing in [True] if learn.activation_checkpointing else [False, True]:
+                yield common | divided | {"learn.activation_checkpointing": checkpointing}
+        # the learner among 2, 4, … and all but one GPU, and among all
+        numbers = {*(2**n for n in range(1, gpus.bit_length())), max(2, gpus - 1), gpus}
+        for learners in sorted(numbers) if gpus > 1 else []:
+            sharded = {"learn.sharding": "fsdp", "learn.activation_checkpointing": True}
+            yield common | _divide(config, gpus, learners) | sharded
+
+
+def _divide(config: Config, gpus: int, learners: int) -> dict[str, Any]:
+    """Learners have the first GPUs, each generator one of the others; if none is left, they share all GPUs."""
+    generators = gpus - learners or gpus
+    return {
+        "backend": "monarch",
+        "generate.device": "cuda",
+        "generate.chunk_size": math.ceil(config.data.groups_per_step / generators),
+        "monarch.generators": generators,
+        "monarch.learners": learners,
+    }
+
+
+def _sizes(config: Config, prompt: PromptLength) -> Iterator[dict[str, int]]:
+    """Microbatch and KV cache of the configuration, then halved. A microbatch has at least one row."""
+    row = prompt.tokens + config.generate.max_tokens
+    microbatch, cache = config.learn.microbatch_tokens, config.generate.kv_cache_mb
+    while True:
+        yield {"learn.microbatch_tokens": microbatch, "generate.kv_cache_mb": cache}
+        if microbatch <= row and cache <= MIN_CACHE_MB:
+            return
+        microbatch = min(microbatch, max(row, microbatch // 2))
+        cache = min(cache, max(MIN_CACHE_MB, cache // 2))

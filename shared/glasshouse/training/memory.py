@@ -1,48 +1,69 @@
-"""Peak memory of a run, by process, phase and part, without loading the model's weights.
+"""Peak memory of a run by process, phase and part, from the model's configuration: no weights are loaded.
 
-    learn        one update of the learner          traced: `memory_trace`
-    generate     one batch of the generator         traced
-    checkpoint   copies that are made for saving    computed (on a GPU they are in the host's memory)
+    learn        one update: weights, reference, gradients, AdamW's averages, activations of a microbatch
+    generate     the largest batch that `generate.kv_cache_mb` allows
+    checkpoint   copies that are made for saving (on a GPU they are in the host's memory)
 
 With `backend: local` one process has all three phases; with `monarch` learners and generators are separate
-processes. `glasshouse plan` prints the result, and training refuses to start if it does not fit
-(`memory_check`)."""
+processes. `glasshouse plan` prints the result, and training refuses to start if it does not fit.
+
+What is kept is counted exactly, in the format in which models are loaded (`models.devices.WEIGHT_DTYPE`). What a step
+allocates is a formula per matrix of the model; its constants were measured (docs/scale.md has the differences).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from types import SimpleNamespace
 from typing import Any
 
-import torch
-
+from glasshouse import randomness
+from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
-from glasshouse.generate.decoders import make_decoder
-from glasshouse.generate.sampling import sample_tokens
-from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.learn.learner import Learner
-from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.errors import ConfigError
+from glasshouse.generate.torch_engine import cache_width
+from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models import llama
-from glasshouse.models.adapters import add_adapters
-from glasshouse.models.devices import DTYPES
-from glasshouse.models.logprobs import find_layers
-from glasshouse.models.policy import Policy
+from glasshouse.models.adapters import check_targets
+from glasshouse.models.chat_template import ChatOptions
+from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory
+from glasshouse.models.policy import (
+    Policy,
+    choose_device,
+    is_bare_config,
+    load_empty_model,
+    load_tokenizer,
+    read_card,
+)
 from glasshouse.models.shared_prefix import count_common_tokens
-from glasshouse.models.tuning import tuning_for, tuning_of
-from glasshouse.training.memory_trace import PARTS, MemoryTrace, trace_memory
-from glasshouse.training.traced_model import Prompts, TracedModel, count_parameters, sample_prompts
-from glasshouse.types import Request
+from glasshouse.models.tuning import tuning_for
+from glasshouse.tasks.base import make_task
 
+WEIGHT_BYTES = WEIGHT_DTYPE.itemsize
 LEARN, GENERATE, CHECKPOINT = "learn", "generate", "checkpoint"
-VLLM_WORK_SPACE = 1_500_000_000
-"""Bytes of vLLM's activations and CUDA graphs: a listed value."""
-PLACEMENT = ("backend", "device", "hosts", "monarch")
-"""Sections of a configuration that do not change the traces."""
+PARTS = (
+    "weights",
+    "reference",
+    "gradients",
+    "optimizer",
+    "weight_copies",
+    "activations",
+    "logits",
+    "kv_cache",
+)
+"""What memory is used for; `weight_copies` are fused or rounded copies of the weights."""
 Parts = dict[str, int]
 """Bytes by part."""
+
+SAVED_PER_MATRIX = {"float32": 1.1, "bfloat16": 1.4}
+"""Numbers that the backward pass keeps per token, relative to the inputs and outputs of all matrices."""
+SAVED_BY_TRANSFORMERS = 1.6
+"""The same for transformers' own forward pass."""
+VLLM_WORK_SPACE = 1_500_000_000
+"""Bytes of vLLM's activations and CUDA graphs: a listed value."""
+SAMPLED_PROMPTS = 8
+DEFAULT_PROMPT_TOKENS = 256
+"""Length of a prompt if the model's tokenizer is not available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,229 +96,280 @@ class ProcessMemory:
         return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Tokens of the longest prompt, and how many of them all prompts have in common."""
+
+    tokens: int = DEFAULT_PROMPT_TOKENS
+    common: int = DEFAULT_PROMPT_TOKENS * 3 // 4
+
+
+class ModelShape:
+    """The shapes of a model's tensors.
+
+    Example: `ModelShape(load_empty_model("pocket")).parameters`
+    """
+
+    def __init__(self, model: Any) -> None:
+        """`model` is that of transformers, without weights."""
+        text = model.config.get_text_config()
+        self.model, self.layers, self.vocabulary = model, text.num_hidden_layers, text.vocab_size
+        self.hidden = int(text.hidden_size)
+        self.is_tied = bool(text.tie_word_embeddings)
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.largest = max(p.numel() for p in model.parameters())
+        self.tuning = tuning_for(self.parameters)
+        self.cache_width = sum(map(cache_width, text.per_layer_config))
+        """Numbers in the keys of one token, and as many in its values."""
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        outside = {id(layer.weight) for layer in ends if layer is not None}
+        self.matrices = {
+            name.removesuffix(".weight"): p.shape
+            for name, p in model.named_parameters()
+            if p.ndim > 1 and id(p) not in outside
+        }
+        experts = getattr(text, "num_experts_per_tok", None) or 1
+        self.width = sum(  # a matrix of three dimensions is that of several experts
+            sum(shape[-2:]) * (experts if len(shape) == 3 else 1)
+            for shape in self.matrices.values()
+        )
+        """Inputs and outputs of all matrices: what a forward pass computes for a token."""
+        if any("q_norm" in name for name, _ in model.named_parameters()):
+            queries = ("q_proj", "k_proj")
+            self.width += 3 * sum(s[0] for n, s in self.matrices.items() if n.endswith(queries))
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output layer."""
+        return int(self.vocabulary * self.hidden)
+
+    def count_trained(self, config: Config) -> int:
+        """Parameters that are trained: all, or those of the adapters."""
+        rank, targets = config.learn.lora_rank, config.learn.lora_targets
+        if not rank:
+            return self.parameters
+        check_targets(self.model, targets)
+        adapted = (
+            shape
+            for name, shape in self.matrices.items()
+            if len(shape) == 2 and (not targets or name.rpartition(".")[2] in targets)
+        )
+        return rank * sum(map(sum, adapted))
+
+    def count_fused(self) -> int:
+        """Parameters that are concatenated: those of q, k, v, gate and up."""
+        return sum(
+            math.prod(shape)
+            for name, shape in self.matrices.items()
+            if not name.endswith(("o_proj", "down_proj"))
+        )
+
+    def is_fused(self, config: Config) -> bool:
+        """Whether our own forward pass computes it, not that of transformers."""
+        plain = not config.learn.lora_rank or self.tuning.fused_adapters
+        return llama.is_llama_family(self.model.config) and plain
+
+
 def plan_memory(config: Config) -> list[ProcessMemory]:
     """The memory of each kind of process of a run, without loading the model.
 
     Example: `plan_memory(load_config(overrides={"model": "pocket"}))[0].peak`
     """
-    return estimate_memory(TracedModel.read(config.model), config, sample_prompts(config))
+    shape = ModelShape(load_empty_model(config.model))
+    return estimate_memory(shape, config, measure_prompts(config))
 
 
-def estimate_memory(model: TracedModel, config: Config, prompts: Prompts) -> list[ProcessMemory]:
-    """The same, with prompts of the task or of their length. Completions have `generate.max_tokens` tokens.
-
-    Example: `estimate_memory(TracedModel.read("pocket"), config, prompts)[0].peak`
-    """
-    learner = estimate_learner(model, config, prompts)
-    generator = estimate_generator(model, config, prompts)
+def estimate_memory(shape: ModelShape, config: Config, prompt: PromptLength) -> list[ProcessMemory]:
+    """The same for given prompts. Completions have `generate.max_tokens` tokens."""
+    learner = estimate_learner(shape, config, prompt)
+    generator = estimate_generator(shape, config, prompt)
     if config.backend == "monarch":
-        generators = config.monarch.generators
         return [
             ProcessMemory(role="learner", count=config.monarch.learners, phases=learner),
-            ProcessMemory(role="generator", count=generators, phases={GENERATE: generator}),
+            ProcessMemory(
+                role="generator", count=config.monarch.generators, phases={GENERATE: generator}
+            ),
         ]
     if not config.generate.device:  # the generator uses the learner's weights
-        if (
-            config.generate.engine == "vllm" and not config.generate.vllm.sleep
-        ):  # the engine keeps its memory
+        if config.generate.engine == "vllm" and not config.generate.vllm.sleep:  # keeps its memory
             learner = {phase: _add(parts, generator) for phase, parts in learner.items()}
-        kept = {part: learner[LEARN][part] for part in ("weights", "reference")}
-        generator = _add(generator | {"weights": 0}, kept | _trained_state(model, config))
+        generator = _add(generator | {"weights": 0}, _kept(shape, config))
     phases = {**learner, GENERATE: generator}
     return [ProcessMemory(role="learner and generator", count=1, phases=phases)]
 
 
-def estimate_learner(model: TracedModel, config: Config, prompts: Prompts) -> dict[str, Parts]:
-    """Traces an update, after a first one that creates the optimizer's state."""
-    samples = choose_samples(config, prompts)
+def _kept(shape: ModelShape, config: Config) -> Parts:
+    """What the learner holds between updates: weights, the starting policy, gradients, AdamW's two averages. It is
+    divided among the ranks of a sharded learner."""
+    trained, ranks = shape.count_trained(config), _ranks(config)
+    adapters = trained if config.learn.lora_rank else 0
+    copied = shape.parameters + adapters
+    if adapters and config.dtype == "float32":  # the reference shares the frozen weights
+        copied = adapters
+    parts = {
+        "weights": WEIGHT_BYTES * (shape.parameters + adapters),
+        "reference": DTYPES[config.dtype].itemsize * copied,
+        "gradients": WEIGHT_BYTES * trained,
+        "optimizer": 2 * WEIGHT_BYTES * trained,
+    }
+    return dict.fromkeys(PARTS, 0) | {part: size // ranks for part, size in parts.items()}
 
-    def run(module: Any) -> MemoryTrace:
-        policy = _make_policy(module, config, adapters=True)
-        with _trace(policy) as trace:
-            learner = Learner.from_config(
-                policy, config, transformers_forward=config.learn.sharding == "fsdp"
-            )
-            trace.add(learner.reference.parameters(), "reference")
-            learner.update(samples[:1])
-            trace.add((p.grad for p in learner.parameters if p.grad is not None), "gradients")
-            states = learner.optimizer.state.values()
-            trace.add((tensor for state in states for tensor in state.values()), "optimizer")
-            trace.clear_points()
-            learner.update(samples)
-        return trace
 
-    engine = {"chunk_size", "device", "kv_cache_mb"}
-    key = _describe(config, prompts, {"generate": engine})
-    peak = model.trace(f"learner {key}", run)
-    if config.learn.sharding == "fsdp":
-        peak = _divide_among_ranks(model, config, peak)
-    phases = {LEARN: peak}
+def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) -> dict[str, Parts]:
+    """An update has two peaks: when the backward pass begins, and when all gradients are there."""
+    learn, itemsize = config.learn, DTYPES[config.dtype].itemsize
+    shards = learn.sharding == "fsdp"
+    is_fused = shape.is_fused(config) and not shards
+    # the gradients of microbatches are added up without another tensor of their size
+    in_place = shards or (is_fused and shape.tuning.gradients_in_place)
+    kept, trained = _kept(shape, config), shape.count_trained(config)
+    tokens, predicted, rows = _microbatch(shape, config, prompt, is_fused)
+    saved = SAVED_PER_MATRIX[config.dtype] if is_fused else SAVED_BY_TRANSFORMERS
+    activations = round(itemsize * saved * tokens * shape.width)
+    if learn.activation_checkpointing:  # the input of each layer, and one layer at a time
+        activations = itemsize * shape.layers * tokens * shape.hidden + activations // shape.layers
+    elif is_fused:  # completions have the keys and values of their prompts beside them
+        activations += itemsize * rows * prompt.tokens * 2 * shape.cache_width
+    copies = _copies(shape, config, is_fused=is_fused)
+    head = 0 if learn.lora_rank else WEIGHT_BYTES * shape.head
+    logits = WEIGHT_BYTES * predicted * shape.vocabulary
+    begin = kept | {
+        "activations": activations,
+        "logits": round(logits * (1.5 if itemsize == 2 else 1)) if is_fused else 3 * logits,
+        "weight_copies": copies if in_place and itemsize == 4 else 2 * copies,
+    }
+    if in_place and rows == config.data.groups_per_step * config.generate.group_size:
+        begin["gradients"] = 0  # there is no earlier microbatch
+    begin["gradients"] += head
+    # further sets of gradients that are added to the sums so far
+    sets = (0 if itemsize == 4 else 1) if in_place else 2
+    tied = 2 * head if shape.is_tied else 0
+    end = kept | {"weight_copies": copies}
+    end["gradients"] += sets * WEIGHT_BYTES * trained // _ranks(config) + tied
+    phases = {LEARN: max(begin, end, key=lambda parts: sum(parts.values()))}
     if config.device in ("cpu", "auto"):
-        phases[CHECKPOINT] = _checkpoint_memory(model, config, peak)
+        # every tensor is read back and compared, one at a time; adapters are merged into a copy of the model
+        whole = shape.parameters if learn.lora_rank else shape.largest
+        phases[CHECKPOINT] = kept | {"weight_copies": 0 if shards else WEIGHT_BYTES * whole}
     return phases
 
 
-def estimate_generator(model: TracedModel, config: Config, prompts: Prompts) -> Parts:
-    """Traces the start of the largest batch: prompts, and one token in every row. vLLM is not traced."""
-    if config.generate.engine == "vllm":
-        return estimate_vllm(model, config)
-    sampling = config.generate.sampling()
-    longest = max(map(len, prompts))
-
-    def run(module: Any) -> MemoryTrace:
-        policy = _make_policy(module, config, adapters=False)
-        batch = _largest_batch(model, config, prompts)
-        with _trace(policy) as trace, torch.no_grad():
-            decoder = make_decoder(policy.model, policy.dtype)
-            group_size = max(len(request.noise_keys) for request in batch)
-            starts = [request.prompt for request in batch]
-            logits = decoder.prefill(starts, group_size, sampling.max_tokens)
-            trace.move("activations", "kv_cache")  # what is left of the prompts
-            noise = torch.empty(len(logits), device="meta")
-            by_block = tuning_of(policy.model).block_sampling
-            tokens, _ = sample_tokens(logits, noise, sampling, by_block=by_block)
-            logits = decoder.step(tokens)
-            trace.move("activations", "kv_cache")
-            sample_tokens(logits, noise, sampling, by_block=by_block)
-        return trace
-
-    parts = model.trace(f"generator {_describe(config, prompts, {'learn': True})}", run)
-    if not llama.is_supported(model.whole):  # its cache grows with every token
-        grown = (longest + sampling.max_tokens) / (longest + 1)
-        parts["kv_cache"] = round(parts["kv_cache"] * grown)
-    elif _packs_weights(model, config):
-        linear = (m for m in model.whole.modules() if isinstance(m, torch.nn.Linear))
-        parts["weight_copies"] = 4 * sum(module.weight.numel() for module in linear)
-    return parts
+def _microbatch(
+    shape: ModelShape, config: Config, prompt: PromptLength, is_fused: bool
+) -> tuple[int, int, int]:
+    """Tokens that are computed together, completion tokens among them, and rows."""
+    limit, completion = config.learn.microbatch_tokens, config.generate.max_tokens
+    groups = config.data.groups_per_step
+    row = completion if is_fused else prompt.tokens + completion
+    rows = min(max(1, limit // row), groups * config.generate.group_size)
+    if not is_fused:
+        return rows * row, rows * completion, rows
+    common = prompt.common if shape.tuning.shared_start else 0
+    rest = prompt.tokens - common  # prompts are computed once, in blocks of about `limit` tokens
+    return common + min(groups * rest, max(limit, rest)) + rows * row, rows * completion, rows
 
 
-def estimate_vllm(model: TracedModel, config: Config) -> Parts:
-    """A vLLM engine: weights in the dtype of matrix products, the KV cache that it reserves, and its work
-    space, which is listed, not measured."""
-    shards = config.generate.vllm.tensor_parallel_size
-    return dict.fromkeys(PARTS, 0) | {
-        "weight_copies": DTYPES[config.dtype].itemsize * model.parameters // shards,
-        "kv_cache": config.generate.kv_cache_mb << 20,
-        "activations": VLLM_WORK_SPACE,
-    }
+def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
+    """Bytes of one set of fused, merged or rounded copies of the weights."""
+    if config.learn.sharding == "fsdp":  # gathered: what is outside the layers, and two of them
+        matrices = sum(map(math.prod, shape.matrices.values()))
+        gathered = shape.parameters - matrices + 2 * matrices // shape.layers
+        trained = 0 if config.learn.lora_rank else WEIGHT_BYTES
+        return gathered * (DTYPES[config.dtype].itemsize + trained)
+    if config.dtype == "bfloat16":  # an output layer that is tied is copied twice
+        return 2 * (shape.parameters + (shape.head if shape.is_tied else 0))
+    if not is_fused:
+        return 0
+    if config.learn.lora_rank:  # merged
+        return WEIGHT_BYTES * (shape.parameters - shape.head)
+    folds = 1 if shape.tuning.onednn else 2  # gains of norms are folded into weights
+    return folds * WEIGHT_BYTES * shape.count_fused()
 
 
-def choose_samples(config: Config, prompts: Prompts) -> list[TrainingSample]:
-    """Samples whose update needs as much memory as that of a whole step, but takes less time to trace: two
-    blocks of prompts, and three microbatches or more."""
-    limit, tokens = config.learn.microbatch_tokens, config.generate.max_tokens
-    group_size, all_groups = config.generate.group_size, config.data.groups_per_step
-    groups = min(all_groups, 2 * math.ceil(limit / max(map(len, prompts))) + 1)
-    wanted = min(3 * max(1, limit // tokens) + 1, all_groups * group_size)
-    per_group = min(group_size, max(2, math.ceil(wanted / groups)))
-    return [
-        TrainingSample(
-            prompt=(*prompts[group % len(prompts)][:-1], group),
-            tokens=[1] * tokens,
-            sampler_logprobs=[0.0] * tokens,
-            advantage=1.0,
-        )
-        for group in range(groups)
-        for _ in range(per_group)
-    ]
-
-
-def _largest_batch(model: TracedModel, config: Config, prompts: Prompts) -> list[Request]:
-    """The requests of one batch of training or evaluation, as `generate.kv_cache_mb` bounds them: prompts of the
-    longest one's length, which start alike as the given ones do."""
-    generate, evaluate = config.generate, config.evaluate
-    rows = [(min(generate.chunk_size, config.data.groups_per_step), generate.group_size)]
+def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) -> Parts:
+    """The largest batch of training or evaluation, when its last tokens are sampled."""
+    generate, evaluate, parts = config.generate, config.evaluate, dict.fromkeys(PARTS, 0)
+    itemsize = DTYPES[config.dtype].itemsize
+    parts["weights"] = WEIGHT_BYTES * shape.parameters
+    if generate.engine == "vllm":  # it has weights of its own
+        copy = itemsize * shape.parameters // generate.vllm.tensor_parallel_size
+        cache = generate.kv_cache_mb << 20
+        copies = {"weight_copies": copy, "kv_cache": cache, "activations": VLLM_WORK_SPACE}
+        return parts | copies | {"weights": 0}
+    is_fused = llama.is_llama_family(shape.model.config)
+    of_token = 2 * itemsize * shape.cache_width
+    longest = prompt.tokens + generate.max_tokens
+    budget = max(1, (generate.kv_cache_mb << 20) // of_token // longest)  # rows
+    batches = [(config.data.groups_per_step, generate.group_size)]
     if evaluate.problems:
-        rows.append((min(generate.chunk_size, evaluate.problems), max(1, evaluate.samples)))
-    groups, samples = max(rows, key=math.prod)
-    longest, common = max(prompts, key=len), count_common_tokens([*set(prompts)])
-    requests = [
-        Request(
-            prompt=(*longest[:common], n, *longest[common + 1 :]), noise_keys=tuple(range(samples))
-        )
-        for n in range(groups)
-    ]
-    described = SimpleNamespace(config=model.config)  # all that the split into batches needs
-    policy = _make_policy(described, config, adapters=False)
-    generator = TorchGenerator(policy, generate)
-    batches = generator._batches(requests, generate.sampling())
-    largest = max(batches, key=lambda batch: sum(len(r.noise_keys) for _, r in batch))
-    return [request for _, request in largest]
-
-
-def _divide_among_ranks(model: TracedModel, config: Config, peak: Parts) -> Parts:
-    """The memory of one rank of a sharded learner: its part of what the learner keeps, and whole tensors and
-    gradients of what is gathered at a time: those outside the blocks, and two blocks. Activations are those of a
-    learner that is not divided."""
-    ranks, shortest = config.monarch.learners, model.build(1)
-    gathered = count_parameters(shortest) + count_parameters(find_layers(shortest)[0])
-    itemsize = DTYPES[config.dtype].itemsize + (0 if config.learn.lora_rank else 4)
-    parts = peak | {part: peak[part] // ranks for part in ("weights", "reference", "optimizer")}
-    parts["gradients"] = _trained_state(model, config, ranks)["gradients"]
-    parts["weight_copies"] = gathered * itemsize
+        batches.append((evaluate.problems, max(1, evaluate.samples)))
+    groups, samples = max(
+        ((min(n, generate.chunk_size, max(1, budget // k)), min(k, budget)) for n, k in batches),
+        key=math.prod,
+    )
+    rows, common = groups * samples, prompt.common if shape.tuning.shared_start else 0
+    prompts = common + groups * (prompt.tokens - common)
+    cached = prompts + rows * generate.max_tokens if is_fused else rows * longest
+    parts["kv_cache"] = of_token * cached
+    parts["logits"] = 3 * WEIGHT_BYTES * rows * shape.vocabulary
+    parts["activations"] = itemsize * rows * shape.width // shape.layers
+    on_cpu = (generate.device or config.device) in ("cpu", "auto")
+    if config.dtype == "bfloat16":
+        parts["weight_copies"] = itemsize * (shape.parameters + shape.head)
+    elif is_fused and shape.tuning.onednn and on_cpu:  # packed (`matmul.pack_weight`)
+        parts["weight_copies"] = WEIGHT_BYTES * shape.parameters
+    elif is_fused:
+        parts["weight_copies"] = WEIGHT_BYTES * shape.count_fused()
     return parts
 
 
-def _packs_weights(model: TracedModel, config: Config) -> bool:
-    """Whether the generator holds a copy of its linear layers in oneDNN's layout (`matmul.pack_weight`)."""
-    device = config.generate.device or config.device
-    return (
-        tuning_for(model.parameters).onednn
-        and config.dtype == "float32"
-        and device in ("cpu", "auto")
-    )
-
-
-def _checkpoint_memory(model: TracedModel, config: Config, learning: Parts) -> Parts:
-    """Saving reads every tensor back, one at a time, and compares it; adapters are merged into a copy of the model
-    first. The ranks of a sharded learner write their parts of its state, without reading them back."""
-    ranks, copies = 1, 4 * max(parameter.numel() for parameter in model.whole.parameters())
-    if config.learn.sharding == "fsdp":
-        ranks, copies = config.monarch.learners, 0
-    elif config.learn.lora_rank:
-        copies = 4 * model.parameters
-    kept = {part: learning[part] for part in ("weights", "reference")}
-    parts = dict.fromkeys(PARTS, 0) | kept | {"weight_copies": copies}
-    return parts | _trained_state(model, config, ranks)
-
-
-def _trained_state(model: TracedModel, config: Config, ranks: int = 1) -> Parts:
-    """Gradients and AdamW's two averages, in float32, of what is trained."""
-
-    def count() -> int:
-        adapted = _make_policy(model.build(), config, adapters=True).model
-        return sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-
-    learn = config.learn
-    trained = model.remember(f"trained {learn.lora_rank} {learn.lora_targets}", count)
-    gradients = 4 * trained // ranks
-    return {"gradients": gradients, "optimizer": 2 * gradients}
+def _ranks(config: Config) -> int:
+    return config.monarch.learners if config.learn.sharding == "fsdp" else 1
 
 
 def _add(parts: Parts, more: Parts) -> Parts:
-    return {part: parts[part] + more.get(part, 0) for part in PARTS}
+    return {part: parts[part] + more[part] for part in PARTS}
 
 
-def _describe(config: Config, prompts: Prompts, exclude: dict[str, Any]) -> str:
-    """What a trace depends on: the configuration without its placement and `exclude`, and the prompts' lengths."""
-    text = config.model_dump_json(exclude={**dict.fromkeys(PLACEMENT, True), **exclude})
-    return f"{[len(prompt) for prompt in prompts]} {text}"
+def measure_prompts(config: Config, tokens: int | None = None) -> PromptLength:
+    """The length of the task's prompts. With a number of tokens, or without a tokenizer: that length."""
+    if tokens or is_bare_config(config.model):
+        tokens = tokens or DEFAULT_PROMPT_TOKENS
+        return PromptLength(tokens, tokens * 3 // 4)
+    import_modules(config.imports)
+    tokenizer, card = load_tokenizer(config.model), read_card(config.model)
+    policy = Policy(config.model, None, tokenizer, card, chat=ChatOptions.from_config(config.chat))
+    task = make_task(config.task.name, fill_task_options(config, policy).task.options)
+    random = randomness.stream("plan", config.seed)
+    problems = [task.draw(random) for _ in range(SAMPLED_PROMPTS)]
+    prompts = [policy.encode_prompt(task.messages(p, config.task.style))[1] for p in problems]
+    return PromptLength(max(map(len, prompts)), count_common_tokens([*set(prompts)]))
 
 
-def _make_policy(module: Any, config: Config, *, adapters: bool) -> Policy:
-    policy = Policy(config.model, module, None, {}, dtype=DTYPES[config.dtype])
-    learn = config.learn
-    if adapters and learn.lora_rank:
-        with torch.device("meta"):
-            policy = add_adapters(policy, learn.lora_rank, config.seed, learn.lora_targets)
-    return policy
+def check_training_memory(config: Config) -> None:
+    """Raise if the processes of a run on this machine need more memory than is free, before anything is loaded.
+    Prompts are measured only if the model is large for this machine."""
+    shape = ModelShape(load_empty_model(config.model))
+    device = choose_device(config, shape.parameters, "learner")
+    available = available_memory(device)
+    needs_all = device.type == "cpu" and not config.hosts.addresses  # processes share the memory
 
+    def required(prompt: PromptLength) -> tuple[int, ProcessMemory]:
+        learner, *others = estimate_memory(shape, config, prompt)
+        total = sum(process.count * process.peak for process in (learner, *others))
+        return (total if needs_all else learner.peak), learner
 
-@contextmanager
-def _trace(policy: Policy) -> Iterator[MemoryTrace]:
-    model = policy.model
-    rounds = policy.dtype != torch.float32 and not llama.is_supported(model)
-    vocabulary = model.config.get_text_config().vocab_size
-    with trace_memory(vocabulary, policy.dtype if rounds else None) as trace:
-        trace.add([*model.parameters(), *model.buffers()], "weights")
-        yield trace
+    if available is None or 4 * required(PromptLength())[0] <= available:
+        return
+    total, learner = required(measure_prompts(config))
+    if total <= available:
+        return
+    parts = sorted(learner.phases[learner.peak_phase].items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{name.replace('_', ' ')} {part / GB:.1f}" for name, part in parts if part)
+    raise ConfigError(
+        f'Training "{config.model}" ({shape.parameters / 1e6:,.0f} million parameters) needs about '
+        f"{total / GB:.1f} GB on {device} (phase {learner.peak_phase}: {listed}), but only "
+        f"{available / GB:.1f} GB are free. Set learn.lora_rank=16, learn.activation_checkpointing=true, "
+        "dtype=bfloat16, or a smaller learn.microbatch_tokens or generate.kv_cache_mb, or choose a smaller model "
+        "or a larger device. `glasshouse plan` shows the memory of each part and suggests a layout."
+    )

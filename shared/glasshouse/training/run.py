@@ -50,7 +50,7 @@ from glasshouse.training.diagnostics import Diagnostics
 from glasshouse.training.display import Display
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.loop import run_training_loop
-from glasshouse.training.memory_check import check_training_memory
+from glasshouse.training.memory import check_training_memory
 from glasshouse.training.metrics import PhaseTimer, compute_throughput
 from glasshouse.training.startup_banner import startup_banner
 

@@ -34,7 +34,7 @@ from glasshouse.learn.learner import Learner
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.devices import configure_torch
-from glasshouse.models.policy import Policy, choose_device, load_configured_policy, read_size
+from glasshouse.models.policy import Policy, choose_device, count_parameters, load_configured_policy
 from glasshouse.types import Request, SamplingParams
 
 GROUP_TIMEOUT = timedelta(hours=1)
@@ -160,7 +160,7 @@ class LearnerActor(Actor):
     def _open_sharded(self, setup: ActorSetup, world_size: int) -> None:
         """The ranks start from the model's own weights; `restore` loads others from a checkpoint."""
         config = setup.config
-        device = choose_device(config, read_size(config.model), "learner", setup.index)
+        device = choose_device(config, count_parameters(config.model), "learner", setup.index)
         group = sharded.choose_process_group(
             config.learn.process_group, device, cpu_offload=config.learn.cpu_offload
         )
