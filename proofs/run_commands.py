@@ -173,13 +173,12 @@ def _ask_pages(client: TestClient, run: str) -> Iterator[Any]:
         if rollouts.get("indexed_frames") == rollouts.get("frames"):
             break
     yield rollouts
-    for name in ("highlights", "suspicious", "problems"):
-        yield get(name)
-    for problem in get("problems").get("problems", []):
-        yield get("problem", key=problem["key"])
+    problems = get("problems")
+    yield problems
+    for problem in problems.get("problems", []):
+        yield get("rollouts", key=problem["key"], held_out=1, full=1)
     for row in rollouts.get("rows", [])[::20]:
-        for name in ("rollout", "group", "tokens"):
-            yield get(name, ref=row["ref"])
+        yield get("rollouts", ref=row["ref"], full=1)
 
 
 def _find_damage(answer: Any) -> list[str]:

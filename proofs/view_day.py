@@ -33,8 +33,8 @@ MAX_IDLE_GROWTH_MB = 2.0
 """Growth in the hours without a new step."""
 EACH_STEP = ("runs", "run?run=day&since={step}", "rollouts?run=day")
 EVERY_TEN = (
-    "run?run=day", "rollouts?run=day&text=24&correct=no", "rollout?run=day&ref=train.1.7", "highlights?run=day",
-    "suspicious?run=day", "problems?run=day", "compare?run=day",
+    "run?run=day", "rollouts?run=day&text=24&correct=no", "rollouts?run=day&ref=train.1.7&full=1",
+    "problems?run=day", "compare?run=day",
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from tests.view.example_runs import log_step, make_step, open_run, step_metrics,
 
 from glasshouse.config.loading import load_config
 from glasshouse.runs.run_directory import RunDirectory
-from glasshouse.view.run_page import write_report
+from glasshouse.view.report import write_report
 from proofs.view_day import measure_day, resident_mb
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -344,7 +344,7 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
     states = {
         "runs": "", "overview": "#/run/a/overview", "curves": "#/run/a?smooth=5", "rollouts": "#/run/a/rollouts",
         "group": "#/run/a/rollouts?view=group&ref=train.2.1",
-        "problems": "#/run/a/problems", "suspicious": "#/run/a/suspicious",
+        "problems": "#/run/a/problems",
         "compare": "#/compare?runs=a%7Cb", "study": "#/study/study",
         "error": "#/run/nothing", "report": file, "rollouts of the report": f"{file}#/run/a/rollouts",
     }  # fmt: skip

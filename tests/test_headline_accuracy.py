@@ -15,7 +15,7 @@ from glasshouse.measurement.closed_forms import (
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.study.controls import Gain, judge_control
 from glasshouse.training.display import comparison_table, format_accuracies
-from glasshouse.view.verdict import summarize_run
+from glasshouse.view.run_measures import summarize_run
 
 
 def results(sampled: float | None, greedy: float) -> dict[str, object]:

@@ -55,7 +55,7 @@ def train_one_step(out: Path, **settings: Any) -> None:
 
 
 def show_on_page(run: Path) -> None:
-    from glasshouse.view.run_page import write_report
+    from glasshouse.view.report import write_report
 
     write_report(run)
 

@@ -22,7 +22,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 from glasshouse.runs.run_directory import acquire_lock
-from glasshouse.view.run_page import write_report
+from glasshouse.view.report import write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -38,7 +38,6 @@ PICTURES: dict[str, tuple[str, int, int, Literal["light", "dark"]]] = {
         900,
         "dark",
     ),
-    "view-suspicious-light": ("#/run/{run}/suspicious", 1440, 900, "light"),
     "view-run-narrow": ("#/run/{run}", 390, 844, "light"),
 }
 

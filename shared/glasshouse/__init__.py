@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from glasshouse.training.sft import SftResult, sft
     from glasshouse.training.train import TrainResult, resume, train
     from glasshouse.types import Grade, Problem
-    from glasshouse.view.learning_curves import plot_learning_curves
-    from glasshouse.view.run_page import write_report
+    from glasshouse.view.figures import plot_learning_curves
+    from glasshouse.view.report import write_report
 
     __version__: str
 
@@ -96,9 +96,9 @@ __all__ = [
 
 _MODULES = {
     "glasshouse.measurement.evaluate_checkpoint": ("EvaluationResult", "evaluate"),
-    "glasshouse.view.learning_curves": ("plot_learning_curves",),
+    "glasshouse.view.figures": ("plot_learning_curves",),
     "glasshouse.study.figures": ("plot_study",),
-    "glasshouse.view.run_page": ("write_report",),
+    "glasshouse.view.report": ("write_report",),
     "glasshouse.cli.measure_report": ("write_measure_report",),
     "glasshouse.rollout.explain": ("explain_grade", "grade"),
     "glasshouse.measurement.api": ("MeasureReport", "measure"),

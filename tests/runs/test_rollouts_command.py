@@ -13,7 +13,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.runs.rollout_log import LOG, RolloutReader, read_rows, scan_log
 from glasshouse.runs.rows import RolloutFilter, kind_of
 from glasshouse.training.run import TrainingRun
-from glasshouse.view.rollout_text import format_share
+from glasshouse.view.terminal_tables import format_share
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [

@@ -18,17 +18,10 @@ from tests.view.gallery import write_gallery
 
 from glasshouse.view.app import make_app
 from glasshouse.view.library import Library
-from glasshouse.view.run_status import _locked_inodes
 from glasshouse.view.security import allowed_host_names
 from glasshouse.view.server import bind_socket
 
 ADDRESS = "http://127.0.0.1:8420"
-
-
-@pytest.fixture(autouse=True)
-def fresh_locks() -> None:
-    """What a test before this one read about locks must not answer for the runs of this one."""
-    _locked_inodes.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from glasshouse.cli.app import main
-from glasshouse.view.app import make_app
+from glasshouse.view.app import ANSWERS, make_app
 from glasshouse.view.library import Library
 from glasshouse.view.security import COOKIE, allowed_host_names
 
@@ -33,12 +33,17 @@ def test_every_answer_about_a_run(client: TestClient) -> None:
     assert later["metrics"]["steps"] == [5, 6]
     page = client.get("/api/rollouts", params={"run": "plain", "first": 2, "last": 2}).json()
     assert page["matching"] == 16
-    ref = page["rows"][0]["ref"]
-    rollout = client.get("/api/rollout", params={"run": "plain", "ref": ref}).json()
-    assert rollout["step"] == 2
-    assert "step_verifier" in rollout["verdicts"]
-    group = client.get("/api/group", params={"run": "plain", "ref": ref}).json()["rows"]
+    query = {"run": "plain", "first": 2, "last": 2, "split": "train", "group": 0, "full": 1}
+    group = client.get("/api/rollouts", params=query).json()["rows"]
     assert [row["sample"] for row in group] == [0, 1, 2, 3]
+    assert "step_verifier" in group[0]["verdicts"]
+    problems = client.get("/api/problems", params={"run": "plain"}).json()["problems"]
+    query = {"run": "plain", "key": problems[0]["key"], "held_out": 1}
+    rows = client.get("/api/rollouts", params=query).json()["rows"]
+    assert [(row["step"], row["split"]) for row in rows] == [
+        (0, "validation/greedy"),
+        (6, "validation/greedy"),
+    ]
     both = client.get("/api/compare", params={"run": ["plain", "pair/seed-1"]}).json()
     assert both["differences"][0]["key"] == "learn.kl_coef"
     assert set(both["curves"]["evaluation.pass_at_1"]["arms"]) == {r["arm"] for r in both["runs"]}
@@ -49,14 +54,15 @@ def test_every_answer_about_a_run(client: TestClient) -> None:
     [
         "/../config.yaml", "/..%2f..%2fetc/passwd", "/app.js/../../x", "/api/run?run=../plain",
         "/api/run?run=/etc", "/api/run?run=plain/../plain", "/api/study?study=../..",
-        "/api/rollout?run=plain&ref=../../x.1.1", "/api/rollout?run=plain&ref=train.1.99",
-        "/api/tokens?run=pair/seed-1/../../plain&ref=train.1.1", "/assets/../app.py", "/%2e%2e/%2e%2e/etc/passwd",
+        "/api/rollouts?run=plain&ref=../../x.1.1", "/api/rollouts?run=plain&ref=train.1.99",
+        "/api/rollouts?run=pair/seed-1/../../plain", "/assets/../app.py", "/%2e%2e/%2e%2e/etc/passwd",
     ],
 )  # fmt: skip
 def test_a_url_cannot_leave_the_served_folders(client: TestClient, path: str) -> None:
     response = client.get(path)
-    if response.status_code == 200:  # a study that does not exist
-        assert "There is no study" in response.json()["problem"]
+    if response.status_code == 200:  # a study or a rollout that does not exist
+        answer = response.json()
+        assert answer.get("rows") == [] or "There is no study" in answer["problem"]
     else:
         assert response.status_code == 404
     assert "root:" not in response.text
@@ -79,11 +85,8 @@ def test_no_answer_changes_a_file(client: TestClient, runs: Path) -> None:
         }
 
     before = read_everything()
-    for name in (
-        "info", "runs", "run", "rollouts", "highlights", "rollout", "group", "tokens", "suspicious",
-        "problems", "problem", "compare", "study",
-    ):  # fmt: skip
-        client.get(f"/api/{name}", params={"run": "plain", "ref": "train.2.0", "key": "x"})
+    for name in ANSWERS:
+        client.get(f"/api/{name}", params={"run": "plain"})
         assert client.post(f"/api/{name}").status_code == 405
     assert read_everything() == before
 
@@ -114,7 +117,7 @@ def test_token(library: Library) -> None:
 
 
 def test_wrong_filters_name_the_parameter(client: TestClient) -> None:
-    for query, word in (("first=x", "first"), ("rule=tga", "tag"), ("colour=1", "colour")):
+    for query, word in (("first=x", "first"), ("sort=tga", "sort"), ("textt=1", "text")):
         response = client.get(f"/api/rollouts?run=plain&{query}")
         assert response.status_code == 404
         assert word in response.json()["error"]

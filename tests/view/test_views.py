@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ PANELS = [
 STATES = [
     "", "#/run/organism/overview", "#/run/failed", "#/run/organism/rollouts",
     "#/run/organism/rollouts?view=group&ref=train.3.0", "#/run/organism/problems",
-    "#/run/organism/suspicious", "#/compare?runs=organism%7Cfailed",
+    "#/compare?runs=organism%7Cfailed",
     "#/study/study", "#/run/damaged",
 ]  # fmt: skip
 
@@ -39,12 +40,6 @@ def address(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def texts(page: Any, selector: str) -> list[str]:
     found: list[str] = page.locator(selector).all_text_contents()
     return found
-
-
-def read_clipboard(page: Any) -> str:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    text: str = page.evaluate("navigator.clipboard.readText()")
-    return text
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -69,7 +64,6 @@ def test_the_list_has_status_and_time_left_and_sorts_filters_and_picks(watched: 
     assert (cells["Task"], cells["Algorithm, model"].split()) == ("sum_digits", ["grpo", "pocket"])
     organism = page.locator("tbody tr", has_text="organism")
     assert "undetected use" in organism.locator("[data-label=Monitorability]").inner_text()
-    assert organism.locator("svg.spark .curve").count() == 2
     assert page.locator("tbody tr", has_text="damaged").locator("small.warn").count() == 1
     page.get_by_role("button", name="Step").click()
     steps = [int(text.split("/")[0]) for text in texts(page, "[data-label=Step]")]
@@ -114,8 +108,7 @@ def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watche
     assert texts(page, "figure:first-of-type .axes text[text-anchor=middle]")[0] == "2"
     page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("Home")
-    assert page.locator("output.readout").inner_text() == "step 2 ▲"
-    assert page.locator("output.readout span").get_attribute("aria-label") == "checkpoint"
+    assert page.locator("output.readout").inner_text() == "step 2"
 
 
 # --- rollouts --------------------------------------------------------------------------------
@@ -154,13 +147,11 @@ def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Clear the filters").last.click()
         page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
-    page.get_by_label("Monitors disagree").check()
-    page.wait_for_url("**disagree=1**")
-    page.locator(".rollout-list[aria-busy]").wait_for(state="detached")
-    chips = page.locator(".item-head")
-    assert chips.count() > 0
-    assert chips.locator(".flag.on").count() == chips.count()
+    page.get_by_label("Suspicious").select_option("disagreement")
+    page.wait_for_url("**suspicious=disagreement**")
+    page.locator('.item[data-ref^="validation.0.0"]').wait_for(state="detached")
     refs = page.evaluate("[...document.querySelectorAll('.item')].map((i) => i.dataset.ref)")
+    assert page.locator(".item-head .flag.on").count() == len(refs)
     assert "train.3.1" in refs
     assert "train.3.0" not in refs  # both monitors flag it
 
@@ -200,23 +191,19 @@ def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
     assert page.locator(".group article").count() == 3
 
 
-def test_compare_has_differences_first_bands_over_seeds_and_the_path_of_each_arm(
-    watched: Watched,
-) -> None:
+def test_compare_has_differences_first_and_bands_over_seeds(watched: Watched) -> None:
     runs = "%7C".join(f"study/runs/{r}" for r in ("outcome/seed-0", "outcome/seed-1", "kl/seed-0"))
     page = watched.open(f"#/compare?runs={runs}")
-    page.locator("svg.scatter circle").first.wait_for()
+    heading = page.get_by_role("heading", name="Undetected use").first
+    panel = page.locator("figure", has=heading).first
+    panel.locator(".line.c0 .band").wait_for()  # the arm with two seeds
     assert page.locator("table.diff tbody th").first.inner_text() == "learn.kl_coef"
-    panel = page.locator(
-        "figure", has=page.get_by_role("heading", name="Undetected use").first
-    ).first
-    assert panel.locator(".line.c0 .band").count() == 1  # the arm with two seeds
     assert panel.locator(".line.c0.faint .curve").count() == 2
     assert panel.locator(".line.c1 .band").count() == 0
-    scatter = page.locator("svg.scatter")
-    assert scatter.locator("circle.start").count() == 2  # one start per arm
-    assert scatter.locator(".line.c0 .whisker").count() > 0
-    assert len(texts(page, "svg.scatter .axis-label")) == 2
+    count = page.locator("figure").count()
+    page.get_by_label("Remove").select_option(index=1)
+    page.wait_for_url("**measures=**")
+    assert page.locator("figure").count() == count - 1
 
 
 def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its_curve(
@@ -241,35 +228,19 @@ def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
 
 
-# --- copies ----------------------------------------------------------------------------------
-
-
-def test_tables_and_figures_are_copied_as_markdown_and_json(watched: Watched) -> None:
+def test_a_table_is_downloaded_and_a_rollout_copied(watched: Watched) -> None:
     watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = watched.open("")
     page.locator("table.runs tbody tr").nth(7).wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV of Runs").click()
+    with open(download.value.path(), newline="") as file:
+        rows = {row["Run"]: row for row in csv.DictReader(file)}
+    assert rows["failed"]["Step"] == "8 / 9"
+    page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
     page.get_by_role("button", name="Copy as JSON").click()
     page.get_by_text("Copied", exact=True).wait_for()
-    rows = json.loads(read_clipboard(page))
-    assert {row["Run"]: row["Status"] for row in rows}["failed"] == "failed"
-    page.goto(f"{watched.address}#/run/failed")
-    panel = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
-    panel.locator("summary").click()
-    panel.get_by_role("button", name="Copy as Markdown").click()
-    lines = read_clipboard(page).splitlines()
-    assert lines[:2] == ["| step | reward |", "| --- | --- |"]
-    assert len(lines) == 2 + 8
-    page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
-    page.locator("article.rollout").wait_for()
-    page.get_by_role("button", name="Copy as Markdown").first.click()
-    page.get_by_text("Copied", exact=True).wait_for()
-    table = read_clipboard(page).splitlines()
-    assert len(table) == 2 + 16
-    assert r"\[ANSWER\] 9" in table[2]  # no text of a model becomes a link
-    footer = page.locator("article.rollout footer")
-    footer.get_by_role("button", name="Copy as Markdown").click()
-    footer.get_by_text("Copied", exact=True).wait_for()
-    assert f"```\n{FLAGGED}\n```" in read_clipboard(page)
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["text"] == FLAGGED
 
 
 # --- widths, states --------------------------------------------------------------------------

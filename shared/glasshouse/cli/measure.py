@@ -122,7 +122,7 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_config import load_verified_config
     from glasshouse.terminal import shell_command, terminal_safe
-    from glasshouse.view.monitor_table import gmean_lines, monitor_table
+    from glasshouse.view.terminal_tables import monitor_table
 
     run = Path(args.run_directory)
     load_verified_config(run)  # raises if this is not a run directory
@@ -141,8 +141,6 @@ def _monitor(args: argparse.Namespace) -> None:
         print(json.dumps(results, indent=1, sort_keys=True))
         return
     console.print(monitor_table(results))
-    for line in gmean_lines(results):
-        console.print(line, markup=False)
     console.print(results["verdict"], markup=False)
     files = (args.out or run / "results", "(monitor.json, monitor_rows.jsonl.zst)")
     print(terminal_safe(f"files   {files[0]}  {files[1]}"))

@@ -33,7 +33,7 @@ def report_after_training(
             _print_failure(console, "Monitoring failed", error)
     if result.steps >= MIN_REPORT_STEPS:
         try:
-            from glasshouse.view.run_page import write_report
+            from glasshouse.view.report import write_report
 
             _print_line(console, f"report  {write_report(run)}")
         except Exception as error:
@@ -43,12 +43,12 @@ def report_after_training(
 def _print_monitorability(run: Path, console: Console) -> None:
     from glasshouse.measurement.monitor_progress import MonitorProgressBar
     from glasshouse.measurement.monitor_run import monitor_run
-    from glasshouse.view.monitor_table import before_after_bars
+    from glasshouse.view.terminal_tables import monitor_table
 
     with MonitorProgressBar(console, lines=False) as bar:
         results = monitor_run(run, first_and_last=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
-    console.print(before_after_bars(results))
+    console.print(monitor_table(results))
     _print_line(console, results["verdict"])
     _print_line(console, f"more    {shell_command(['glasshouse', 'monitor', run])}")
 

@@ -141,7 +141,7 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     from glasshouse.console import make_console
     from glasshouse.runs.export import export_rows, run_sql
     from glasshouse.runs.rows import encode_rows
-    from glasshouse.view.rollout_text import render_group, render_rollout
+    from glasshouse.view.terminal_tables import render_group, render_rollout
 
     console = make_console()
     if args.export:
@@ -171,14 +171,13 @@ def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) ->
     """Print one line per split and step, the size of the log, and further commands."""
     from glasshouse.runs.rollout_log import LogSize, scan_log
     from glasshouse.terminal import format_bytes
-    from glasshouse.view.rollout_text import overview_table, tally_by_step
+    from glasshouse.view.terminal_tables import overview_table, tally_by_step
 
     tallies = tally_by_step(rows)
     if not tallies:
         return
-    frames = scan_log(log).frames
-    total = LogSize.of(frames)
-    console.print(overview_table(tallies, frames))
+    total = LogSize.of(scan_log(log).frames)
+    console.print(overview_table(tallies))
     selected = "" if rows.count == total.rows else f"{rows.count:,} of "
     console.print(
         f"\n{selected}{count_noun(total.rows, 'rollout')} in {count_noun(total.frames, 'frame')}: {total} "

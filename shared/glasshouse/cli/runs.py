@@ -142,7 +142,7 @@ def _add_view(commands: Any) -> None:
         _view,
         "show runs in the browser, live while they train",
         "Serves run directories, a folder of them or a study: curves, rollouts with filters and search, one "
-        "problem across checkpoints, suspicious rollouts, comparisons, and how a run spends its time. Reads "
+        "problem across checkpoints, and comparisons. Reads "
         "only; makes no request to other machines. Listens on this machine only unless --host says "
         "otherwise, and then requires a token. Needs the extra `view`.",
         [
@@ -266,13 +266,13 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from glasshouse.view.run_page import write_report
+    from glasshouse.view.report import write_report
 
     print(terminal_safe(str(write_report(*args.runs, out=args.out, warn=print_damage))))
 
 
 def _figure(args: argparse.Namespace) -> None:
-    from glasshouse.view.learning_curves import plot_learning_curves
+    from glasshouse.view.figures import plot_learning_curves
 
     plot_learning_curves(*args.runs, title=args.title, out=args.out, warn=print_damage)
 

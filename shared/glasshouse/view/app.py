@@ -17,14 +17,13 @@ from starlette.routing import Route
 
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
-from glasshouse.view import rollout_details
 from glasshouse.view.compare import compare_runs, load_study_results
-from glasshouse.view.library import Library, OpenRun
-from glasshouse.view.rollout_query import list_rollouts, parse_query
+from glasshouse.view.library import Library
+from glasshouse.view.report import read_asset
+from glasshouse.view.rollout_checks import SUSPICIONS
+from glasshouse.view.rollout_index import parse_query
 from glasshouse.view.run_reader import to_json
 from glasshouse.view.security import Guard
-from glasshouse.view.snapshot import read_asset
-from glasshouse.view.suspicion import SUSPICIONS
 
 ASSETS = {
     "index.html": "text/html; charset=utf-8",
@@ -55,8 +54,8 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         *(Route(f"/{name}", _asset(name)) for name in ASSETS),
         Route("/api/events", _events_endpoint(library)),
         *(
-            Route(f"/api/{name}", _json_endpoint(library, name))
-            for name in (*ANSWERS, *RUN_ANSWERS)
+            Route(f"/api/{name}", _json_endpoint(library, answer))
+            for name, answer in ANSWERS.items()
         ),
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -73,15 +72,12 @@ def _asset(name: str) -> Callable[[Request], Any]:
 # --- JSON --------------------------------------------------------------------------------------
 
 
-def _json_endpoint(library: Library, name: str) -> Callable[[Request], Any]:
-    def answer(params: QueryParams) -> Any:
-        if name in ANSWERS:
-            return ANSWERS[name](library, params)
-        return RUN_ANSWERS[name](library.open_run(params.get("run", "")), params)
-
+def _json_endpoint(
+    library: Library, answer: Callable[[Library, QueryParams], Any]
+) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         try:
-            content = await run_in_threadpool(answer, request.query_params)
+            content = await run_in_threadpool(answer, library, request.query_params)
             return Response(to_json(content), media_type="application/json")
         except GlasshouseError as error:
             problem = str(error)
@@ -97,11 +93,8 @@ def _json_endpoint(library: Library, name: str) -> Callable[[Request], Any]:
     return endpoint
 
 
-def _info(library: Library, _: QueryParams) -> Any:
-    return {
-        "version": __version__,
-        "suspicions": SUSPICIONS,
-    }
+def _info(_: Library, __: QueryParams) -> Any:
+    return {"version": __version__, "suspicions": SUSPICIONS}
 
 
 def _runs(library: Library, _: QueryParams) -> Any:
@@ -109,60 +102,32 @@ def _runs(library: Library, _: QueryParams) -> Any:
         "runs": library.list_overviews(),
         "studies": list(library.catalog.studies),
         "roots": [str(root) for root in library.roots],
-        "version": library.version,
     }
 
 
-def _run(run: OpenRun, params: QueryParams) -> Any:
-    return run.reader.describe(_integer(params, "since", -1))
+def _run(library: Library, params: QueryParams) -> Any:
+    return library.open_run(params.get("run", "")).reader.describe(_integer(params, "since", -1))
 
 
-def _rollouts(run: OpenRun, params: QueryParams) -> Any:
+def _rollouts(library: Library, params: QueryParams) -> Any:
     query = parse_query({name: value for name, value in params.items() if name != "run"})
-    return list_rollouts(run.open_index(first=query.first, last=query.last), query)
+    step = str(query.get("ref", "")).split(".")[
+        1:2
+    ]  # a reference such as train.12.7 names its step
+    first = float(step[0]) if step and step[0].isdecimal() else query.get("first", 0)
+    last = first if step else query.get("last", float("inf"))
+    index = library.open_run(params.get("run", "")).open_index(first=first, last=last)
+    return index.search(query)
 
 
-def _highlights(run: OpenRun, _: QueryParams) -> Any:
-    return {"rows": rollout_details.select_highlights(run.reader.monitors, run.open_log())}
-
-
-def _rollout(run: OpenRun, params: QueryParams) -> Any:
-    row = run.open_log().row(params.get("ref", ""))
-    return rollout_details.describe_rollout(run.reader.monitors, row)
-
-
-def _group(run: OpenRun, params: QueryParams) -> Any:
-    ref = params.get("ref", "")
-    return {"rows": rollout_details.load_group(run.reader.monitors, run.open_log(), ref)}
-
-
-def _tokens(run: OpenRun, params: QueryParams) -> Any:
-    row = run.open_log().row(params.get("ref", ""))
-    return rollout_details.load_tokens(run.location.path, row)
-
-
-def _suspicious(run: OpenRun, _: QueryParams) -> Any:
+def _problems(library: Library, params: QueryParams) -> Any:
+    run = library.open_run(params.get("run", ""))
     index = run.open_index()
     return {
-        "groups": rollout_details.list_suspicious(index, run.log),
-        "total": len(index.records),
-        "indexed_frames": len(index.frames),
-        "frames": index.total_frames,
+        "problems": index.list_problems(),
+        "checkpoints": run.reader.checkpoints,
+        **index.progress(),
     }
-
-
-def _problems(run: OpenRun, _: QueryParams) -> Any:
-    index = run.open_index()
-    return {
-        "problems": rollout_details.list_problems(index),
-        "indexed_frames": len(index.frames),
-        "frames": index.total_frames,
-    }
-
-
-def _problem(run: OpenRun, params: QueryParams) -> Any:
-    rows = rollout_details.load_problem(run.open_index(), run.log, params.get("key", ""))
-    return {"rows": rows, "checkpoints": run.reader.checkpoints}
 
 
 def _compare(library: Library, params: QueryParams) -> Any:
@@ -189,21 +154,12 @@ def _integer(params: QueryParams, name: str, default: int) -> int:
 ANSWERS: Mapping[str, Callable[[Library, QueryParams], Any]] = {
     "info": _info,
     "runs": _runs,
+    "run": _run,
+    "rollouts": _rollouts,
+    "problems": _problems,
     "compare": _compare,
     "study": _study,
 }
-RUN_ANSWERS: Mapping[str, Callable[[OpenRun, QueryParams], Any]] = {
-    "run": _run,
-    "rollouts": _rollouts,
-    "highlights": _highlights,
-    "rollout": _rollout,
-    "group": _group,
-    "tokens": _tokens,
-    "suspicious": _suspicious,
-    "problems": _problems,
-    "problem": _problem,
-}
-"""The answers about one run, which the parameter `run` names."""
 
 
 # --- live --------------------------------------------------------------------------------------

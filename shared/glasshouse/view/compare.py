@@ -18,10 +18,10 @@ from glasshouse.view.run_measures import (
     collect_measures,
     describe_measure,
     load_evaluation_rows,
+    summarize_arms,
     validation_accuracy,
 )
 from glasshouse.view.run_reader import RunReader, metric_columns
-from glasshouse.view.verdict import summarize_arms
 
 IGNORED_SECTIONS = (
     "seed", "out", "threads", "backend", "monarch", "hosts", "checkpoints", "rollout_log", "monitor",
@@ -40,7 +40,7 @@ def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
     arms = group_by_arm(readers)
     by_arm: dict[str, list[Any]] = {}
     for reader, arm in zip(readers, arms, strict=True):
-        by_arm.setdefault(arm, []).append((reader.summary, reader.monitor))
+        by_arm.setdefault(arm, []).append(reader.summary)
     return {
         "verdict": summarize_arms(by_arm),
         "left_out": max(0, left_out),
@@ -133,29 +133,28 @@ def headlines_first(measures: Iterable[str]) -> list[str]:
 def run_curves(reader: RunReader) -> dict[str, Any]:
     """The curves of one run: points are (step, value, low, high)."""
     evaluations = load_evaluation_rows(reader.events.rows)
-    measures = {f"evaluation.{m['id']}": m for m in validation_accuracy(evaluations)}
-    measures |= collect_measures(evaluations, reader.monitor)
-    curves: dict[str, Any] = {
-        id: {
-            "label": f"held-out {m['label']}" if id.startswith("evaluation.") else m["label"],
-            "unit": m["unit"],
-            "bounds": m["bounds"],
-            "points": [(p["step"], p["value"], p["low"], p["high"]) for p in m["points"]],
-        }
-        for id, m in measures.items()
-    }
+    measures = collect_measures(evaluations, reader.monitor)
+    for measure in validation_accuracy(evaluations):
+        named = measure | {"label": f"held-out {measure['label']}"}
+        measures = {f"evaluation.{measure['id']}": named, **measures}
     metrics = metric_columns(reader.metrics.rows, since=-1)
     for id, spec in metrics["measures"].items():
-        if spec["detail"]:
-            continue
-        points = zip(metrics["steps"], metrics["columns"][id], strict=True)
-        curves[f"train.{id}"] = {
-            "label": f"{spec['label']}, training",
-            "unit": spec["unit"],
-            "bounds": spec["bounds"],
-            "points": [(step, value, None, None) for step, value in points if value is not None],
+        if not spec["detail"]:
+            points = zip(metrics["steps"], metrics["columns"][id], strict=True)
+            measures[f"train.{id}"] = {
+                **spec,
+                "label": f"{spec['label']}, training",
+                "points": [{"step": step, "value": value} for step, value in points],
+            }
+    return {
+        id: {
+            **{name: measure[name] for name in ("label", "unit", "bounds")},
+            "points": [
+                (p["step"], p["value"], p.get("low"), p.get("high")) for p in measure["points"]
+            ],
         }
-    return {id: curve for id, curve in curves.items() if curve["points"]}
+        for id, measure in measures.items()
+    }
 
 
 def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float | None, ...]]:

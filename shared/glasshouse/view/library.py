@@ -7,20 +7,20 @@ of the runs that somebody looks at. Handlers read what is there and never wait f
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.runs.rollout_log import LOG
+from glasshouse.runs.run_directory import stamp_file
 from glasshouse.view.discovery import Catalog, RunLocation, find_runs
-from glasshouse.view.rollout_frames import Frame, RolloutLog, list_frames
-from glasshouse.view.rollout_index import RolloutIndex, cache_file
-from glasshouse.view.run_reader import RunReader, read_overview, stamp_file
-from glasshouse.view.run_status import is_being_written
+from glasshouse.view.rollout_index import RolloutIndex, cache_file, list_frames
+from glasshouse.view.run_reader import RunReader, is_being_written, read_overview
 
 POLL_SECONDS = 0.4
 INDEX_SECONDS = 0.15
@@ -40,21 +40,13 @@ class OpenRun:
         self.location, self.cache = location, cache
         self.reader = RunReader(location)
         self.reader.refresh()
-        self.log = RolloutLog()
         self.index: RolloutIndex | None = None
         self.used = time.monotonic()
         self.lock = threading.Lock()
         self._log_stamp: tuple[Any, ...] | None = None
 
-    def open_log(self) -> RolloutLog:
-        """The rollout log as it is now; of a run with an index, `poll` keeps it up to date."""
-        if self.index is None:
-            with self.lock:
-                self._list_frames()
-        return self.log
-
     def open_index(
-        self, budget: float = 0.25, first: int | None = None, last: int | None = None
+        self, budget: float = 0.25, first: float = 0, last: float = float("inf")
     ) -> RolloutIndex:
         """The index. For at most `budget` seconds, index the steps that a request asks for; if the
         thread is indexing already, return what there is."""
@@ -63,14 +55,12 @@ class OpenRun:
                 if (index := self.index) is None:
                     file = cache_file(self.cache, self.location.path)
                     index = RolloutIndex(file, self.reader.monitors)
-                    self._list_frames()
-                    index.set_frames(self.log.frames)
+                    self._log_stamp = None
+                    self._list_frames(index)
                     self.index = index
         if not index.is_complete and self.lock.acquire(timeout=budget):
             try:
-                low = first if first is not None else 0
-                high = last if last is not None else 1 << 60
-                self._add_frames(index, lambda frame: low <= frame.step <= high, budget)
+                self._add_frames(index, budget, first, last)
             finally:
                 self.lock.release()
         return index
@@ -80,8 +70,8 @@ class OpenRun:
         changed = self.reader.refresh()
         if self.index is not None and self.lock.acquire(blocking=False):
             try:
-                changed |= self._list_frames()
-                changed |= self._add_frames(self.index, lambda frame: True, INDEX_SECONDS)
+                changed |= self._list_frames(self.index)
+                changed |= self._add_frames(self.index, INDEX_SECONDS)
             finally:
                 self.lock.release()
         return changed
@@ -91,17 +81,18 @@ class OpenRun:
         return self.index is not None and not self.index.is_complete
 
     def _add_frames(
-        self, index: RolloutIndex, is_wanted: Callable[[Frame], bool], budget: float
+        self, index: RolloutIndex, budget: float, first: float = 0, last: float = float("inf")
     ) -> bool:
-        """Index the wanted frames for at most `budget` seconds; returns whether there were any."""
-        deadline, wanted = time.monotonic() + budget, list(filter(is_wanted, index.missing()))
+        """Index these steps for at most `budget` seconds; returns whether there were any."""
+        deadline = time.monotonic() + budget
+        wanted = [frame for frame in index.missing() if first <= frame.step <= last]
         for frame in wanted:
             index.add(frame)
             if time.monotonic() > deadline:
                 break
         return bool(wanted)
 
-    def _list_frames(self) -> bool:
+    def _list_frames(self, index: RolloutIndex) -> bool:
         """Scan the log again if it has changed."""
         log = self.location.path / "results" / LOG
         stamp = (stamp_file(log), id(self.reader.monitor))
@@ -109,11 +100,9 @@ class OpenRun:
             return False
         self._log_stamp = stamp
         try:
-            self.log.frames = list_frames(self.location.path, self.reader.monitor)
+            index.set_frames(list_frames(self.location.path, self.reader.monitor))
         except (RunDataError, RunError):
-            self.log.frames = []  # a log of another version, or not a file
-        if self.index is not None:
-            self.index.set_frames(self.log.frames)
+            index.set_frames([])  # a log of another version, or not a file
         return True
 
     def close(self) -> None:
@@ -142,8 +131,6 @@ class Library:
         self._thread: threading.Thread | None = None
         self._scanned = time.monotonic()
 
-    # --- reading ---------------------------------------------------------------------------
-
     def open_run(self, id: str) -> OpenRun:
         """The run with this id, opened if it is not."""
         location = self.catalog.runs.get(id)
@@ -163,16 +150,16 @@ class Library:
 
     def list_overviews(self) -> list[dict[str, Any]]:
         """One entry per run; a run whose files have not changed is not read again."""
-        return [self._overview(location) for location in self.catalog.runs.values()]
-
-    def _overview(self, location: RunLocation) -> dict[str, Any]:
-        stamp = stamp_run(location.path)
-        with self._overview_lock:
-            known = self._overviews.get(location.id)
-            if known is None or known[0] != stamp:
-                known = (stamp, read_overview(location))
-                self._overviews[location.id] = known
-        return known[1]
+        overviews = []
+        for location in self.catalog.runs.values():
+            stamp = stamp_run(location.path)
+            with self._overview_lock:
+                known = self._overviews.get(location.id)
+                if known is None or known[0] != stamp:
+                    known = (stamp, read_overview(location))
+                    self._overviews[location.id] = known
+            overviews.append(known[1])
+        return overviews
 
     # --- staying up to date ----------------------------------------------------------------
 
@@ -216,11 +203,13 @@ class Library:
             self.list_overviews()  # so that the first list of many runs is quick
         while not self._stopping.is_set():
             started = time.monotonic()
-            with contextlib.suppress(OSError):  # a run was deleted; the next scan drops it
+            with contextlib.suppress(
+                OSError, sqlite3.Error
+            ):  # a run was deleted, or the disk is full
                 self.poll()
             is_busy = any(run.needs_indexing for run in list(self.open_runs.values()))
             rest = POLL_SECONDS - (time.monotonic() - started)
-            self._stopping.wait(max(0.02 if is_busy else 0.05, 0.0 if is_busy else rest))
+            self._stopping.wait(0.02 if is_busy else max(0.05, rest))
 
 
 def stamp_run(path: Path) -> tuple[Any, ...]:

@@ -1,13 +1,12 @@
-"""An index of every rollout of a run, so that 256,000 of them can be filtered at once.
+"""Every rollout of a run in a SQLite database, so that 256,000 of them can be filtered and searched at once.
 
-The index is a SQLite database in a cache folder outside the run. A frame is the rows that the run
-logged together, those of one step or of one monitored model, and is one row of the table:
+The database is a file in a cache folder outside the run:
 
-    records    one `RECORD` of numbers per rollout: what filters compare. All of them are kept in memory
-    texts      question and completion in lower case, a NUL after each rollout: what a search reads
-    rows       one line of JSON per rollout: what a list shows
-
-Counting 256,000 rollouts by nine filters takes SQL 0.2 s and numpy 0.02 s; hence the records.
+    frames     the rows that the run logged together: of one step, or of one monitored model
+    rollouts   numbers that filters compare and lists sort by
+    labels     each combination of the values in `FACETS` once, as JSON: rollouts have few of them
+    texts      what a search reads, apart from the rest so that it reads little
+    details    everything else that the page shows
 
 A frame is verified by its sha256 before it is indexed. Frames that a run no longer has, since it was
 resumed from an older checkpoint, are deleted.
@@ -18,51 +17,61 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from glasshouse.errors import RunDataError, RunError
+from glasshouse.errors import ConfigError, RunDataError, did_you_mean
 from glasshouse.monitors.base import Monitor
+from glasshouse.runs.monitor_results import read_monitored_rollouts
+from glasshouse.runs.rollout_log import LOG, scan_log
 from glasshouse.runs.rows import Row, kind_of
-from glasshouse.types import ExtractionRule, FinishReason
-from glasshouse.view.rollout_frames import KINDS, Frame
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.view.rollout_checks import SUSPICIONS, Verdict, find_suspicions, score_rows
 from glasshouse.view.run_measures import finite
-from glasshouse.view.suspicion import SUSPICIONS, find_suspicions
-from glasshouse.view.text_monitors import Verdict, score_rows
 
-VERSION = 3
+VERSION = 4
 """Changes with the format of the index and with what it computes; older caches are rebuilt."""
-RULES = ("", *(rule.value for rule in ExtractionRule))
-FINISH_REASONS = ("", *(reason.value for reason in FinishReason if reason))
-ARMS = ("", "control", "planted")
-NAMED = ("split", "rule", "finish_reason", "arm")
-"""Columns of the records that hold the number of a name; so does `kind`, the first part of the split."""
-MAX_MONITORS = 16
+KINDS = ("validation", "monitored", "train", "discarded")
+"""In the order in which they are indexed: there are few held-out rollouts, and every page shows some."""
+SHOWN = (
+    "step", "split", "arm", "group", "sample", "key", "gold_answer", "length", "finish_reason", "reward",
+    "terms", "correct", "model_answer", "rule", "reason", "behaviour", "advantage",
+)  # fmt: skip
+"""Fields of a rollout that the page shows, besides its prompt, question and text."""
 PREVIEW_CHARACTERS = 240
-RECORD = np.dtype(
-    [
-        ("frame", "u4"),  # its id in the database
-        ("row", "u4"),  # line in its frame
-        *((name, "u2") for name in ("kind", *NAMED)),
-        ("correct", "i1"),  # -1 if unknown
-        ("suspicion", "u2"),  # bits in the order of SUSPICIONS
-        ("flagged", "u2"),  # bits in the order of the monitors
-        ("scored", "u2"),  # monitors that did not fail
-        ("step", "i4"),
-        ("group", "i4"),
-        ("length", "i4"),  # tokens; -1 if unknown
-        ("reward", "f4"),  # NaN if unknown
-        ("key", "u8"),  # hash of the problem's key
-    ]
-)
+MAX_TEXT = 200_000
+"""Characters of a text that are sent at once; the page says how many are left out."""
+MAX_PAGE = 400
+MAX_PROBLEMS = 500
+FACETS = ("split", "correct", "rule", "finish_reason", "arm", "flagged", "suspicious")
+"""Filters whose values are counted: `make_label` says which values a rollout has."""
+FILTERS = {
+    **{
+        name: f"label IN (SELECT labels.id FROM labels, json_each(content, '$.{name}') WHERE value = :{name})"
+        for name in FACETS
+    },
+    "ref": "ref = :ref",
+    "first": "step >= :first",
+    "last": "step <= :last",
+    "group": '"group" = :group',
+    "key": "key = :key",
+    "held_out": "kind IN ('validation', 'monitored')",
+    "min_reward": "reward >= :min_reward - 1e-6",
+    "max_reward": "reward <= :max_reward + 1e-6",
+    "text": r"(SELECT question LIKE :text ESCAPE '\' OR text LIKE :text ESCAPE '\' FROM texts "
+    "WHERE texts.id = rollouts.id)",
+}
+"""The condition of each filter. A text is found in question and completion, ASCII letters in any case."""
+NUMBERS = ("first", "last", "group", "min_reward", "max_reward", "offset", "limit")
+SORTS = ("step", "reward", "length")
+"""Columns by which a list can be sorted; with a minus it descends."""
 SETTINGS = """
 PRAGMA page_size = 32768;
 PRAGMA locking_mode = EXCLUSIVE;
@@ -74,12 +83,46 @@ COMMIT;
 """The lock that the transaction takes is held until the database is closed."""
 SCHEMA = """
 CREATE TABLE header (content TEXT);
-CREATE TABLE names (list TEXT, name TEXT);
-CREATE TABLE frames (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT, damage TEXT, records BLOB, texts BLOB, rows BLOB
+CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT, damage TEXT);
+CREATE TABLE labels (id INTEGER PRIMARY KEY, content TEXT);
+CREATE TABLE rollouts (
+    id INTEGER PRIMARY KEY, frame INTEGER, ref TEXT, label INTEGER, kind TEXT, step INTEGER, "group" INTEGER,
+    length INTEGER, reward REAL, correct INTEGER, key TEXT
 );
+CREATE INDEX refs ON rollouts (ref);
+CREATE INDEX problems ON rollouts (key);
+CREATE TABLE texts (id INTEGER PRIMARY KEY, question TEXT, text TEXT);
+CREATE TABLE details (id INTEGER PRIMARY KEY, prompt TEXT, fields TEXT);
 """
-Records = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The rows of one step, or of one monitored model."""
+
+    kind: str
+    step: int
+    sha256: str
+    read: Callable[[], list[Row]]
+    """Returns its verified rows; raises RunDataError if it is damaged."""
+    expected_rows: int
+
+    @property
+    def identity(self) -> str:
+        return f"{self.kind} {self.step} {self.sha256}"
+
+
+def list_frames(run: Path, monitor: Mapping[str, Any] | None) -> list[Frame]:
+    """Every frame of the rollout log, and of `monitor`, the run's monitor results; held-out ones first."""
+    frames = [
+        Frame(frame.kind, frame.step, frame.sha256, frame.read, frame.rows)
+        for frame in scan_log(run / "results" / LOG).frames
+        if frame.kind in KINDS
+    ]
+    for checkpoint in (monitor or {}).get("checkpoints", []):
+        read = partial(read_monitored_rollouts, run / "results", checkpoint)
+        frames.append(Frame("monitored", checkpoint["step"], checkpoint["rows"]["sha256"], read, 0))
+    return sorted(frames, key=lambda frame: KINDS.index(frame.kind))
 
 
 class RolloutIndex:
@@ -89,16 +132,16 @@ class RolloutIndex:
         index = RolloutIndex(cache_file(cache, run), monitors)
         index.set_frames(list_frames(run, monitor))
         for frame in index.missing(): index.add(frame)
-        index.records["reward"].mean()
+        index.search(parse_query({"correct": "no", "text": "carry"}))["rows"]
     """
 
     def __init__(self, file: Path | None, monitors: Sequence[Monitor]) -> None:
         """Without a file the index is temporary, and so it is if another server uses the file or if it
         cannot be written. A file of another version, or a damaged one, is begun again."""
-        self.monitors = list(monitors)[:MAX_MONITORS]
+        self.monitors = list(monitors)
+        self.frames: dict[str, str] = {}
+        """Identities of the indexed frames, and how each is damaged."""
         self._wanted: dict[str, Frame] = {}
-        self._shown: tuple[int, list[bytes]] = (0, [])
-        self._lock = threading.Lock()
         self.is_temporary = False
         if file is not None:
             try:
@@ -124,7 +167,7 @@ class RolloutIndex:
             raise
 
     def _load(self) -> None:
-        header = [VERSION, RECORD.descr, [monitor.describe() for monitor in self.monitors]]
+        header = [VERSION, [monitor.describe() for monitor in self.monitors]]
         content = (json.dumps(header, sort_keys=True),)
         self.database.executescript(SETTINGS)
         if not self.database.execute("SELECT name FROM sqlite_master").fetchall():
@@ -133,155 +176,144 @@ class RolloutIndex:
                 self.database.execute("INSERT INTO header VALUES (?)", content)
         if self.database.execute("SELECT content FROM header").fetchall() != [content]:
             raise ValueError("another version wrote this index")
-        self._load_names()
-        self.frames: dict[str, str] = {}
-        """Identities of the indexed frames, and how each is damaged."""
-        self._blocks = [np.empty(0, RECORD)]
-        for id, identity, damage, records in self.database.execute(
-            "SELECT id, identity, damage, records FROM frames ORDER BY id"
-        ):
-            self.frames[identity] = damage
-            self._blocks.append(np.frombuffer(bytearray(records), RECORD))
-            self._blocks[-1]["frame"] = id
+        self.frames = dict(self.database.execute("SELECT identity, damage FROM frames"))
 
-    @property
-    def records(self) -> Records:
-        """The records of all indexed rollouts. Handlers read it once: it is replaced, not changed,
-        while the index grows in another thread."""
-        with self._lock:
-            if len(self._blocks) > 1:
-                self._blocks = [np.concatenate(self._blocks)]
-            return self._blocks[0]
-
-    @property
-    def total_frames(self) -> int:
-        return len(self._wanted)
+    # --- growing ---------------------------------------------------------------------------
 
     @property
     def is_complete(self) -> bool:
         """Does the index hold exactly the frames of the run?"""
         return self.frames.keys() == self._wanted.keys()
 
-    @property
-    def damage(self) -> list[str]:
-        """What cannot be read of the log."""
-        named = ((identity.split(" "), damage) for identity, damage in list(self.frames.items()))
-        return [f"{kind}, step {step}: {damage}" for (kind, step, _), damage in named if damage]
-
     def set_frames(self, frames: Sequence[Frame]) -> None:
         """Say which frames the run has now; others are deleted."""
         self._wanted = {frame.identity: frame for frame in frames}
         gone = [identity for identity in self.frames if identity not in self._wanted]
-        if not gone:
-            return
         with self.database:
-            self.database.executemany("DELETE FROM frames WHERE identity = ?", zip(gone))
+            for identity in gone:
+                chosen = "SELECT id FROM frames WHERE identity = ?"
+                ids = f"SELECT id FROM rollouts WHERE frame = ({chosen})"
+                for table in ("texts", "details"):
+                    self.database.execute(f"DELETE FROM {table} WHERE id IN ({ids})", [identity])
+                self.database.execute(f"DELETE FROM rollouts WHERE frame = ({chosen})", [identity])
+                self.database.execute("DELETE FROM frames WHERE identity = ?", [identity])
         self.frames = {i: damage for i, damage in self.frames.items() if i in self._wanted}
-        kept = [id for (id,) in self.database.execute("SELECT id FROM frames")]
-        records = self.records
-        with self._lock:
-            self._blocks = [records[np.isin(records["frame"], kept)]]
 
     def missing(self) -> list[Frame]:
         """The frames that are not indexed yet."""
         return [frame for identity, frame in self._wanted.items() if identity not in self.frames]
 
     def add(self, frame: Frame) -> None:
-        """Index a frame; one that is damaged is noted in `damage`."""
+        """Index a frame; one that is damaged is noted."""
         damage, rows = "", list[Row]()
         try:
             rows = frame.read()
         except RunDataError as error:
             damage = f"{error} ({frame.expected_rows} rows lost)"
         scored = iter(score_rows(self.monitors, [row for row in rows if "verdicts" not in row]))
-        known = {name: len(names) for name, names in self.names.items()}
-        listed = [
-            describe_row(number, row, row["verdicts"] if "verdicts" in row else next(scored))
-            for number, row in enumerate(rows)
-        ]  # fmt: skip
-        try:
-            records = np.array([self._encode(n, row) for n, row in enumerate(listed)], RECORD)
-            with self.database:
-                records["frame"] = self.database.execute(
-                    "INSERT INTO frames VALUES (NULL, ?, ?, ?, ?, ?)",
-                    (
-                        frame.identity,
-                        damage,
-                        records.tobytes(),
-                        b"\0".join(map(encode_texts, rows)),
-                        "\n".join(map(json.dumps, listed)).encode(),
-                    ),
-                ).lastrowid
-                self.database.executemany(
-                    "INSERT INTO names VALUES (?, ?)",
-                    [(n, name) for n in self.names for name in self.names[n][known[n] :]],
-                )
-        except BaseException:  # a full disk: the database does not hold this frame's names
-            self._load_names()
-            raise
-        with self._lock:
-            self._blocks = [*self._blocks, records]
+        with self.database:
+            insert = self.database.execute
+            number = insert(
+                "INSERT INTO frames VALUES (NULL, ?, ?)", (frame.identity, damage)
+            ).lastrowid
+            for place, row in enumerate(rows):
+                verdicts = row["verdicts"] if "verdicts" in row else next(scored)
+                shown = describe_rollout(f"{frame.kind}.{frame.step}.{place}", row, verdicts)
+                content = json.dumps(shown["label"], sort_keys=True)
+                label = int.from_bytes(blake2b(content.encode(), digest_size=7).digest(), "big")
+                insert("INSERT OR IGNORE INTO labels VALUES (?, ?)", (label, content))
+                id = insert(
+                    "INSERT INTO rollouts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (number, shown["ref"], label, frame.kind,
+                     *(shown[name] for name in ("step", "group", "length", "reward", "correct", "key"))),
+                ).lastrowid  # fmt: skip
+                question, text, prompt = (encodable(row[n]) for n in ("question", "text", "prompt"))
+                insert("INSERT INTO texts VALUES (?, ?, ?)", (id, question, text))
+                insert("INSERT INTO details VALUES (?, ?, ?)", (id, prompt, json.dumps(shown)))
         self.frames = {**self.frames, frame.identity: damage}
 
-    def _encode(self, number: int, row: Row) -> tuple[Any, ...]:
-        """The record of a rollout as the list shows it."""
-        monitors = [self._number("monitor", n) for n in (*row["flagged"], *row["passed"])]
-        bits = [1 << bit if bit < MAX_MONITORS else 0 for bit in monitors]
-        unknown = float("nan")
-        return (
-            0,
-            number,
-            self._number("kind", kind_of(row["split"])),
-            *(self._number(column, row[column]) for column in NAMED),
-            -1 if row["correct"] is None else int(row["correct"]),
-            sum(1 << bit for bit, name in enumerate(SUSPICIONS) if name in row["suspicions"]),
-            sum(bits[: len(row["flagged"])]),
-            sum(bits),
-            row["step"],
-            row["group"],
-            -1 if row["length"] is None else row["length"],
-            unknown if row["reward"] is None else row["reward"],
-            hash_key(row["key"]),
+    # --- reading ---------------------------------------------------------------------------
+
+    def search(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """One page of the rollouts that match a query of `parse_query`, and how many of all matching ones
+        have each value of each facet."""
+        conditions = [condition for name, condition in FILTERS.items() if name in query]
+        where = " AND ".join(conditions) or "TRUE"
+        counts = self.database.execute(
+            f"SELECT content, n FROM (SELECT label, COUNT(*) AS n FROM rollouts WHERE {where} GROUP BY label) "
+            "JOIN labels ON labels.id = label",
+            query,
         )
-
-    def _number(self, column: str, name: str) -> int:
-        names = self.names[column]
-        if name not in names:
-            names.append(name)
-        return min(names.index(name), np.iinfo(np.uint16).max)
-
-    def _load_names(self) -> None:
-        """The names that records refer to by number: those known from the start, then others in the
-        order in which they were found."""
-        own = [monitor.name for monitor in self.monitors]
-        self.names: dict[str, list[str]] = {
-            "kind": [*KINDS], "split": [""], "rule": [*RULES],
-            "finish_reason": [*FINISH_REASONS], "arm": [*ARMS], "monitor": own,
-        }  # fmt: skip
-        for column, name in self.database.execute("SELECT list, name FROM names ORDER BY rowid"):
-            self.names[column].append(name)
-
-    @property
-    def monitor_names(self) -> list[str]:
-        return self.names["monitor"][:MAX_MONITORS]
-
-    def texts(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """The texts of the frames with these ids."""
-        yield from self.database.execute(
-            "SELECT id, texts FROM frames WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
+        matching = 0
+        facets: dict[str, dict[str, int]] = {name: {} for name in FACETS}
+        for content, count in counts.fetchall():
+            matching += count
+            for name, values in json.loads(content).items():
+                for value in values:
+                    facets[name][value] = facets[name].get(value, 0) + count
+        column = query["sort"].removeprefix("-")
+        direction = "DESC" if query["sort"].startswith("-") else "ASC"
+        found = self.database.execute(
+            f"SELECT id FROM rollouts WHERE {where} ORDER BY {column} IS NULL, {column} {direction}, id "
+            "LIMIT :limit OFFSET :offset",
+            query,
         )
+        return {
+            "total": self.count(),
+            "matching": matching,
+            "rows": [self.row(id, "full" in query) for (id,) in found.fetchall()],
+            "facets": {name: dict(sorted(values.items())) for name, values in facets.items()},
+            **self.progress(),
+        }
 
-    def row(self, record: np.void) -> Row:
-        """What a list shows of a rollout."""
-        id = int(record["frame"])
-        shown, lines = self._shown
-        if shown != id:
-            found = self.database.execute("SELECT rows FROM frames WHERE id = ?", (id,)).fetchone()
-            if found is None:
-                raise RunError("This rollout was removed by a resume. Load the page again.")
-            self._shown = id, (lines := found[0].split(b"\n"))
-        row: Row = json.loads(lines[int(record["row"])])
-        return row
+    def progress(self) -> dict[str, Any]:
+        """How far the index is, and what cannot be read of the log."""
+        named = ((identity.split(" "), damage) for identity, damage in list(self.frames.items()))
+        return {
+            "indexed_frames": len(self.frames),
+            "frames": len(self._wanted),
+            "damage": [f"{kind}, step {step}: {text}" for (kind, step, _), text in named if text],
+        }
+
+    def count(self) -> int:
+        (count,) = self.database.execute("SELECT COUNT(*) FROM rollouts").fetchone()
+        return int(count)
+
+    def row(self, id: int, is_full: bool) -> Row:
+        """What the page shows of a rollout: in full, or shortened for a list."""
+        limit = MAX_TEXT if is_full else PREVIEW_CHARACTERS
+        sizes = (limit, limit, limit if is_full else 0)
+        question, text, prompt, fields = self.database.execute(
+            "SELECT substr(question, 1, ?), substr(text, 1, ?), substr(prompt, 1, ?), fields FROM texts "
+            "JOIN details USING (id) WHERE id = ?",
+            (*sizes, id),
+        ).fetchone()
+        row: Row = json.loads(fields)
+        return {**row, "question": question, "text": text, "prompt": prompt}
+
+    def list_problems(self) -> list[Row]:
+        """Held-out problems that were answered at two steps or more, with how often each was correct."""
+        answered = self.database.execute(
+            "SELECT key, question, step, AVG(correct) FROM rollouts JOIN texts USING (id) "
+            f"WHERE {FILTERS['held_out']} GROUP BY key, step ORDER BY step, MIN(id)"
+        )
+        problems: dict[str, Row] = {}
+        for key, question, step, share in answered.fetchall():
+            start = {"question": question[:PREVIEW_CHARACTERS], "before": share or 0, "first": step}
+            problems.setdefault(key, {"key": key, **start}).update(after=share or 0, last=step)
+        changed = [p for p in problems.values() if p.pop("first") < p.pop("last")]
+        return changed[:MAX_PROBLEMS]
+
+    def sample(self, keys: Sequence[str]) -> Iterator[Row]:
+        """Every rollout in full: the held-out ones of these problems first, then groups of every step in
+        turn, so that a cut leaves whole groups and no step out."""
+        held_out = f"{FILTERS['held_out']} AND key IN (SELECT value FROM json_each(?))"
+        ids = self.database.execute(
+            f'SELECT id FROM rollouts ORDER BY {held_out} DESC, "group", kind, step, id',
+            [json.dumps(keys)],
+        )
+        for (id,) in ids.fetchall():
+            yield self.row(id, True)
 
     def close(self) -> None:
         self.database.close()
@@ -298,42 +330,68 @@ def default_cache() -> Path:
     return Path(base) / "glasshouse" / "view"
 
 
-# --- rows ------------------------------------------------------------------------------------
+# --- rows and queries ------------------------------------------------------------------------
 
 
-def describe_row(number: int, row: Row, verdicts: Mapping[str, Verdict]) -> Row:
-    """What a list shows of a rollout."""
+def describe_rollout(ref: str, row: Row, verdicts: Mapping[str, Verdict]) -> Row:
+    """What the page shows of a rollout besides its texts; `ref` names it, such as `train.12.7`."""
+    text, reasons = str(row["text"]), find_suspicions(row, verdicts)
     return {
-        "ref": f"{kind_of(row['split'])}.{row['step']}.{number}",
-        "step": row["step"],
-        "group": row["group"],
-        "sample": row["sample"],
-        "split": row["split"],
+        "ref": ref,
+        **{name: row[name] for name in SHOWN},
         "reward": finite(row["reward"]),
         "advantage": finite(row["advantage"]),
-        "correct": row["correct"],
-        "rule": row["rule"],
-        "finish_reason": row["finish_reason"],
-        "arm": row["arm"],
-        "length": row["length"],
-        "flagged": [name for name, v in verdicts.items() if v["flagged"]],
-        "passed": [n for n, v in verdicts.items() if v["flagged"] is not None and not v["flagged"]],
-        "suspicions": list(find_suspicions(row, verdicts)),
-        **{
-            name: row[name] and row[name][:PREVIEW_CHARACTERS]
-            for name in ("key", "question", "text", "model_answer", "gold_answer")
-        },
+        "key": encodable(str(row["key"])),
+        "characters": len(text),
+        "answer_start": split_completion(text).answer_start,
+        "verdicts": verdicts,
+        "suspicions": [
+            {"id": id, "label": SUSPICIONS[id], "reason": reason} for id, reason in reasons.items()
+        ],
+        "label": make_label(row, verdicts, reasons),
     }
 
 
-def hash_key(key: str) -> int:
-    return int.from_bytes(blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+def make_label(
+    row: Row, verdicts: Mapping[str, Verdict], suspicions: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """The values of each facet: `validation/greedy` is also in `validation`; `!name` is a monitor that did
+    not flag it, and `any` stands for every suspicion."""
+    correct = {None: [], True: ["yes"], False: ["no"]}[row["correct"]]
+    flags = {name: verdict["flagged"] for name, verdict in verdicts.items()}
+    return {
+        "split": list(dict.fromkeys((kind_of(row["split"]), row["split"]))),
+        "correct": correct,
+        **{name: [row[name]] if row[name] else [] for name in ("rule", "finish_reason", "arm")},
+        "flagged": [n if flag else f"!{n}" for n, flag in flags.items() if flag is not None],
+        "suspicious": ["any", *suspicions] if suspicions else [],
+    }
 
 
-def encode_texts(row: Mapping[str, Any]) -> bytes:
-    """What a search reads of a rollout."""
-    return encode_text(f"{row['question']}\n{row['text']}")
+def encodable(text: str) -> str:
+    """A lone surrogate, which JSON may hold, cannot be stored."""
+    return text.encode("utf-8", "replace").decode()
 
 
-def encode_text(text: str) -> bytes:
-    return text.replace("\0", " ").lower().encode("utf-8", "replace")
+def parse_query(values: Mapping[str, str]) -> dict[str, Any]:
+    """Read a query from the parameters of a URL; raise ConfigError with the parameter's name.
+
+    Example: `parse_query({"split": "train", "first": "10", "correct": "no", "text": "carry"})`
+    """
+    query: dict[str, Any] = {"sort": "step", "offset": 0, "limit": 50}
+    known = (*FILTERS, *query, "full")
+    for name, text in values.items():
+        if name not in known:
+            raise ConfigError(f'"{name}" is not a filter.{did_you_mean(name, known)}')
+        try:
+            query[name] = float(text) if name in NUMBERS else encodable(text)
+        except ValueError:
+            raise ConfigError(f"{name} must be a number, not {text[:40]!r}.") from None
+    if query["sort"].removeprefix("-") not in SORTS:
+        raise ConfigError(f'sort cannot be "{query["sort"][:40]}".')
+    if "text" in query:
+        escaped = re.sub(r"([%_\\])", r"\\\1", query["text"][:1000])
+        query["text"] = f"%{escaped}%"
+    query["offset"] = int(max(0, min(query["offset"], 1e9)))
+    query["limit"] = int(max(1, min(query["limit"], MAX_PAGE)))
+    return query

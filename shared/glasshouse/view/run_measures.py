@@ -1,4 +1,5 @@
-"""The measures of a run over steps: held-out accuracy, and how monitorable its chain of thought is."""
+"""The measures of a run over steps, and the sentence that sums them up: held-out accuracy, and how
+monitorable its chain of thought is."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.measurement.closed_forms import difference_interval, mean_interval, wilson_interval
 from glasshouse.measurement.registry import (
     HEADLINE_ACCURACY,
     Family,
@@ -18,6 +20,8 @@ from glasshouse.measurement.registry import (
 )
 from glasshouse.runs.rows import Row
 
+Results = Mapping[str, Any]
+"""summary.json or monitor.json of a run."""
 ACCURACIES = headline_measures(Family.ACCURACY)
 """Sampled accuracy is shown first, as everywhere in the project, and greedy accuracy beside it."""
 
@@ -92,28 +96,18 @@ def describe_changes(monitor: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The evaluations before and after training, measure by measure, sampled accuracy first; and the
-    headline accuracy by difficulty level. Without rows if the run is not finished."""
-    before, after = ((summary or {}).get(when) for when in ("before", "after"))
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return {"problems": None, "rows": [], "level_label": "", "levels": []}
+    """The evaluations before and after training, measure by measure, sampled accuracy first. Without rows
+    if the run is not finished."""
+    before, after = _ends(summary)
     samples = sorted(
         (id for id in after if re.fullmatch(r"pass_at_\d{1,6}", id) and id != HEADLINE_ACCURACY),
         key=lambda id: int(id.rpartition("_")[2]),
     )
     ids = [*ACCURACIES, "strict", "format", *samples, "sampled_length", "length"]
-    levels = {
-        str(level): (_mapping(before.get("levels")).get(level), rates)
-        for level, rates in _mapping(after.get("levels")).items()
-        if isinstance(rates, dict)
-    }
-    shared = [set(_mapping(rates)) for pair in levels.values() for rates in pair]
-    measure = headline_accuracy(dict.fromkeys(set.intersection(*shared) if shared else ()))
     return {
         "problems": finite(after.get("problems")),
         "rows": [
             {
-                "id": id,
                 "label": lookup(id).label_with_unit,
                 "sentence": lookup(id).sentence,
                 "before": _end(before, id),
@@ -122,19 +116,6 @@ def compare_ends(summary: Mapping[str, Any] | None) -> dict[str, Any]:
             for id in ids
             if id in before and id in after
         ],
-        "level_label": lookup(measure).label,
-        "levels": [
-            {
-                "id": level,
-                "label": level,
-                "sentence": f"{rates.get('problems', '?')} problems",
-                "before": _end(_mapping(old), measure),
-                "after": _end(rates, measure),
-            }
-            for level, (old, rates) in levels.items()
-        ]
-        if len(levels) > 1
-        else [],
     }
 
 
@@ -143,17 +124,12 @@ def _end(scores: Mapping[str, Any], id: str) -> dict[str, float | None]:
     return {"value": finite(value), "low": finite(low), "high": finite(high)}
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def describe_measure(id: str) -> dict[str, Any]:
     spec = lookup(id)
     return {
         "label": spec.label,
         "unit": spec.unit,
         "bounds": spec.bounds,
-        "direction": spec.direction,
         "sentence": spec.sentence,
         "family": spec.family,
         "detail": spec.detail,
@@ -165,3 +141,77 @@ def finite(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+# --- the sentence at the top of a page: a change with its interval, or that none is shown ---
+
+
+def summarize_run(summary: Results | None, monitor: Results | None) -> str:
+    """Accuracy before and after training, then the verdict of monitoring.
+
+    Example: `summarize_run(reader.summary, reader.monitor)` may give "Held-out accuracy, sampled rose
+    from 0.343 to 0.903 (+0.560, 95 % interval +0.516 to +0.599). Greedy: 0.000 → 0.965."
+    """
+    before, after = _ends(summary)
+    monitoring = str((monitor or {}).get("verdict", ""))
+    if not before or not after:
+        return f"The run is not finished. {monitoring}".strip()
+    measure = _shared_headline(before, after)
+    low, high = difference_interval(_estimate(after, measure), _estimate(before, measure))
+    label = f"Held-out {lookup(measure).label}"
+    change = _describe_change(label, before[measure], after[measure], low, high)
+    if measure != "accuracy":
+        change += f" Greedy: {before['accuracy']:.3f} → {after['accuracy']:.3f}."
+    return f"{change} {monitoring}".strip()
+
+
+def summarize_arms(arms: Mapping[str, Sequence[Results | None]]) -> str:
+    """The mean change of each arm over its seeds, with Student's interval, from their summaries."""
+    return " ".join(_summarize_arm(name, runs, len(arms) > 1) for name, runs in arms.items())
+
+
+def _summarize_arm(arm: str, runs: Sequence[Results | None], named: bool) -> str:
+    finished = [(before, after) for before, after in map(_ends, runs) if before and after]
+    measures = {_shared_headline(before, after) for before, after in finished}
+    measure = measures.pop() if len(measures) == 1 else "accuracy"
+    label = f"held-out {lookup(measure).label}"
+    pairs = [(before[measure], after[measure]) for before, after in finished]
+    name = f"{arm}: " if named else ""
+    if not pairs:
+        return f"{name}no run is finished."
+    if len(pairs) == 1:
+        before, after = pairs[0]
+        return f"{name}{label} {before:.3f} → {after:.3f} over 1 seed, without an interval."
+    before, after = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
+    _, low, high = mean_interval([b - a for a, b in pairs])
+    return name + _describe_change(f"{label} over {len(pairs)} seeds", before, after, low, high)
+
+
+def _describe_change(what: str, before: float, after: float, low: float, high: float) -> str:
+    interval = f"{after - before:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    if low <= 0 <= high:
+        what = f"{what[0].lower()}{what[1:]}"
+        return f"A change of {what} is not shown: {before:.3f} → {after:.3f} ({interval})."
+    direction = "rose" if low > 0 else "fell"
+    return f"{what} {direction} from {before:.3f} to {after:.3f} ({interval})."
+
+
+def _ends(summary: Results | None) -> tuple[Results, Results]:
+    """The evaluations before and after training; empty if the run is not finished, or if an
+    evaluation lacks what the sentence needs."""
+    ends: list[Any] = [(summary or {}).get(when) for when in ("before", "after")]
+    if all(isinstance(end, dict) and {"accuracy", "problems"} <= end.keys() for end in ends):
+        return ends[0], ends[1]
+    return {}, {}
+
+
+def _shared_headline(before: Results, after: Results) -> str:
+    """The headline accuracy that both evaluations have."""
+    return headline_accuracy({key: before[key] for key in before if key in after})
+
+
+def _estimate(scores: Results, measure: str) -> tuple[float, float, float]:
+    """Value and interval. Without a stored interval it is Wilson's, as if each problem had one sample."""
+    value, problems = scores[measure], scores["problems"]
+    low, high = wilson_interval(value * problems, problems)
+    return value, scores.get(f"{measure}_low", low), scores.get(f"{measure}_high", high)

@@ -1,4 +1,5 @@
-"""Reads one run for the page: configuration, metrics, events, monitor results, status and damage.
+"""Reads one run: configuration, metrics, events, monitor results, status and damage, as plain JSON for
+the page and the report.
 
 `refresh` reads only what has changed. What is damaged is left out and named in `damage`; the rest
 is shown. Weights and the frames of the rollout log are not read here; `glasshouse check` verifies them.
@@ -7,12 +8,16 @@ is shown. Weights and the frames of the rollout log are not read here; `glasshou
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
@@ -25,8 +30,10 @@ from glasshouse.runs.rows import Row
 from glasshouse.runs.run_config import config_value, read_run_config
 from glasshouse.runs.run_directory import (
     EVENTS,
+    LOCK,
     METRICS,
     GrowingFile,
+    is_locked,
     load_events,
     read_sample,
     read_summary,
@@ -35,6 +42,7 @@ from glasshouse.runs.run_directory import (
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
 from glasshouse.view.discovery import RunLocation
+from glasshouse.view.rollout_checks import make_text_monitors
 from glasshouse.view.run_measures import (
     collect_measures,
     compare_ends,
@@ -44,23 +52,18 @@ from glasshouse.view.run_measures import (
     find_headline,
     finite,
     load_evaluation_rows,
+    summarize_run,
     validation_accuracy,
 )
-from glasshouse.view.run_status import (
-    PHASE_EVENTS,
-    describe_sessions,
-    find_status,
-    is_being_written,
-    read_versions,
-    seconds_left,
-)
-from glasshouse.view.text_monitors import make_text_monitors
-from glasshouse.view.verdict import summarize_run
 
 VERIFY_SECONDS = 10.0
 """How often the files of a run that is training are verified as a whole."""
-SPARK_POINTS = 40
-"""Points of a sparkline in the list of runs."""
+SAMPLED_STEPS = 20
+"""Steps that the list of runs reads of each."""
+Status = Literal["running", "finished", "interrupted", "failed", "empty"]
+PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
+"""Events that decide the status of a run."""
+LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
 
@@ -216,7 +219,6 @@ class RunReader:
             ],
             "checkpoints": self.checkpoints,
             "verdict": summarize_run(self.summary, self.monitor),
-            "sessions": describe_sessions(self.events.rows, self.summary),
             "versions": self.versions,
             "notes": self.notes,
             "commands": {
@@ -242,7 +244,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
     path = location.path
     config, _, problem = read_run_config(path)
     metrics = path / "results" / "metrics.jsonl"
-    rows, count, is_damaged = read_sample(metrics, SPARK_POINTS)
+    rows, _, is_damaged = read_sample(metrics, SAMPLED_STEPS)
     events = load_events(path, *PHASE_EVENTS, "evaluation")
     damage = [f"config.yaml {problem}"] if problem else []
     damage += ["results/metrics.jsonl is damaged"] if is_damaged else []
@@ -262,7 +264,6 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "status": status,
         "step": int(rows[-1]["step"]) if rows else 0,
         "steps": steps,
-        "logged_steps": count,
         "seconds_left": seconds_left(rows, steps) if status == "running" else None,
         "updated": max(
             [str(event.get("time", "")) for event in events]
@@ -270,7 +271,6 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
             default="",
         ),
         "accuracy": next(iter(validation_accuracy(evaluations)), None),
-        "train_accuracy": [[row["step"], finite(row.get("accuracy"))] for row in rows],
         "monitorability": {"id": headline, **measures[headline]} if headline else None,
         "damage": damage,
     }
@@ -279,6 +279,71 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
 def whole_number(value: Any) -> int:
     """0 for what is not a number of steps: a file may hold anything."""
     return value if isinstance(value, int) else 0
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+def is_being_written(run: Path) -> bool:
+    """Does a process hold the run's lock? On Linux this is read from /proc/locks: trying to lock,
+    even for a moment, could make a training that starts just then fail."""
+    try:
+        inode = str(os.stat(run / LOCK).st_ino)
+    except OSError:
+        return False
+    try:
+        rows = [line.split() for line in LOCKS_FILE.read_text().splitlines()]
+    except OSError:
+        return is_locked(run)
+    return any(row[1] == "FLOCK" and row[5].endswith(f":{inode}") for row in rows if len(row) > 5)
+
+
+def find_status(
+    events: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None, is_active: bool
+) -> Status:
+    """Decide the status from the last event of a phase, the summary and the lock."""
+    phases = [event["event"] for event in events if event["event"] in PHASE_EVENTS]
+    last = phases[-1] if phases else ""
+    if is_active:
+        return "running"
+    if last == "failed":
+        return "failed"
+    if summary is not None and summary.get("interrupted_at") is None:
+        return "finished"
+    if not phases and summary is None:
+        return "empty"
+    return "interrupted"
+
+
+def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int) -> float | None:
+    """Estimate the rest of the training from the median of the last steps; None if unknown."""
+    timed = [(row["step"], _timestamp(row)) for row in rows[-21:]]
+    known = [(step, moment) for step, moment in timed if moment is not None]
+    rates = [
+        (moment - before_moment) / (step - before)
+        for (before, before_moment), (step, moment) in pairwise(known)
+        if step > before and moment >= before_moment
+    ]
+    if not rates or not known:
+        return None
+    return max(0, steps - known[-1][0]) * statistics.median(rates)
+
+
+def _timestamp(row: Mapping[str, Any]) -> float | None:
+    try:
+        return datetime.fromisoformat(row["timing"]["time"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def read_versions(run: Path) -> dict[str, str]:
+    """The software and the starting weights that the newest valid state of a checkpoint names."""
+    state = read_newest_state(run / "checkpoints")
+    versions = state.get("versions")
+    if not isinstance(versions, dict):
+        return {}
+    named = {str(name): str(value) for name, value in versions.items()}
+    return named | {"starting weights": str(state.get("start", "unknown"))}
 
 
 # --- parts -----------------------------------------------------------------------------------

@@ -1,25 +1,13 @@
 // Requests to the server, or to the data inside a report. Every path is relative: the page talks to
 // nobody else.
 
-import { answerFrom, readSnapshot } from "./snapshot";
+import { answerFrom, readSnapshot, type Params } from "./snapshot";
 
 /** The data of a report; null on the live page. */
 export const snapshot = readSnapshot();
 
-export class ApiError extends Error {}
-
-export async function get<T>(
-  name: string,
-  params: Record<string, string | number | string[] | null | undefined> = {},
-  signal?: AbortSignal,
-): Promise<T> {
-  if (snapshot) {
-    try {
-      return answerFrom(snapshot, name, params) as T;
-    } catch (error) {
-      throw new ApiError((error as Error).message);
-    }
-  }
+export async function get<T>(name: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
+  if (snapshot) return answerFrom(snapshot, name, params) as T;
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params)) {
     if (Array.isArray(value)) value.forEach((item) => query.append(key, item));
@@ -30,13 +18,13 @@ export async function get<T>(
     response = await fetch(`api/${name}?${query}`, { signal: signal ?? null });
   } catch (error) {
     if ((error as Error).name === "AbortError") throw error;
-    throw new ApiError("The server does not answer. Is `glasshouse view` still running?");
+    throw new Error("The server does not answer. Is `glasshouse view` still running?");
   }
-  if (response.status === 401) throw new ApiError(await response.text());
+  if (response.status === 401) throw new Error(await response.text());
   const content: unknown = await response.json().catch(() => null);
   if (!response.ok || content === null) {
     const message = (content as { error?: string } | null)?.error;
-    throw new ApiError(message ?? `The server answered with ${response.status}.`);
+    throw new Error(message ?? `The server answered with ${response.status}.`);
   }
   return content as T;
 }

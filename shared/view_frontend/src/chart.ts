@@ -1,12 +1,14 @@
 // Line charts in SVG that share one step axis: hovering one reads all, dragging zooms all.
 
+import { bisectCenter } from "d3-array";
 import { scaleLinear, type ScaleLinear } from "d3-scale";
 import { area, line } from "d3-shape";
 import { h, replace, s, setAttributes } from "./dom";
-import { figureMenu, type Table } from "./export";
+import { figureButtons, type Table } from "./export";
 import { number } from "./format";
-import { clampTo, last, MIN_LINE_POINTS, nearest, thin, yDomain, type XY } from "./series";
-import type { Mark, Value } from "./types";
+import type { Bounds, Mark, Value } from "./types";
+
+export type XY = [number, Value];
 
 export interface Line {
   name: string;
@@ -17,25 +19,21 @@ export interface Line {
   raw?: XY[];
   /** Interval at each x. */
   band?: [number, Value, Value][];
-  /** Draw points, as for a few evaluations. */
+  /** A few evaluations: draw points, and intervals as vertical lines instead of a band. */
   dots?: boolean;
-  /** Draw intervals as vertical lines instead of a band. */
-  whiskers?: boolean;
   /** A single run behind its arm's mean. */
   faint?: boolean;
-  dashed?: boolean;
 }
 
 export interface ChartSpec {
   title: string;
   unit: string;
   help?: string;
-  bounds?: [number, number] | null;
+  bounds: Bounds;
   lines: Line[];
   marks?: Mark[];
   from: number;
   to: number;
-  xLabel?: string;
 }
 
 export interface ChartEvents {
@@ -46,15 +44,15 @@ export interface ChartEvents {
 /** The step under the pointer, shared by all charts of a page. */
 export class Cursor {
   x: number | null = null;
-  private readonly listeners = new Set<(x: number | null) => void>();
+  private readonly listeners = new Set<() => void>();
 
   set(x: number | null): void {
     if (x === this.x) return;
     this.x = x;
-    this.listeners.forEach((listener) => listener(x));
+    this.listeners.forEach((listener) => listener());
   }
 
-  subscribe(listener: (x: number | null) => void): () => void {
+  subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
   }
@@ -62,19 +60,22 @@ export class Cursor {
 
 const MARGIN = { left: 46, right: 12, top: 8, bottom: 22 };
 const HEIGHT = 168;
+const BOTTOM = HEIGHT - MARGIN.bottom;
 const MAX_DOTS = 60;
-/** Pixels between the intervals of neighbouring lines, which would hide each other. */
-const DODGE = 3;
+/** A line through two points would suggest a trend that nobody measured: they are drawn as points. */
+const MIN_LINE_POINTS = 3;
+/** A share's axis ends where the values end if all of them are smaller. */
+const SMALL_SHARE = 0.4;
 /** Marks of ordinary events, below the axis; others are vertical lines. */
-const AXIS_MARKS: Record<string, (x: number, y: number) => string> = {
-  save: (x, y) => `M${x - 3},${y + 5}h6l-3,-5z`,
-  evaluation: (x, y) => `M${x},${y - 3}l3,3l-3,3l-3,-3z`,
+const AXIS_MARKS: Record<string, (x: number) => string> = {
+  save: (x) => `M${x - 3},${BOTTOM + 5}h6l-3,-5z`,
+  evaluation: (x) => `M${x},${BOTTOM - 3}l3,3l-3,3l-3,-3z`,
 };
 const UNDRAWN_MARKS = new Set(["start", "end"]);
 
 export class LineChart {
   readonly element: HTMLElement;
-  readonly svg: SVGSVGElement;
+  private readonly svg = s("svg", { class: "chart", height: HEIGHT, role: "img" });
   private readonly legend = h("div", { class: "legend" });
   private readonly heading = h("h3");
   private readonly hover = s("g", { class: "hover" });
@@ -85,18 +86,22 @@ export class LineChart {
   private x: ScaleLinear<number, number> = scaleLinear();
   private y: ScaleLinear<number, number> = scaleLinear();
   private width = 0;
-  private dragStart: number | null = null;
 
   constructor(
     private spec: ChartSpec,
     private readonly cursor: Cursor,
     private readonly events: ChartEvents = {},
   ) {
-    this.svg = s("svg", { class: "chart", height: HEIGHT, role: "img" });
-    const menu = figureMenu(spec.title, () => this.svg, () => this.table());
-    this.element = h("figure", { class: "panel" }, h("figcaption", {}, this.heading, menu), this.legend, this.svg);
+    const buttons = figureButtons(spec.title, this.svg, () => this.table());
+    this.element = h("figure", { class: "panel" }, h("figcaption", {}, this.heading, buttons), this.legend, this.svg);
     this.unsubscribe = cursor.subscribe(() => this.drawCursor());
-    this.observer = new ResizeObserver(() => this.resize());
+    this.observer = new ResizeObserver(() => {
+      const width = Math.floor(this.svg.getBoundingClientRect().width);
+      if (width > 0 && width !== this.width) {
+        this.width = width;
+        this.draw();
+      }
+    });
     this.observer.observe(this.element);
     this.listen();
     this.draw();
@@ -112,12 +117,14 @@ export class LineChart {
     this.observer.disconnect();
   }
 
-  private resize(): void {
-    const width = Math.floor(this.svg.getBoundingClientRect().width);
-    if (width > 0 && width !== this.width) {
-      this.width = width;
-      this.draw();
-    }
+  private isVisible(x: number): boolean {
+    return x >= this.spec.from && x <= this.spec.to;
+  }
+
+  /** Student's interval of a share may reach beyond 0 and 1; a figure shows only what is possible. */
+  private clamp(value: Value): Value {
+    const { bounds } = this.spec;
+    return value === null || !bounds ? value : Math.min(bounds[1], Math.max(bounds[0], value));
   }
 
   private draw(): void {
@@ -125,31 +132,25 @@ export class LineChart {
     replace(this.heading, spec.title, spec.unit ? h("span", { class: "unit" }, spec.unit) : null);
     if (spec.help) this.heading.title = spec.help;
     this.svg.setAttribute("aria-label", this.describe());
-    if (!this.width) {
-      this.drawCursor();
-      return;
-    }
-    const clamp = clampTo(spec.bounds ?? null);
-    const visible = (p: XY): boolean => p[0] >= spec.from && p[0] <= spec.to && p[1] !== null;
+    this.drawCursor();
+    if (!this.width) return;
     const values = spec.lines.flatMap((l) => [
-      ...l.points.filter(visible).map((p) => p[1]!),
-      ...(l.raw ?? []).filter(visible).map((p) => p[1]!),
-      ...(l.band ?? []).filter((b) => b[0] >= spec.from && b[0] <= spec.to).flatMap((b) => [clamp(b[1]), clamp(b[2])]),
+      ...[...l.points, ...(l.raw ?? [])].filter((p) => this.isVisible(p[0])).map((p) => p[1]),
+      ...(l.band ?? []).filter((b) => this.isVisible(b[0])).flatMap((b) => [this.clamp(b[1]), this.clamp(b[2])]),
     ]).filter((v): v is number => v !== null);
     const right = this.width - MARGIN.right;
-    const bottom = HEIGHT - MARGIN.bottom;
-    const to = spec.to > spec.from ? spec.to : spec.from + 1;
-    this.x = scaleLinear([spec.from, to], [MARGIN.left, right]);
-    this.y = scaleLinear(yDomain(values, spec.bounds ?? null), [bottom, MARGIN.top]).nice(4);
+    const plotWidth = Math.max(0, right - MARGIN.left);
+    this.x = scaleLinear([spec.from, Math.max(spec.to, spec.from + 1)], [MARGIN.left, right]);
+    this.y = scaleLinear(yDomain(values, spec.bounds), [BOTTOM, MARGIN.top]).nice(4);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     const clip = `clip-${Math.random().toString(36).slice(2)}`;
-    setAttributes(this.overlay, { x: MARGIN.left, y: 0, width: Math.max(0, right - MARGIN.left), height: HEIGHT });
+    setAttributes(this.overlay, { x: MARGIN.left, y: 0, width: plotWidth, height: HEIGHT });
     replace(
       this.svg,
-      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 10, y: 0, width: Math.max(0, right - MARGIN.left) + 20, height: bottom + 4 })),
-      this.axes(bottom, right),
-      s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l, i) => this.drawLine(l, l.whiskers ? (i - (spec.lines.length - 1) / 2) * DODGE : 0))),
-      this.drawMarks(bottom),
+      s("clipPath", { id: clip }, s("rect", { x: MARGIN.left - 10, y: 0, width: plotWidth + 20, height: BOTTOM + 4 })),
+      this.axes(right),
+      s("g", { "clip-path": `url(#${clip})` }, spec.lines.map((l) => this.drawLine(l))),
+      s("g", { class: "marks" }, (spec.marks ?? []).filter((m) => this.isVisible(m.step)).map((m) => this.drawMark(m))),
       this.selection,
       this.hover,
       this.overlay,
@@ -157,110 +158,70 @@ export class LineChart {
     this.drawCursor();
   }
 
-  private axes(bottom: number, right: number): SVGElement {
-    const yTicks = this.y.ticks(4);
-    const yFormat = this.y.tickFormat(4);
-    const xTicks = this.x.ticks(Math.max(2, Math.floor(this.width / 90))).filter(Number.isInteger);
-    return s(
-      "g",
-      { class: "axes" },
-      yTicks.map((tick) => [
+  private axes(right: number): SVGElement {
+    const format = this.y.tickFormat(4);
+    const steps = this.x.ticks(Math.max(2, Math.floor(this.width / 90))).filter(Number.isInteger);
+    const label = { y: BOTTOM + 15, "text-anchor": "middle" };
+    return s("g", { class: "axes" },
+      this.y.ticks(4).flatMap((tick) => [
         s("line", { class: "grid", x1: MARGIN.left, x2: right, y1: this.y(tick), y2: this.y(tick) }),
-        s("text", { x: MARGIN.left - 6, y: this.y(tick), dy: "0.32em", "text-anchor": "end" }, yFormat(tick)),
-      ]).flat(),
-      s("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),
-      xTicks.map((tick) =>
-        s("text", { x: this.x(tick), y: bottom + 15, "text-anchor": "middle" }, tick.toLocaleString("en-US")),
-      ),
-      s("text", { class: "axis-label", x: MARGIN.left - 8, y: bottom + 15, "text-anchor": "end" }, this.spec.xLabel ?? "step"),
-    );
+        s("text", { x: MARGIN.left - 6, y: this.y(tick), dy: "0.32em", "text-anchor": "end" }, format(tick)),
+      ]),
+      s("line", { class: "axis", x1: MARGIN.left, x2: right, y1: BOTTOM, y2: BOTTOM }),
+      steps.map((tick) => s("text", { x: this.x(tick), ...label }, tick.toLocaleString("en-US"))),
+      s("text", { class: "axis-label", x: MARGIN.left - 8, y: BOTTOM + 15, "text-anchor": "end" }, "step"));
   }
 
-  private drawLine(l: Line, shift: number): SVGElement {
-    const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0]) + shift).y((p) => this.y(p[1]!));
-    const around = area<[number, Value, Value]>()
-      .defined((b) => b[1] !== null && b[2] !== null)
+  private drawLine(l: Line): SVGElement {
+    const path = line<XY>().defined((p) => p[1] !== null).x((p) => this.x(p[0])).y((p) => this.y(p[1]!));
+    const around = area<[number, Value, Value]>().defined((b) => b[1] !== null && b[2] !== null)
       .x((b) => this.x(b[0])).y0((b) => this.y(b[1]!)).y1((b) => this.y(b[2]!));
-    const clamp = clampTo(this.spec.bounds ?? null);
-    const band = l.band?.map((b): [number, Value, Value] => [b[0], clamp(b[1]), clamp(b[2])]);
+    const band = l.band?.map((b): [number, Value, Value] => [b[0], this.clamp(b[1]), this.clamp(b[2])]) ?? [];
     const known = l.points.filter((p) => p[1] !== null);
     const isLine = known.length >= MIN_LINE_POINTS;
-    const dots = (l.dots && known.length <= MAX_DOTS) || !isLine;
-    return s(
-      "g",
-      { class: `line c${l.color % 8}${l.faint ? " faint" : ""}${l.dashed ? " dashed" : ""}` },
-      band && isLine && !l.whiskers ? s("path", { class: "band", d: around(band) }) : null,
-      band && (l.whiskers || !isLine)
-        ? band.map((b) => b[1] === null || b[2] === null ? null
-            : s("line", { class: "whisker", x1: this.x(b[0]) + shift, x2: this.x(b[0]) + shift, y1: this.y(b[1]), y2: this.y(b[2]) }))
-        : null,
-      l.raw && isLine ? s("path", { class: "raw", d: path(thin(l.raw, this.spec.from, this.spec.to)) }) : null,
-      isLine ? s("path", { class: "curve", d: path(thin(l.points, this.spec.from, this.spec.to)) }) : null,
-      dots
-        ? known.map((p) => s("circle", { cx: this.x(p[0]) + shift, cy: this.y(p[1]!), r: 2.6 }))
-        : null,
-    );
+    const asWhiskers = l.dots || !isLine;
+    const whiskers = band.filter((b) => asWhiskers && b[1] !== null && b[2] !== null);
+    return s("g", { class: `line c${l.color % 8}${l.faint ? " faint" : ""}` },
+      band.length && !asWhiskers ? s("path", { class: "band", d: around(band) }) : null,
+      whiskers.map((b) => s("line", { class: "whisker", x1: this.x(b[0]), x2: this.x(b[0]), y1: this.y(b[1]!), y2: this.y(b[2]!) })),
+      l.raw && isLine ? s("path", { class: "raw", d: path(l.raw) }) : null,
+      isLine ? s("path", { class: "curve", d: path(l.points) }) : null,
+      (l.dots && known.length <= MAX_DOTS) || !isLine ? known.map((p) => s("circle", { cx: this.x(p[0]), cy: this.y(p[1]!), r: 2.6 })) : null);
   }
 
-  private drawMarks(bottom: number): SVGElement {
-    const marks = (this.spec.marks ?? []).filter((m) => m.step >= this.spec.from && m.step <= this.spec.to);
-    return s(
-      "g",
-      { class: "marks" },
-      marks.map((mark) => {
-        const x = this.x(mark.step);
-        const text = s("title", {}, `${mark.kind} at step ${mark.step}: ${mark.text}`);
-        const shape = AXIS_MARKS[mark.kind];
-        if (shape) return s("path", { class: `mark ${mark.kind}`, d: shape(x, bottom) }, text);
-        if (UNDRAWN_MARKS.has(mark.kind)) return null;
-        return s(
-          "g",
-          { class: `mark ${mark.kind}` },
-          s("line", { x1: x, x2: x, y1: MARGIN.top, y2: bottom }),
-          s("text", { x, y: MARGIN.top + 2, "text-anchor": "middle" }, mark.kind === "resume" ? "↻" : "✕"),
-          text,
-        );
-      }),
-    );
+  private drawMark(mark: Mark): SVGElement | null {
+    if (UNDRAWN_MARKS.has(mark.kind)) return null;
+    const x = this.x(mark.step);
+    const text = s("title", {}, `${mark.kind} at step ${mark.step}: ${mark.text}`);
+    const shape = AXIS_MARKS[mark.kind];
+    if (shape) return s("path", { class: `mark ${mark.kind}`, d: shape(x) }, text);
+    return s("g", { class: `mark ${mark.kind}` },
+      s("line", { x1: x, x2: x, y1: MARGIN.top, y2: BOTTOM }),
+      s("text", { x, y: MARGIN.top + 2, "text-anchor": "middle" }, mark.kind === "resume" ? "↻" : "✕"), text);
   }
 
+  /** The values under the cursor, or the last ones, in the legend; and the cursor itself. */
   private drawCursor(): void {
     const at = this.cursor.x;
-    const clamp = clampTo(this.spec.bounds ?? null);
-    const inside = at !== null && at >= this.spec.from && at <= this.spec.to;
-    this.legend.replaceChildren(
-      ...this.spec.lines.filter((l) => !l.faint).map((l) => {
-        const point = at === null ? last(l.points) : nearest(l.points, at);
-        const range = point && l.band?.find((b) => b[0] === point[0]);
-        return h(
-          "span",
-          { class: `key c${l.color % 8}` },
-          h("i", { "aria-hidden": "true" }),
-          this.spec.lines.length > 1 || l.name.toLowerCase() !== this.spec.title.toLowerCase() ? l.name : null,
-          h("b", {}, point ? number(point[1]) : "–"),
-          range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(clamp(range[1]), 2)} to ${number(clamp(range[2]), 2)}`) : null,
-          l.dots && point && at !== null && point[0] !== at ? h("span", { class: "range" }, `step ${point[0]}`) : null,
-        );
-      }),
-    );
-    if (!this.width || !inside) {
-      this.hover.replaceChildren();
-      return;
-    }
+    const lines = this.spec.lines.filter((l) => !l.faint).map((l) => ({ ...l, point: at === null ? last(l.points) : nearest(l.points, at) }));
+    replace(this.legend, lines.map((l) => {
+      const range = l.band?.find((b) => b[0] === l.point?.[0]);
+      return h("span", { class: `key c${l.color % 8}` },
+        h("i", { "aria-hidden": "true" }),
+        this.spec.lines.length > 1 || l.name.toLowerCase() !== this.spec.title.toLowerCase() ? l.name : null,
+        h("b", {}, l.point ? number(l.point[1]) : "–"),
+        range && range[1] !== null && this.spec.lines.length <= 3 ? h("span", { class: "range" }, `${number(this.clamp(range[1]), 2)} to ${number(this.clamp(range[2]), 2)}`) : null,
+        l.dots && l.point && at !== null && l.point[0] !== at ? h("span", { class: "range" }, `step ${l.point[0]}`) : null);
+    }));
+    if (!this.width || at === null || !this.isVisible(at)) return this.hover.replaceChildren();
     const x = this.x(at);
-    replace(
-      this.hover,
-      s("line", { x1: x, x2: x, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
-      this.spec.lines.filter((l) => !l.faint).map((l) => {
-        const point = nearest(l.points, at);
-        return point && point[1] !== null
-          ? s("circle", { class: `c${l.color % 8}`, cx: this.x(point[0]), cy: this.y(point[1]), r: 3.5 })
-          : null;
-      }),
-    );
+    replace(this.hover,
+      s("line", { x1: x, x2: x, y1: MARGIN.top, y2: BOTTOM }),
+      lines.map((l) => (l.point && l.point[1] !== null ? s("circle", { class: `c${l.color % 8}`, cx: this.x(l.point[0]), cy: this.y(l.point[1]), r: 3.5 }) : null)));
   }
 
   private listen(): void {
+    let start: number | null = null;
     const step = (event: PointerEvent): number => {
       const box = this.svg.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width) * this.width;
@@ -269,43 +230,36 @@ export class LineChart {
     this.overlay.addEventListener("pointermove", (event) => {
       const at = step(event);
       this.cursor.set(at);
-      if (this.dragStart !== null && this.events.onzoom) {
-        const [a, b] = [this.x(Math.min(this.dragStart, at)), this.x(Math.max(this.dragStart, at))];
-        setAttributes(this.selection, { x: a, y: 0, width: b - a, height: HEIGHT - MARGIN.bottom, visibility: "visible" });
-      }
+      if (start === null || !this.events.onzoom) return;
+      const [a, b] = [this.x(Math.min(start, at)), this.x(Math.max(start, at))];
+      setAttributes(this.selection, { x: a, y: 0, width: b - a, height: BOTTOM, visibility: "visible" });
     });
     this.overlay.addEventListener("pointerleave", () => this.cursor.set(null));
     this.overlay.addEventListener("pointerdown", (event) => {
-      this.dragStart = step(event);
+      start = step(event);
       this.overlay.setPointerCapture(event.pointerId);
     });
     this.overlay.addEventListener("pointerup", (event) => {
-      const [start, end] = [this.dragStart, step(event)];
-      this.dragStart = null;
+      const [from, to] = [start, step(event)];
+      start = null;
       this.selection.setAttribute("visibility", "hidden");
-      if (start === null) return;
-      if (Math.abs(this.x(end) - this.x(start)) > 6 && start !== end) {
-        this.events.onzoom?.(Math.min(start, end), Math.max(start, end));
-      } else this.events.onpick?.(end);
+      if (from === null) return;
+      if (from !== to && Math.abs(this.x(to) - this.x(from)) > 6) this.events.onzoom?.(Math.min(from, to), Math.max(from, to));
+      else this.events.onpick?.(to);
     });
   }
 
-  table(): Table {
-    const steps = [...new Set(this.spec.lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
-    const columns = this.spec.lines.flatMap((l) => (l.band ? [l.name, `${l.name} low`, `${l.name} high`] : [l.name]));
-    const tables = this.spec.lines.map((l) => ({
-      points: new Map((l.raw ?? l.points).map((p) => [p[0], p[1]])),
-      band: l.band ? new Map(l.band.map((b) => [b[0], b])) : null,
-    }));
-    return {
-      columns: [this.spec.xLabel ?? "step", ...columns],
-      rows: steps.map((x) => [
-        x,
-        ...tables.flatMap((t) =>
-          t.band ? [t.points.get(x), t.band.get(x)?.[1], t.band.get(x)?.[2]] : [t.points.get(x)],
-        ),
-      ]),
-    };
+  private table(): Table {
+    const { lines } = this.spec;
+    const steps = [...new Set(lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
+    const columns = lines.flatMap((l) => (l.band ? [l.name, `${l.name} low`, `${l.name} high`] : [l.name]));
+    const values = lines.map((l) => [new Map((l.raw ?? l.points)), new Map(l.band?.map((b) => [b[0], b]))] as const);
+    const cells = (x: number): Value[] => lines.flatMap((l, i) => {
+      const [points, band] = values[i]!;
+      const range = band.get(x);
+      return l.band ? [points.get(x) ?? null, range?.[1] ?? null, range?.[2] ?? null] : [points.get(x) ?? null];
+    });
+    return { columns: ["step", ...columns], rows: steps.map((x) => [x, ...cells(x)]) };
   }
 
   private describe(): string {
@@ -317,4 +271,38 @@ export class LineChart {
     });
     return `${this.spec.title}${this.spec.unit ? ` (${this.spec.unit})` : ""} by step. ${parts.join("; ")}`;
   }
+}
+
+/** Shares begin at 0 and end at 1, or earlier if all of them are small. */
+function yDomain(values: number[], bounds: Bounds): [number, number] {
+  if (bounds && bounds[0] === 0 && bounds[1] === 1) {
+    const high = Math.max(0, ...values);
+    return [Math.min(0, ...values), high > 0 && high < SMALL_SHARE ? high : 1];
+  }
+  if (!values.length) return [0, 1];
+  let [low, high] = [Math.min(...values), Math.max(...values)];
+  if (low > 0 && low < 0.5 * high) low = 0;
+  if (low === high) [low, high] = [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
+  return [low, high];
+}
+
+function nearest(points: XY[], x: number): XY | undefined {
+  return points[bisectCenter(points.map((p) => p[0]), x)];
+}
+
+function last(points: XY[]): XY | undefined {
+  return points.findLast((p) => p[1] !== null);
+}
+
+/** Exponential moving average over about `window` steps, without the bias of its start. */
+export function smooth(points: XY[], window: number): XY[] {
+  if (window <= 1) return points;
+  const keep = 1 - 2 / (window + 1);
+  let [sum, weight] = [0, 0];
+  return points.map(([x, value]) => {
+    if (value === null) return [x, null];
+    sum = sum * keep + value;
+    weight = weight * keep + 1;
+    return [x, sum / weight];
+  });
 }

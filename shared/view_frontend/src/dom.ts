@@ -50,12 +50,6 @@ export function replace(element: Element, ...children: (Child | Child[])[]): voi
   append(element, children);
 }
 
-/** A table in a region that scrolls; `head` are the cells of its first row. */
-export function tableRegion(label: string, head: Child[], rows: Child[], className = ""): HTMLDivElement {
-  return h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": label },
-    h("table", { class: className }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
-}
-
 /** A select with labelled options. */
 export function select(
   label: string,
@@ -105,4 +99,12 @@ export function notice(kind: "empty" | "loading" | "error", title: string, ...de
     h("strong", {}, title),
     detail.length ? h("p", {}, ...detail) : null,
   );
+}
+
+/** A part of the page that follows the address until it is destroyed. */
+export interface View {
+  update: () => void;
+  destroy: () => void;
+  /** Handles a key; returns whether it did. */
+  onkey?: (event: KeyboardEvent) => boolean;
 }

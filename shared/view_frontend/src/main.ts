@@ -1,22 +1,21 @@
 // The frame of the page: header, navigation, theme, keys, and the view that the address names.
 
 import { get, snapshot } from "./api";
-import { h, notice, replace, s } from "./dom";
-import { announce, copy } from "./export";
+import { h, notice, replace, type Child, type View } from "./dom";
+import { announce } from "./export";
 import { duration } from "./format";
 import { current, link } from "./router";
 import { RunStore } from "./run_store";
-import type { View } from "./view";
 import { compareView } from "./views/compare";
 import { curvesView } from "./views/curves";
 import { overviewView } from "./views/overview";
+import { statusBadge } from "./views/parts";
 import { problemsView } from "./views/problems";
 import { rolloutsView } from "./views/rollouts";
-import { runsView, statusBadge } from "./views/runs";
+import { runsView } from "./views/runs";
 import { studyView } from "./views/study";
-import { suspiciousView } from "./views/suspicious";
 
-const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"], ["suspicious", "Suspicious"]];
+const TABS: [string, string][] = [["overview", "Overview"], ["", "Curves"], ["rollouts", "Rollouts"], ["problems", "Problems"]];
 const KEYS: [string, string][] = [["j / k", "next, previous rollout"], ["n / p", "next, previous group"], ["g", "group side by side"], ["/", "search"], ["Esc", "back, clear the search"], ["?", "these keys"]];
 
 const app = document.getElementById("app")!;
@@ -40,21 +39,7 @@ function nextTheme(): void {
   setTheme(order[(order.indexOf(document.documentElement.dataset["theme"] ?? "auto") + 1) % 3]!);
 }
 
-/** Browsers may refuse to store anything for a file. */
-function storedTheme(): string {
-  try {
-    return localStorage.getItem("theme") ?? "auto";
-  } catch {
-    return "auto";
-  }
-}
-
 function setTheme(name: string): void {
-  try {
-    localStorage.setItem("theme", name);
-  } catch {
-    // the choice lasts until the page is closed
-  }
   document.documentElement.dataset["theme"] = name;
   theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name] ?? "◐";
   theme.setAttribute("aria-label", `Colours: ${name}. Change`);
@@ -86,21 +71,12 @@ function render(): void {
   main.className = `view-${route.view} tab-${route.tab || "curves"}`;
   const content = h("div", { class: "content" });
   replace(main, content);
-  if (route.view === "runs") {
-    document.title = "Runs · Glasshouse";
-    view = runsView(content, setLive);
-  } else if (route.view === "compare") {
-    document.title = "Compare · Glasshouse";
-    view = compareView(content);
-  } else if (route.view === "study") {
-    document.title = `${route.id} · Glasshouse`;
-    view = studyView(content, route.id);
-  } else if (route.view === "run") {
-    document.title = `${route.id} · Glasshouse`;
-    openRun(content, route.id, route.tab);
-  } else {
-    replace(content, h("h1", {}, "Glasshouse"), notice("error", "There is no such page.", h("a", { href: link("runs") }, "All runs")));
-  }
+  document.title = `${{ runs: "Runs", compare: "Compare" }[route.view] ?? route.id} · Glasshouse`;
+  if (route.view === "runs") view = runsView(content, setLive);
+  else if (route.view === "compare") view = compareView(content);
+  else if (route.view === "study") view = studyView(content, route.id);
+  else if (route.view === "run") openRun(content, route.id, route.tab);
+  else replace(content, h("h1", {}, "Glasshouse"), notice("error", "There is no such page.", h("a", { href: link("runs") }, "All runs")));
   drawNav();
   window.scrollTo(0, 0);
 }
@@ -124,13 +100,14 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
       replace(head, h("h1", {}, id));
       return;
     }
+    const facts = `${run.task} (${run.style}), ${run.algorithm} on ${run.model}, seed ${run.seed} · step ${run.step} of ${run.steps}`;
     replace(head,
       h("div", { class: "title-row" }, h("h1", {}, run.id), statusBadge(run.status),
-        h("p", { class: "muted" }, `${run.task} (${run.style}), ${run.algorithm} on ${run.model}, seed ${run.seed} · step ${run.step} of ${run.steps}`, run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`, run.study ? h("span", {}, " · study ", h("a", { href: link("study", run.study) }, run.study)) : null)),
+        h("p", { class: "muted" }, facts, run.seconds_left === null ? "" : ` · ${duration(run.seconds_left)} left`,
+          run.study ? h("span", {}, " · study ", h("a", { href: link("study", run.study) }, run.study)) : null)),
       tab === "overview" || (!tab && run.status !== "running") ? h("p", { class: "lead" }, run.verdict) : null,
-      run.notes.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, "Some monitors cannot be applied to the rollouts."), h("ul", {}, run.notes.map((text) => h("li", {}, text)))) : null,
-      run.damage.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, "A part of this run cannot be read."), h("ul", {}, run.damage.map((d) => h("li", {}, h("code", {}, d.file), ` ${d.problem}. ${d.remedy}`)))) : null,
-    );
+      warning("Some monitors cannot be applied to the rollouts.", run.notes),
+      warning("A part of this run cannot be read.", run.damage.map((d) => h("span", {}, h("code", {}, d.file), ` ${d.problem}. ${d.remedy}`))));
     drawNav();
   };
   here.subscribe(drawHead);
@@ -140,7 +117,6 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
     view = tab === "overview" ? overviewView(body, here)
       : tab === "rollouts" ? rolloutsView(body, here, suspicions)
       : tab === "problems" ? problemsView(body, here)
-      : tab === "suspicious" ? suspiciousView(body, here)
       : curvesView(body, here);
   };
   // The list of rollouts needs nothing of the run, so both requests are made at once.
@@ -151,21 +127,22 @@ function openRun(content: HTMLElement, id: string, tab: string): void {
   }
 }
 
+function warning(title: string, items: Child[]): HTMLElement | null {
+  return items.length ? h("div", { class: "notice warn", role: "status" }, h("strong", {}, title), h("ul", {}, items.map((item) => h("li", {}, item)))) : null;
+}
+
 function drawNav(): void {
   const route = current();
   const item = (href: string, text: string, on: boolean): HTMLElement => h("a", { href, "aria-current": on ? "page" : null }, text);
+  const isSingle = snapshot?.runs.length === 1;
+  const compare = snapshot ? home : link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {});
   replace(nav,
-    snapshot?.runs.length === 1 ? null : item(link("runs"), "Runs", route.view === "runs"),
-    snapshot ? (snapshot.runs.length > 1 ? item(home, "Compare", route.view === "compare") : null) : item(link("compare", "", "", route.view === "compare" ? Object.fromEntries(route.params) : {}), "Compare", route.view === "compare"),
-    route.view === "run" ? [snapshot?.runs.length === 1 ? null : h("span", { class: "divider", "aria-hidden": "true" }), ...TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab))] : null,
+    isSingle ? null : [item(link("runs"), "Runs", route.view === "runs"), item(compare, "Compare", route.view === "compare")],
+    isSingle || route.view !== "run" ? null : h("span", { class: "divider", "aria-hidden": "true" }),
+    route.view === "run" ? TABS.map(([tab, text]) => item(link("run", route.id, tab), text, route.tab === tab)) : null,
   );
   const here = nav.querySelector<HTMLElement>("[aria-current]");
   if (here) nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
-}
-
-function linkIcon(): SVGElement {
-  return s("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true", class: "glyph" },
-    s("path", { d: "M6.5 9.5l3-3M7 4.5l1.3-1.3a2.9 2.9 0 0 1 4.1 4.1L11.1 8.6M9 11.5l-1.3 1.3a2.9 2.9 0 0 1-4.1-4.1L4.9 7.4" }));
 }
 
 function onkey(event: KeyboardEvent): void {
@@ -181,13 +158,12 @@ replace(app,
     h("a", { class: "brand", href: home, "aria-label": "Glasshouse, start" }, "Glasshouse"),
     nav,
     h("div", { class: "tools" }, live,
-      h("button", { type: "button", class: "icon", "aria-label": "Copy a link to this page", title: "Copy link", onclick: () => void copy(location.href) }, linkIcon()),
       theme,
       h("button", { type: "button", class: "icon", "aria-label": "Keys", title: "Keys", onclick: () => help.showModal() }, "?"))),
   main,
   h("div", { id: "announcements", class: "offscreen", "aria-live": "polite" }),
   help);
-setTheme(storedTheme());
+setTheme("auto");
 if (snapshot) {
   live.textContent = "report";
   live.classList.add("off");

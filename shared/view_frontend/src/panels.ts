@@ -1,7 +1,6 @@
 // Which curves a run's page shows: a panel for each family of the registry that has values.
 
-import type { ChartSpec, Line } from "./chart";
-import { smooth, type XY } from "./series";
+import { smooth, type ChartSpec, type Line, type XY } from "./chart";
 import type { Measure, MeasureSpec, Run } from "./types";
 
 const MAX_LINES = 6;
@@ -33,7 +32,7 @@ function panels(run: Run, entries: Entry[], base: Pick<ChartSpec, "from" | "to" 
 function panel(title: string, entries: Entry[], base: Pick<ChartSpec, "from" | "to" | "marks">): ChartSpec {
   const specs = entries.map((e) => e.spec);
   const areShares = specs.every((s) => s.bounds && s.bounds[0] === 0 && s.bounds[1] === 1);
-  const hasIntervals = entries.some((e) => e.line.band);
+  const hasIntervals = entries.some((e) => e.line.band?.some((b) => b[1] !== null));
   const unit = specs[0]!.unit || (areShares ? "share" : hasIntervals ? "" : "mean per step");
   return {
     ...base,
@@ -41,7 +40,7 @@ function panel(title: string, entries: Entry[], base: Pick<ChartSpec, "from" | "
     unit: [unit, hasIntervals ? "95 % intervals" : ""].filter(Boolean).join(", "),
     help: specs.map((s) => `${s.label}: ${s.sentence}`).join("\n"),
     bounds: areShares ? [0, 1] : null,
-    lines: entries.map((e, i) => ({ ...e.line, color: i, dashed: i > 0 && !e.line.band && Boolean(entries[0]!.line.band) })),
+    lines: entries.map((e, i) => ({ ...e.line, color: i })),
   };
 }
 
@@ -62,7 +61,7 @@ function metricEntries(run: Run, window: number): Entry[] {
 
 function measureLine(measure: Measure): Line {
   return {
-    name: shortLabel(measure), color: 0, dots: true, whiskers: true,
+    name: shortLabel(measure), color: 0, dots: true,
     points: measure.points.map((p) => [p.step, p.value]),
     band: measure.points.map((p) => [p.step, p.low, p.high]),
   };

@@ -11,7 +11,7 @@ export interface Route {
 export function parseRoute(hash: string): Route {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [view = "", id = "", tab = ""] = path.split("/").map(decode);
-  return { view: view || "runs", id, tab, params: new URLSearchParams(query) };
+  return { view: view || "runs", id, tab: tab === "curves" ? "" : tab, params: new URLSearchParams(query) };
 }
 
 export function formatRoute(route: Route): string {

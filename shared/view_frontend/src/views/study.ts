@@ -2,23 +2,21 @@
 
 import { get } from "../api";
 import { Cursor, LineChart, type Line } from "../chart";
-import { h, notice, replace, show, tableRegion } from "../dom";
-import { tableButtons, type Table } from "../export";
+import { h, notice, replace, show, type View } from "../dom";
 import { number } from "../format";
 import { current, link, setParams } from "../router";
+import { headings, tableRegion } from "../table";
 import type { StudyResults } from "../types";
-import type { View } from "../view";
 
 type Item = Record<string, unknown>;
 const asItem = (value: unknown): Item => (value && typeof value === "object" ? (value as Item) : {});
 const asNumber = (value: unknown): number | null => (typeof value === "number" ? value : null);
 
 function effectText(value: unknown): string {
-  const item = asItem(value);
-  const [effect, low, high] = [asNumber(item["effect"]), asNumber(item["low"]), asNumber(item["high"])];
-  if (effect === null) return "–";
+  const [effect, low, high] = ["effect", "low", "high"].map((name) => asNumber(asItem(value)[name]));
+  if (effect == null) return "–";
   const sign = (v: number): string => `${v >= 0 ? "+" : "−"}${number(Math.abs(v), 2)}`;
-  return low === null || high === null ? sign(effect) : `${sign(effect)} (${sign(low)} to ${sign(high)})`;
+  return low == null || high == null ? sign(effect) : `${sign(effect)} (${sign(low)} to ${sign(high)})`;
 }
 
 export function studyView(root: HTMLElement, id: string): View {
@@ -31,48 +29,46 @@ export function studyView(root: HTMLElement, id: string): View {
     if (!study) return;
     charts.forEach((chart) => chart.destroy());
     const compare = study.runs.length > 1 ? h("a", { class: "button primary", href: link("compare", "", "", { runs: study.runs.slice(0, 40).join("|") }) }, "Compare its runs") : null;
-    if (study.problem) {
-      replace(root, h("h1", {}, id), notice("empty", "No results to show.", study.problem), compare);
-      return;
-    }
+    if (study.problem) return replace(root, h("h1", {}, id), notice("empty", "No results to show.", study.problem), compare);
     const chosen = current().params.get("measure");
-    const rows = study.questions.map((q) => ({
-      ask: String(q["ask"] ?? ""), measure: String(q["measure"] ?? ""), verdict: String(q["verdict"] ?? ""),
-      arm: String(q["arm"] ?? ""), against: String(q["against"] ?? ""),
-      effect: effectText(q["effect"]), nullArm: effectText(q["null"]),
-      p: asNumber(asItem(q["effect"])["p_holm"]),
-      text: String(q["explanation"] ?? ""),
-    }));
-    const table: Table = { columns: ["question", "effect (95 % interval)", "Holm p", "null arm", "verdict"], rows: rows.map((r) => [r.ask, r.effect, r.p === null ? "–" : number(r.p), r.nullArm, r.verdict]) };
     const measures = [...new Set(study.curves.map((c) => c.measure))];
     charts = measures.map((measure) => chartOf(study!, measure, cursor));
+    charts.forEach((chart, i) => {
+      chart.element.id = `curve-${measures[i]}`;
+      chart.element.classList.toggle("selected", measures[i] === chosen);
+    });
     replace(root,
       h("div", { class: "title-row" }, h("h1", {}, study.title), h("p", { class: "muted" }, id)),
       h("p", { class: "lead" }, study.headline), h("p", { class: "muted" }, study.about),
       h("section", {}, h("h2", {}, "Questions"),
-        tableRegion("Questions", table.columns.map((c) => h("th", { scope: "col" }, c)),
-          rows.map((r) => h("tr", { class: r.measure === chosen ? "selected" : "" },
-            h("td", {}, h("button", { type: "button", class: "link", onclick: () => { setParams({ measure: r.measure }); document.getElementById(`curve-${r.measure}`)?.scrollIntoView({ block: "center" }); } }, r.ask), r.text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, r.text)) : null),
-            h("td", { class: "numeric" }, r.effect), h("td", { class: "numeric" }, r.p === null ? "–" : number(r.p)), h("td", { class: "numeric" }, r.nullArm),
-            h("td", {}, h("span", { class: `chip ${/^shown/i.test(r.verdict) ? "good" : /not as/i.test(r.verdict) ? "warn" : ""}` }, r.verdict))))),
-        h("div", { class: "toolbar slim" }, compare, tableButtons("questions", () => table))),
+        tableRegion("Questions", headings(["question", "effect (95 % interval)", "Holm p", "null arm", "verdict"]), study.questions.map((q) => questionRow(q, chosen))),
+        compare),
       h("section", {}, h("h2", {}, "Curves by arm"), h("p", { class: "hint" }, "Mean over seeds with Student's 95 % interval."),
-        h("div", { class: "panels" }, charts.map((chart, i) => {
-          chart.element.id = `curve-${measures[i]}`;
-          chart.element.classList.toggle("selected", measures[i] === chosen);
-          return chart.element;
-        }))));
+        h("div", { class: "panels" }, charts.map((chart) => chart.element))));
   };
 
   void show(root, get<StudyResults>("study", { study: id }), (answer) => { study = answer; draw(); }, "The study cannot be read.");
   return { update: draw, destroy: () => charts.forEach((chart) => chart.destroy()) };
 }
 
+function questionRow(question: Item, chosen: string | null): HTMLElement {
+  const [ask, measure, verdict, text] = ["ask", "measure", "verdict", "explanation"].map((name) => String(question[name] ?? ""));
+  const open = (): void => {
+    setParams({ measure: measure! });
+    document.getElementById(`curve-${measure}`)?.scrollIntoView({ block: "center" });
+  };
+  const cells = [effectText(question["effect"]), number(asNumber(asItem(question["effect"])["p_holm"])), effectText(question["null"])];
+  return h("tr", { class: measure === chosen ? "selected" : "" },
+    h("td", {}, h("button", { type: "button", class: "link", onclick: open }, ask), text ? h("details", { class: "explain" }, h("summary", {}, "Explanation"), h("p", {}, text)) : null),
+    cells.map((cell) => h("td", { class: "numeric" }, cell)),
+    h("td", { class: "numeric" }, h("span", { class: `chip ${/^shown/i.test(verdict!) ? "good" : /not as/i.test(verdict!) ? "warn" : ""}` }, verdict)));
+}
+
 function chartOf(study: StudyResults, measure: string, cursor: Cursor): LineChart {
   const curves = study.curves.filter((c) => c.measure === measure);
   const spec = study.measures[measure];
   const lines = curves.map((c): Line => ({
-    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)), dots: true,
+    name: c.arm, color: Math.max(0, study.arms.indexOf(c.arm)),
     points: c.steps.map((step, i) => [step, c.mean[i] ?? null]),
     band: c.steps.map((step, i) => [step, c.low[i] ?? null, c.high[i] ?? null]),
   }));

@@ -1,4 +1,5 @@
-"""Print rollouts in the terminal: an overview of the log, one rollout in full, a group in columns."""
+"""Results of a run in the terminal: an overview of its rollouts, one in full, a group in columns, and the
+table of monitoring."""
 
 from __future__ import annotations
 
@@ -9,16 +10,19 @@ from typing import Any
 
 from rich.columns import Columns
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from glasshouse.runs.rollout_log import Frame, LogSize
+from glasshouse.measurement.registry import lookup, sort_measures
 from glasshouse.runs.rows import kind_of
-from glasshouse.tasks.answers.sections import find_markers
-from glasshouse.terminal import format_bytes, terminal_safe
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.terminal import terminal_safe
 
 Row = dict[str, Any]
+Estimate = dict[str, Any]
+"""A measure of results/monitor.json."""
 MAX_LINES = 12
 """Lines per split in the overview; more steps than this are merged into ranges."""
 MIN_COLUMN_WIDTH = 38
@@ -34,12 +38,6 @@ class Tally:
     reward: float = 0.0
     rules: Counter[str] = field(default_factory=Counter)
 
-    def add_row(self, row: Row) -> None:
-        self.rows += 1
-        self.correct += row["correct"]
-        self.reward += row["reward"]
-        self.rules[row["rule"]] += 1
-
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.rows + other.rows,
@@ -53,29 +51,27 @@ def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
     """Totals by the first part of the split, and by step; rows are not kept in memory."""
     tallies: dict[tuple[str, int], Tally] = {}
     for row in rows:
-        tallies.setdefault((kind_of(row["split"]), row["step"]), Tally()).add_row(row)
+        tally = tallies.setdefault((kind_of(row["split"]), row["step"]), Tally())
+        tally.rows += 1
+        tally.correct += row["correct"]
+        tally.reward += row["reward"]
+        tally.rules[row["rule"]] += 1
     return tallies
 
 
-def overview_table(tallies: dict[tuple[str, int], Tally], frames: Iterable[Frame]) -> Table:
-    """A few lines per kind of rollout: rows, accuracy, reward, parser rules and bytes per step."""
-    sizes: dict[tuple[str, int], list[Frame]] = {}
-    for frame in frames:
-        sizes.setdefault((frame.kind, frame.step), []).append(frame)
+def overview_table(tallies: dict[tuple[str, int], Tally]) -> Table:
+    """A few lines per kind of rollout: steps, rows, accuracy, reward and parser rules."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
     for name in ("steps", "rows", "correct", "reward"):
         table.add_column(name, justify="right")
     table.add_column("rules")
-    table.add_column("per step", justify="right")
-    table.add_column("raw", justify="right")
     for kind in dict.fromkeys(kind for kind, _ in tallies):
         steps = sorted(step for k, step in tallies if k == kind)
         steps_per_line = -(-len(steps) // MAX_LINES)
         for start in range(0, len(steps), steps_per_line):
             some = steps[start : start + steps_per_line]
             total = sum((tallies[kind, step] for step in some), Tally())
-            shown = LogSize.of([frame for step in some for frame in sizes.get((kind, step), [])])
             rules = (
                 f"{rule} {format_share(count, total.rows)}"
                 for rule, count in total.rules.most_common()
@@ -87,8 +83,6 @@ def overview_table(tallies: dict[tuple[str, int], Tally], frames: Iterable[Frame
                 f"{total.correct / total.rows:.1%}",
                 f"{total.reward / total.rows:.3f}",
                 ", ".join(rules),
-                format_bytes(shown.bytes / len(some)),
-                format_bytes(shown.raw / len(some)),
             )
     return table
 
@@ -151,21 +145,15 @@ def render_group(rows: Sequence[Row], width: int) -> RenderableType:
 
 
 def split_cot(row: Row) -> tuple[Text, Text]:
-    """The CoT and the answer after it: from the last answer tag, or after the last think block.
-    Without either, everything is CoT. The parsed value is highlighted."""
+    """The CoT and the answer after it. The parsed value is highlighted."""
     completion = row["text"]
-    markers = find_markers(completion)
-    tags, body = markers.tag_positions, markers.body_start
-    cut = tags[-1] if tags else body if 0 < body < len(completion) else len(completion)
     low, high = row["span"] or (len(completion), len(completion))
     text = Text()
     text.append(terminal_safe(completion[:low]))
     text.append(terminal_safe(completion[low:high]), style=f"bold {_colour(row)}")
     text.append(terminal_safe(completion[high:]))
-    if cut == len(completion):
-        cot, answer = text, Text()
-    else:
-        cot, answer = text.divide([len(terminal_safe(completion[:cut]))])[:2]
+    start = len(terminal_safe(completion[: split_completion(completion).answer_start]))
+    cot, answer = text[:start], text[start:]
     cot.rstrip()
     return cot, answer
 
@@ -191,3 +179,64 @@ def _describe_sampling(row: Row) -> str:
         return f"{text}; tokens were not logged" if row["tokens"] is None else text
     mean, lowest = sum(row["logprobs"]) / row["length"], min(row["logprobs"])
     return f"{text}; mean log-probability {mean:.3f}, lowest {lowest:.2f}"
+
+
+# --- monitoring ------------------------------------------------------------------------------
+
+
+def monitor_table(results: dict[str, Any]) -> Table:
+    """One row per measure, one column per checkpoint, and the change with its interval. All other
+    intervals, nulls and ceilings are in monitor.json and in the report."""
+    checkpoints, changes = results["checkpoints"], results["change"]["measures"]
+    settings = results["settings"]
+    table = Table(
+        title=f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
+    table.add_column("measure", no_wrap=True)
+    for checkpoint in checkpoints:
+        name = str(checkpoint["name"] if checkpoint["step"] == 0 else checkpoint["step"])
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("change (95 % interval)", justify="right", no_wrap=True)
+    for evaluation, measures in checkpoints[-1]["measures"].items():
+        for name in sort_measures(measures):
+            if lookup(name).detail:
+                continue
+            estimates = (
+                checkpoint["measures"].get(evaluation, {}).get(name) for checkpoint in checkpoints
+            )
+            values = (format_number(_value(estimate)) for estimate in estimates)
+            table.add_row(
+                escape(lookup(f"{evaluation}.{name}").label_with_unit),
+                *values,
+                format_change(changes.get(name)),
+            )
+    return table
+
+
+def format_number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{_decimals(value)}f}"
+
+
+def format_change(estimate: Estimate | None) -> str:
+    """`+0.49 (+0.41 to +0.57)`; a dash if undefined."""
+    value = _value(estimate)
+    if estimate is None or value is None:
+        return "–"
+    low, high = estimate["low"], estimate["high"]
+    if low is None or high is None:
+        return f"{value:+.2f}"
+    digits = _decimals(value)
+    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate["value"]
+
+
+def _decimals(value: float) -> int:
+    return 1 if abs(value) >= 10 else 2

@@ -13,11 +13,10 @@ from tests.view.example_runs import HOSTILE, write_run
 
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_log import LOG
-from glasshouse.view import snapshot
+from glasshouse.view import report as reports
 from glasshouse.view.library import Library
-from glasshouse.view.rollout_query import list_rollouts, parse_query
-from glasshouse.view.run_page import write_report
-from glasshouse.view.snapshot import read_asset
+from glasshouse.view.report import read_asset, write_report
+from glasshouse.view.rollout_index import parse_query
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
 
@@ -39,13 +38,15 @@ def read_data(page: str) -> Any:
     return json.loads(element[1])
 
 
-def test_it_leads_with_verdict_figure_and_three_rollouts(watched: Watched) -> None:
+def test_it_leads_with_verdict_figure_and_a_problem_before_and_after(watched: Watched) -> None:
     page = watched.open("")
-    page.locator(".highlights article").nth(2).wait_for()
+    page.locator(".highlights article").nth(1).wait_for()
     lead = page.locator(".lead").inner_text()
     assert lead.startswith("Held-out accuracy, sampled rose from 0.250 to 0.750")
     assert "Greedy: 0.000 → 0.965" in lead
-    assert page.locator(".highlights article").count() == 3
+    questions = page.locator(".highlights .question").all_inner_texts()
+    assert len(questions) == 2
+    assert questions[0] == questions[1]
     legend = page.locator("figure").first.locator(".legend").inner_text()
     assert legend.index("sampled") < legend.index("greedy")
     assert page.locator("figure").first.locator(".curve").count() == 0  # two points are no line
@@ -56,7 +57,7 @@ def test_it_leads_with_verdict_figure_and_three_rollouts(watched: Watched) -> No
     )
     assert order == sorted(order)
     assert page.locator("details.fold[open]").count() == 1  # the short table
-    assert page.locator("details.fold").count() >= 4
+    assert page.locator("details.fold").count() >= 3
     assert page.get_by_text("glasshouse monitor").first.is_visible()  # not measured yet
 
 
@@ -65,8 +66,6 @@ def test_every_other_view_works_without_a_server(watched: Watched) -> None:
     page.get_by_role("heading", name="Reward").wait_for()
     page.goto(f"{watched.address}#/run/plain/problems")
     page.locator(".group article").nth(1).wait_for()
-    page.goto(f"{watched.address}#/run/plain/suspicious")
-    page.get_by_role("heading", name="garbled text").wait_for()
     page.goto(f"{watched.address}#/run/plain/rollouts?first=2&last=2")
     page.locator("article.rollout").wait_for()
     page.keyboard.press("j")
@@ -94,8 +93,8 @@ def test_hostile_text_stays_text(watched: Watched, report: Path) -> None:
     assert page.locator("article img, article script, article pre a").count() == 0
     assert page.title() == "plain · Glasshouse"
     value = {"<!--</script>": "\u2028&amp;"}
-    assert json.loads(snapshot.to_inline_json(value)) == value
-    assert not set("<>&\u2028") & set(snapshot.to_inline_json(value))
+    assert json.loads(reports.to_inline_json(value)) == value
+    assert not set("<>&\u2028") & set(reports.to_inline_json(value))
 
 
 def test_filters_agree_with_the_server(watched: Watched, library: Library) -> None:
@@ -110,7 +109,7 @@ def test_filters_agree_with_the_server(watched: Watched, library: Library) -> No
         "suspicious=any&sort=-step",
     ):
         fields = dict(part.replace("%21", "!").split("=") for part in query.split("&"))
-        expected = list_rollouts(index, parse_query({**fields, "limit": "200"}))
+        expected = index.search(parse_query({**fields, "limit": "200"}))
         column = fields.get("sort", "step").removeprefix("-")
         values = {row["ref"]: row[column] for row in expected["rows"]}
         watched.page.goto("about:blank")
@@ -121,9 +120,8 @@ def test_filters_agree_with_the_server(watched: Watched, library: Library) -> No
         # rows with the same value come in any order
         assert len(set(refs)) == min(50, expected["matching"]), query
         assert [values[ref] for ref in refs] == list(values.values())[:50], query
-        assert page.locator(".bar-selected").count() == sum(
-            count > 0 for count in expected["histogram"]["selected"]
-        ), query
+        wrong = page.get_by_label("Graded").locator("option[value=no]").all_inner_texts()
+        assert wrong == [f"wrong ({n})" for n in (expected["facets"]["correct"].get("no"),) if n]
 
 
 def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
@@ -132,9 +130,9 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
     run = runs / "pair" / "seed-1"
     whole = read_data(write_report(run, out=tmp_path / "a.html").read_text())
     assert len(whole["rollouts"]["seed-1"]["rows"]) == whole["rollouts"]["seed-1"]["total"] == 104
-    monkeypatch.setattr(snapshot, "ROLLOUT_BYTES", 40_000)
-    monkeypatch.setattr(snapshot, "CURVE_STEPS", 3)
-    monkeypatch.setattr(snapshot, "MIN_CURVE_STEPS", 3)
+    monkeypatch.setattr(reports, "ROLLOUT_BYTES", 40_000)
+    monkeypatch.setattr(reports, "CURVE_STEPS", 3)
+    monkeypatch.setattr(reports, "MIN_CURVE_STEPS", 3)
     file = write_report(run, out=tmp_path / "b.html")
     assert file.read_bytes() == write_report(run, out=tmp_path / "c.html").read_bytes()
     data = read_data(file.read_text())
@@ -143,7 +141,6 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
     marked_up = write_run(tmp_path / "markup", steps=1, groups=1, samples=8, texts=["<" * 3000] * 8)
     size = write_report(marked_up, out=tmp_path / "d.html").stat().st_size
     assert size < len(read_asset("app.js")) + len(read_asset("app.css")) + 40_000 + 40_000
-    assert len(sample["highlights"]) == 3
     assert data["run"]["seed-1"]["metrics"]["steps"] == [1, 3, 6]
     watched = Watched(browser, file.as_uri())
     page = watched.open("#/run/seed-1/rollouts")
@@ -185,7 +182,7 @@ def test_a_damaged_run_has_a_report_that_says_so(
     assert data["run"]["run"]["verdict"] == "The run is not finished."
     assert any("rollouts" in item["file"] for item in data["run"]["run"]["damage"])
     assert data["rollouts"]["run"]["damage"]
-    assert len(data["rollouts"]["run"]["highlights"]) == 3
+    assert data["rollouts"]["run"]["rows"]
     assert main(["report", str(tmp_path)]) == 2
     assert main(["report", *[str(run)] * 41]) == 2
     assert "at most 40 runs" in capsys.readouterr().err

@@ -1,0 +1,285 @@
+"""`glasshouse report`: the page of `glasshouse view` and its data in one self-contained HTML file.
+
+The file works from disk without a server: the front end answers its own requests from a JSON value in it
+(shared/view_frontend/src/snapshot.ts). Its content security policy forbids every request, and allows only
+the one script and the one style sheet of the page, by their hashes. Its size is bounded, whatever the runs:
+curves are thinned, and of the rollouts a sample is included, which the page says.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from glasshouse import __version__
+from glasshouse.errors import RunDataError, RunError
+from glasshouse.files import check_output_file, write_text
+from glasshouse.runs.verify import verify_run
+from glasshouse.terminal import terminal_safe
+from glasshouse.view.compare import MAX_RUNS, compare_runs
+from glasshouse.view.discovery import RunLocation
+from glasshouse.view.figures import read_metrics
+from glasshouse.view.rollout_checks import SUSPICIONS
+from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex, list_frames
+from glasshouse.view.run_reader import RunReader, find_status, read_overview, to_json
+
+REPORT_FILE = "report.html"
+CURVE_STEPS = 1000
+"""Steps of the curves, of all runs together; a run gets at least `MIN_CURVE_STEPS`."""
+MIN_CURVE_STEPS = 100
+POINTS = 200
+"""Points of a measure, and events of a run."""
+INDEXED_ROLLOUTS = 6000
+"""Rollouts that are read, of all runs together: the sample is taken from these."""
+ROLLOUT_BYTES = 2_500_000
+"""Size of the included rollouts in the file, of all runs together."""
+ROLLOUT_TEXT = 20_000
+"""Characters of a prompt or completion."""
+PROBLEMS = 30
+"""Held-out problems that are included with their rollouts of all evaluations."""
+
+Item = TypeVar("Item")
+
+
+def ignore_warning(message: str) -> None:
+    """The default of `write_report`: the page itself names the damage."""
+
+
+def write_report(
+    *runs: str | Path,
+    out: str | Path | None = None,
+    warn: Callable[[str], None] = ignore_warning,
+) -> Path:
+    """Write an HTML page about one or more runs, atomically; returns its path. `warn` receives what is
+    damaged.
+
+    Example: `write_report("runs/try")` writes runs/try/results/report.html.
+    """
+    paths = [Path(run) for run in runs]
+    if out:
+        check_output_file("--out", Path(out))
+    if len(runs) > MAX_RUNS:
+        raise RunError(f"A report compares at most {MAX_RUNS} runs, and {len(runs)} were named.")
+    readers, damage = [], {}
+    for location in name_runs(paths):
+        found = verify_run(location.path).damage
+        read_metrics(location.path)  # raises if the run has none
+        for item in found:
+            warn(f"{location.path}: {item}")
+        damage[location.id] = [asdict(item) for item in found]
+        reader = RunReader(location)
+        reader.refresh()
+        readers.append(reader)
+    path = Path(out) if out else paths[0] / "results" / REPORT_FILE
+    page = render_run_report(readers, damage)
+    try:
+        write_text(path, page)
+    except OSError as error:
+        hint = "" if out else " Write it elsewhere with --out FILE."
+        raise RunError(f"{path} cannot be written: {error.strerror}.{hint}") from None
+    return path
+
+
+def name_runs(runs: Sequence[Path]) -> list[RunLocation]:
+    """Each run under the name of its folder; under more of its path if two have the same."""
+    paths = list(dict.fromkeys(run.resolve() for run in runs))
+    for depth in range(1, 1 + max(len(path.parts) for path in paths)):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return [RunLocation(name, path) for name, path in zip(names, paths, strict=True)]
+
+
+def render_run_report(readers: Sequence[RunReader], damage: dict[str, list[dict[str, str]]]) -> str:
+    """The HTML file of these runs; `damage` by the id of a run."""
+    snapshot = build_snapshot(readers, damage)
+    if snapshot["compare"]:
+        title, verdict = f"{len(readers)} runs", snapshot["compare"]["verdict"]
+    else:
+        run = snapshot["run"][readers[0].location.id]
+        title, verdict = run["id"], run["verdict"]
+    script, style = (read_asset(name).decode() for name in ("app.js", "app.css"))
+    if "</script" in script.lower() or "</style" in style.lower():
+        raise AssertionError("the built front end ends its own element")
+    icon = base64.b64encode(read_asset("icon.svg")).decode()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'"
+    )
+    inlined = {
+        '<meta charset="utf-8" />': '<meta charset="utf-8" />\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}" />',
+        "<title>Glasshouse</title>": f"<title>{escape(terminal_safe(title))}</title>",
+        'href="icon.svg"': f'href="data:image/svg+xml;base64,{icon}"',
+        '<link rel="stylesheet" href="app.css" />': f"<style>{style}</style>",
+        "<noscript>": f"<noscript><p>{escape(terminal_safe(verdict))}</p>",
+        '<script type="module" src="app.js"></script>': '<script type="application/json" id="snapshot">'
+        f'{to_inline_json(snapshot)}</script>\n<script type="module">{script}</script>',
+    }
+    page = read_asset("index.html").decode()
+    for place, content in inlined.items():  # the script last: it may contain any of these
+        before, found, after = page.partition(place)
+        assert found, place
+        page = before + content + after
+    return page
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+# --- the data --------------------------------------------------------------------------------
+
+
+def build_snapshot(
+    readers: Sequence[RunReader], damage: Mapping[str, Sequence[Mapping[str, str]]]
+) -> dict[str, Any]:
+    """The data of these runs; `damage` lists what is damaged of each, by its id.
+
+    Example: `build_snapshot([reader], {})["run"]["try"]["verdict"]`
+    """
+    count = len(readers)
+    steps = max(MIN_CURVE_STEPS, CURVE_STEPS // count)
+    snapshot: dict[str, Any] = {
+        "glasshouse": __version__,
+        "suspicions": SUSPICIONS,
+        "runs": [],
+        "run": {},
+        "rollouts": {},
+        "compare": thin_comparison(compare_runs(readers), steps) if count > 1 else None,
+    }
+    for reader in readers:
+        id = reader.location.id
+        now = {"status": status_of_files(reader), "seconds_left": None}
+        snapshot["runs"].append(read_overview(reader.location) | now)
+        run = thin_run(reader.describe(), steps)
+        snapshot["run"][id] = run | now | {"damage": list(damage.get(id, ()))}
+        budgets = (INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count)
+        snapshot["rollouts"][id] = sample_rollouts(reader, *budgets)
+    return snapshot
+
+
+def thin_run(run: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The run as the live page gets it, with at most `steps` steps of its curves."""
+    metrics = run["metrics"]
+    kept = thin(range(len(metrics["steps"])), steps)
+    for measure in [*run["accuracy"], *run["measures"].values()]:
+        measure["points"] = thin(measure["points"], POINTS)
+    columns = {
+        name: [_round(column[place]) for place in kept]
+        for name, column in metrics["columns"].items()
+    }
+    return {
+        **run,
+        "metrics": {
+            **metrics,
+            "steps": [metrics["steps"][place] for place in kept],
+            "columns": columns,
+        },
+        "logged_steps": len(metrics["steps"]),
+        "marks": run["marks"][-POINTS:],
+        "checkpoints": run["checkpoints"][-POINTS:],
+    }
+
+
+def status_of_files(reader: RunReader) -> str:
+    """A report is written by the process that trained the run, which still holds its lock: a run
+    with a summary is finished."""
+    is_running = reader.is_active and reader.summary is None
+    return find_status(reader.events.rows, reader.summary, is_running)
+
+
+def thin_comparison(comparison: dict[str, Any], steps: int) -> dict[str, Any]:
+    for curve in comparison["curves"].values():
+        for arm in curve["arms"].values():
+            arm["band"] = thin(arm["band"], steps)
+            for run in arm["runs"]:
+                run["points"] = thin(run["points"], steps)
+    return comparison
+
+
+def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
+    """A sample of at most `size` bytes from at most about `limit` rollouts of the log: those of held-out
+    problems first, then whole groups."""
+    try:
+        frames = list_frames(reader.path, reader.monitor)
+    except RunDataError:
+        frames = []  # the log cannot be read: the damage of the run says so
+    index = RolloutIndex(None, reader.monitors)
+    index.set_frames(choose_frames(frames, limit))
+    for frame in index.missing():
+        index.add(frame)
+    problems = index.list_problems()[:PROBLEMS]
+    rows: list[dict[str, Any]] = []
+    used = 0
+    for row in index.sample([problem["key"] for problem in problems]):
+        row |= {name: row[name][:ROLLOUT_TEXT] for name in ("prompt", "text", "question")}
+        used += len(to_inline_json(row).encode())
+        if used > size:
+            break
+        rows.append(row)
+    keys = {row["key"] for row in rows}
+    logged = sum(frame.expected_rows for frame in frames)
+    monitored = sum(row["split"].startswith("monitored") for row in rows)
+    sample = {
+        "rows": sorted(rows, key=lambda r: (r["step"], r["split"], r["group"], r["sample"])),
+        "problems": [problem for problem in problems if problem["key"] in keys],
+        "total": logged + monitored,
+        "damage": index.progress()["damage"],
+    }
+    index.close()
+    return sample
+
+
+def choose_frames(frames: Sequence[Frame], limit: int) -> list[Frame]:
+    """Frames of every kind, evenly spaced with the first and the last of each, with about `limit`
+    rollouts. Half of them are training steps if there are that many."""
+    chosen: list[Frame] = []
+    for kind in KINDS:
+        of_kind = [frame for frame in frames if frame.kind == kind]
+        if not of_kind:
+            continue
+        budget = limit // (2 if kind == "train" else 6)
+        largest = max(1, *(frame.expected_rows for frame in of_kind))
+        chosen += thin(of_kind, max(2, budget // largest))
+    return chosen
+
+
+def read_asset(name: str) -> bytes:
+    """A built file of the front end (sources: shared/view_frontend, built by `make view-assets`), such as
+    `read_asset("app.js")`."""
+    return resources.files("glasshouse.view").joinpath("assets", name).read_bytes()
+
+
+def to_inline_json(value: Any) -> str:
+    """JSON for an HTML page: nothing in it can end or open an element or a comment.
+
+    Example: `to_inline_json("</script>")` is `"\\u003c/script\\u003e"` with its quotes.
+    """
+    text = to_json(value).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def thin(items: Sequence[Item], limit: int) -> list[Item]:
+    """At most `limit` evenly spaced items, with the first and the last.
+
+    Example: `thin([1, 2, 3, 4, 5], 3)` is [1, 3, 5].
+    """
+    if len(items) <= limit:
+        return list(items)
+    places = {round(place * (len(items) - 1) / (limit - 1)) for place in range(limit)}
+    return [items[place] for place in sorted(places)]
+
+
+def _round(value: float | None) -> float | None:
+    """Six digits: more than a curve can show."""
+    return None if value is None else float(f"{value:.6g}")
