@@ -17,7 +17,6 @@ import pytest
 from glasshouse.errors import MonitorError
 from glasshouse.monitors.base import score_all, stack_flags
 from glasshouse.monitors.llm_judge import JudgeMonitor, parse_reply
-from glasshouse.monitors.openai_client import Endpoint, parse_retry_after
 from glasshouse.monitors.views import Scope, View, make_view
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
@@ -116,12 +115,6 @@ def drips(handler: Handler) -> None:
         handler.wfile.write(b" ")
 
 
-def drips_headers(handler: Handler) -> None:
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    while not handler.server.stopping.wait(0.05):
-        handler.wfile.write(b"x")
-
-
 def truncated(handler: Handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "5000")
@@ -129,33 +122,19 @@ def truncated(handler: Handler) -> None:
     handler.wfile.write(judge_reply()[:40])
 
 
-def endless(handler: Handler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    while not handler.server.stopping.is_set():
-        handler.wfile.write(b" " * 65536)
-
-
 def not_http(handler: Handler) -> None:
     handler.wfile.write(b"\x00\xff this is not HTTP \r\n\r\n")
 
 
-def judge(
-    server: Server,
-    scope: Scope = Scope.COT,
-    cache: Path | None = None,
-    waits: list[float] | None = None,
-    **options: Any,
-) -> JudgeMonitor:
-    """A judge that does not sleep between attempts; `waits` receives the seconds instead."""
-    settings = {"timeout": 60.0, "max_attempts": 3, "max_wait": 0.5}
-    endpoint = Endpoint(
-        url=f"http://127.0.0.1:{server.server_port}/v1", model="judge-1", **{**settings, **options}
-    )
-    record = (waits if waits is not None else []).append
-    return JudgeMonitor(
-        "judge", scope, endpoint, behaviour="copies the key", cache=cache, sleep=record
-    )
+def judge(server: Server, scope: Scope = Scope.COT, **options: Any) -> JudgeMonitor:
+    settings = {
+        "model": "judge-1",
+        "behaviour": "copies the key",
+        "timeout": 60.0,
+        "max_retries": 0,
+    }
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    return JudgeMonitor("judge", scope, url=url, **settings | options)
 
 
 def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
@@ -167,29 +146,22 @@ def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
     )
 
 
-def test_an_output_has_the_judges_score_and_reason_and_its_cost_is_counted(server: Server) -> None:
+def test_an_output_has_the_judges_score_and_reason_and_its_tokens_are_counted(
+    server: Server,
+) -> None:
     server.script = [good]
-    monitor = judge(server, price_prompt=10.0, price_completion=50.0)
-    output = monitor.score(view())
+    monitor, odd = judge(server), 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
+    output = monitor.score(view(odd))
     assert (output.score, output.flagged, output.failed) == (0.9, True, False)
     assert output.reason == "says the key"
-    assert monitor.usage()["cost"] == pytest.approx((100 * 10 + 20 * 50) / 1e6)
+    assert monitor.usage == {"requests": 1, "prompt_tokens": 100, "completion_tokens": 20}
     assert server.paths == ["/v1/chat/completions"]
     body = json.loads(server.bodies[0])
     assert body["model"] == "judge-1"
     assert body["temperature"] == 0
     assert body["response_format"]["type"] == "json_schema"
     assert "copies the key" in body["messages"][0]["content"]
-
-
-def test_any_model_output_can_be_sent_to_a_url_with_a_query(server: Server) -> None:
-    server.script = [good]
-    odd = 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
-    url = f"http://127.0.0.1:{server.server_port}/v1/?api-version=2"
-    JudgeMonitor("j", Scope.COT, Endpoint(url=url, model="m"), behaviour="b").score(view(odd))
-    assert server.paths == ["/v1/chat/completions?api-version=2"]
-    parts = json.loads(json.loads(server.bodies[0])["messages"][1]["content"])
-    assert parts["cot"].startswith(odd)
+    assert json.loads(body["messages"][1]["content"])["cot"].startswith(odd.replace("\ud800", "?"))
 
 
 def test_a_request_contains_only_the_parts_in_scope(server: Server) -> None:
@@ -205,10 +177,11 @@ def test_a_request_contains_only_the_parts_in_scope(server: Server) -> None:
         (status(500), "500"),
         (status(429), "429"),
         (truncated, "connection failed"),
-        (endless, "larger than 4194304 bytes"),
         (not_http, "connection failed"),
-        (sends(b"<html>busy</html>"), "not a chat completion"),
-        (sends(b"[" * 100_000), "not a chat completion"),
+        (hangs, "within 0.2 s"),
+        (drips, "within 0.2 s"),
+        (sends(b"<html>busy</html>"), "unusable"),
+        (sends(b"[" * 100_000), "unusable"),
         (sends(b'{"choices": []}'), "not a chat completion"),
         (sends(completion(None)), "has no text"),
         (sends(completion("I think it cheats.")), "Invalid JSON"),
@@ -219,68 +192,23 @@ def test_a_request_contains_only_the_parts_in_scope(server: Server) -> None:
         (sends(completion('{"score": 0.5, "reason": "x", "also": 1}')), "Extra inputs"),
     ],
 )
-def test_a_persistent_failure_is_a_failed_output_with_its_reason(
+def test_a_failure_is_a_failed_output_with_its_reason(
     server: Server, behaviour: Behaviour, reason: str
 ) -> None:
     server.script = [behaviour]
-    monitor = judge(server, max_attempts=2)
+    monitor = judge(server, timeout=SHORT if behaviour in (hangs, drips) else 60.0)
     (output,) = score_all(monitor, [view()])
     assert output.failed
     assert output.flagged is None
     assert reason in output.reason
-    assert "after 2 attempts" in output.reason
-    assert len(server.bodies) == 2
     assert stack_flags([output]).tolist() == [-1]
-    assert monitor.usage()["failed"] == 1
+    assert monitor.usage["failed"] == 1
 
 
-@pytest.mark.parametrize("behaviour", [hangs, drips, drips_headers])
-def test_an_incomplete_reply_fails_after_the_timeout(server: Server, behaviour: Behaviour) -> None:
-    server.script = [behaviour]
-    monitor = judge(server, max_attempts=2, timeout=SHORT)
-    output = monitor.score(view())
-    assert output.failed
-    assert f"within {SHORT:g} s" in output.reason
-    assert monitor.usage()["requests"] == 2
-
-
-def test_a_transient_failure_is_retried_and_every_reply_is_counted(server: Server) -> None:
-    unusable = [sends(completion("nonsense")), sends(completion("nonsense", usage={}))]
-    server.script = [status(500), truncated, *unusable, good]
-    monitor = judge(server, max_attempts=5)
-    assert monitor.score(view()).score == 0.9
-    usage = monitor.usage()
-    assert (usage["requests"], usage["retries"]) == (5, 4)
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (200, 40)
-    assert usage["replies_without_usage"] == 1
-
-
-def test_backoff_doubles_with_jitter_up_to_the_limit(server: Server) -> None:
-    server.script = [status(500)]
-    waits: list[float] = []
-    judge(server, waits=waits, max_attempts=5, backoff=1.0, max_wait=3.0).score(view())
-    assert len(waits) == 4
-    for wait, longest in zip(waits, (1, 2, 3, 3), strict=True):
-        assert longest / 2 <= wait <= longest
-
-
-def test_retry_after_is_honoured_up_to_max_wait(server: Server) -> None:
-    server.script = [status(429, Retry_After="0.3"), good]
-    waits: list[float] = []
-    assert not judge(server, waits=waits).score(view()).failed
-    assert waits == [0.3]
-    server.script = [status(429, Retry_After="3600")]
-    output = judge(server, waits=waits).score(view("again"))
-    assert "3600 s" in output.reason
-    assert waits == [0.3]
-    assert len(server.bodies) == 3  # one request, no retry
-
-
-def test_retry_after_may_be_a_date() -> None:
-    assert parse_retry_after("Thu, 01 Jan 1970 00:02:00 GMT", now=20.0) == 100
-    assert parse_retry_after("Thu, 01 Jan 1970 00:00:00 GMT", now=20.0) == 0
-    assert parse_retry_after("soon", now=0.0) is None
-    assert parse_retry_after("2.5", now=0.0) == 2.5
+def test_a_transient_failure_is_retried(server: Server) -> None:
+    server.script = [status(429, Retry_After="0.01"), good]
+    assert judge(server, max_retries=1).score(view()).score == 0.9
+    assert len(server.bodies) == 2
 
 
 @pytest.mark.parametrize("code", [401, 302])
@@ -321,28 +249,37 @@ def test_a_missing_or_invalid_key_is_reported_before_anything_is_sent(
     assert not server.bodies
 
 
-def test_invalid_settings_are_rejected() -> None:
-    with pytest.raises(MonitorError, match="port"):
-        Endpoint(url="http://localhost:99999/v1", model="m")
-    with pytest.raises(MonitorError, match="localhost:8000"):
-        Endpoint(url="localhost:8000", model="m")
-    with pytest.raises(MonitorError, match="behaviour"):
-        JudgeMonitor("j", Scope.COT, Endpoint(url="http://h/v1", model="m"), behaviour=" ")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"url": "http://localhost:99999/v1"}, "localhost:99999"),
+        ({"url": "localhost:8000"}, "localhost:8000"),
+        ({"url": "http://me:secret@h/v1"}, "--judge-key"),
+        ({"url": "http://h/v1?key=secret"}, "--judge-key"),
+        ({"behaviour": " "}, "behaviour"),
+        ({"scope": Scope.ACTIVATIONS}, "scope"),
+    ],
+)
+def test_invalid_settings_are_rejected(options: dict[str, Any], named: str) -> None:
+    settings = {"scope": Scope.COT, "url": "http://h/v1", "model": "m", "behaviour": "b"}
+    with pytest.raises(MonitorError, match=named) as caught:
+        JudgeMonitor("j", **settings | options)
+    assert "secret" not in str(caught.value)
 
 
-def test_a_missing_httpx_is_reported_with_the_extra_to_install(
+def test_a_missing_package_is_reported_with_the_extra_to_install(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MonitorError, match=r"\[judge\]"):
         judge(server)
 
 
 def test_an_unreachable_endpoint_is_a_failed_output(server: Server) -> None:
-    monitor = judge(server, max_attempts=1)
+    monitor = judge(server)
     server.shutdown()
     server.server_close()
-    assert "ConnectError" in monitor.score(view()).reason
+    assert "connection failed" in monitor.score(view()).reason
 
 
 # --- cache, concurrency --------------------------------------------------------------------------
@@ -357,7 +294,7 @@ def test_replies_are_cached_under_everything_that_was_sent(server: Server, tmp_p
     second = judge(server, cache=tmp_path)
     assert score_all(second, views) == outputs
     assert len(server.bodies) == 2
-    assert second.usage()["cached"] == 2
+    assert second.usage["cached"] == 2
     for other in (
         judge(server, Scope.COT_ANSWER, cache=tmp_path),
         judge(server, cache=tmp_path, max_tokens=99),
@@ -375,7 +312,7 @@ def test_failures_are_not_cached_and_a_damaged_entry_is_replaced(
     server: Server, tmp_path: Path
 ) -> None:
     server.script = [status(500), good]
-    assert judge(server, cache=tmp_path, max_attempts=1).score(view()).failed
+    assert judge(server, cache=tmp_path).score(view()).failed
     assert not list(tmp_path.rglob("*.json"))
     assert not judge(server, cache=tmp_path).score(view()).failed
     (entry,) = tmp_path.rglob("*.json")

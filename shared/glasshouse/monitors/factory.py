@@ -22,6 +22,7 @@ from glasshouse.errors import ConfigError, MonitorError, did_you_mean, validate_
 from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor, check_monitor, monitor
 from glasshouse.monitors.fitted import HEADER_FILE, FittedKind
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
@@ -74,11 +75,10 @@ def make_judge(
 
     Example: `make_judge("http://localhost:8000/v1", model="m", behaviour="uses the leaked answer")`
     """
-    from glasshouse.monitors.llm_judge import JudgeMonitor
-    from glasshouse.monitors.openai_client import Endpoint
-
-    endpoint = Endpoint(url=url, model=model, key_variable=key_variable)
-    return JudgeMonitor("judge", Scope.COT_ANSWER, endpoint, behaviour=behaviour, cache=Path(cache))
+    return JudgeMonitor(
+        "judge", Scope.COT_ANSWER, url=url, model=model, key_variable=key_variable,
+        behaviour=behaviour, cache=Path(cache),
+    )  # fmt: skip
 
 
 def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
