@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from glasshouse.cli.app import main
-from glasshouse.config.imports import import_modules, script_import
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, TaskError
+from glasshouse.registry import import_modules, script_import
 from glasshouse.rollout.terms import reward
 from glasshouse.runs.run_config import load_run_config
 from glasshouse.tasks.base import task

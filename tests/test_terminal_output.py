@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from glasshouse import console
+from glasshouse import terminal as console
 from glasshouse.cli.app import main, run_command
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError

@@ -7,10 +7,14 @@ class also inherits from the built-in exception that it refines.
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -89,6 +93,57 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f' Did you mean "{close[0]}"?'
     return f" Known: {', '.join(options)}." if options else ""
+
+
+def import_extra(
+    extra: str, feature: str, *modules: str, error: type[GlasshouseError] = RunError
+) -> list[Any]:
+    """Import modules of an extra; the error says what needs them and how to install them.
+
+    Example: `(pandas,) = import_extra("notebook", "A table", "pandas")`
+    """
+    try:
+        return [importlib.import_module(module) for module in modules]
+    except ImportError as missing:
+        name = missing.name or modules[0]
+        raise error(
+            f"{feature} needs {name}, which is not installed: {install_command(extra)}"
+        ) from None
+
+
+def install_command(extra: str, *, without_dependencies: Sequence[str] = ()) -> str:
+    """The end of an error message: the command that adds an extra to this installation, and after it these
+    packages without their dependencies.
+
+    Glasshouse is not on a package index: `pip install "glasshouse[wandb]"` would find nothing, or a package
+    of somebody else. So a checkout is installed again, `python -m pip install -e ./shared[wandb]`, and
+    elsewhere the command names the packages of the extra.
+    """
+    from importlib import metadata
+
+    source, marker = Path(__file__).parent.parent, f'extra == "{extra}"'
+    if (source / "pyproject.toml").exists():
+        arguments = ["-e", f"{_shorten(source)}[{extra}]"]
+    else:
+        lines = [
+            line.replace("'", '"').split(";") for line in metadata.requires("glasshouse") or []
+        ]
+        arguments = [line[0].strip() for line in lines if len(line) == 2 and marker in line[1]]
+    install = [_shorten(Path(sys.executable or "python")), "-m", "pip", "install"]
+    command = shlex.join([*install, *arguments])
+    if without_dependencies:
+        command += f" && {shlex.join([*install, '--no-deps', *without_dependencies])}"
+    return command
+
+
+def _shorten(path: Path) -> str:
+    """The path relative to the working directory if it is below it; pip reads a name without a slash as
+    that of a package, so that `./` stays."""
+    try:
+        relative = os.fspath(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return os.fspath(path)
+    return relative if os.sep in relative else f".{os.sep}{relative}"
 
 
 def validate_options(

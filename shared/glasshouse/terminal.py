@@ -1,15 +1,24 @@
-"""Text from users and models, made safe to print: pure functions without imports from the package."""
+"""What is printed: text from users and models made safe for a terminal, and the rich console."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import shlex
+import threading
+import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of control, format (bidirectional marks) and surrogate characters, and of line and
 paragraph separators."""
+HEARTBEAT_SECONDS = 30.0
 
 
 def terminal_safe(text: str) -> str:
@@ -26,9 +35,11 @@ def terminal_safe(text: str) -> str:
 def terminal_safe_json(line: str) -> str:
     """Escape the same characters in JSON text. They occur only inside its strings, so the result is
     JSON with the same value."""
-    if line.isascii():  # json.dumps escapes control characters; only DEL passes
-        return line.replace("\x7f", "\\u007f")
-    return "".join(c if c in "\n\t" or _is_safe(c) else _json_escape(c) for c in line)
+    if not line.isascii():
+        line = "".join(c if c in "\n\t" or _is_safe(c) else json.dumps(c)[1:-1] for c in line)
+    return line.replace(
+        "\x7f", "\\u007f"
+    )  # the only control character that json.dumps does not escape
 
 
 def shell_command(arguments: Sequence[str | os.PathLike[str]]) -> str:
@@ -85,6 +96,50 @@ def _byte_escapes(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def _json_escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints texts as they are: no highlighting, no emoji codes."""
+    from rich.console import Console  # not at the top: `glasshouse --help` does not need it
+
+    return Console(highlight=False, emoji=False, stderr=stderr)
+
+
+def shows_bars(console: Console) -> bool:
+    """Can the console redraw a progress bar? Yes on a terminal, and in a notebook with ipywidgets;
+    elsewhere lines are printed."""
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal
+
+
+class Heartbeat:
+    """Calls a function in a thread whenever nothing was printed for HEARTBEAT_SECONDS: a log without
+    new lines looks like a run that hangs."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self.beat = beat
+        self.stopped = threading.Event()
+        self.postpone()
+
+    def start(self) -> None:
+        self.stopped.clear()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def postpone(self) -> None:
+        """Wait for the whole interval again."""
+        self.due = time.monotonic() + HEARTBEAT_SECONDS
+
+    def _run(self) -> None:
+        while not self.stopped.wait(max(0.0, self.due - time.monotonic())):
+            if time.monotonic() >= self.due:
+                self.postpone()
+                self.beat()
+
+    def __enter__(self) -> Heartbeat:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()

@@ -15,10 +15,10 @@ from rich.console import Console
 from tests.docs.tables import ROOT
 
 from glasshouse.config.loading import load_config
-from glasshouse.console import shows_bars
 from glasshouse.measurement import api as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgressBar
 from glasshouse.study.display import TerminalProgress
+from glasshouse.terminal import shows_bars
 from glasshouse.training import sft as supervised
 from glasshouse.training.display import TerminalDisplay
 from glasshouse.training.recipes import load_recipe
@@ -81,7 +81,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Console:
         module.__dict__.update(members, __spec__=ModuleSpec(name, None))
         monkeypatch.setitem(sys.modules, name, module)
     console = Console(force_jupyter=True)
-    monkeypatch.setattr("glasshouse.console.make_console", lambda **options: console)
+    monkeypatch.setattr("glasshouse.terminal.make_console", lambda **options: console)
     return console
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from glasshouse.checksums import verify_folder
 from glasshouse.cli.app import main
 from glasshouse.errors import ModelError
+from glasshouse.files import verify_folder
 from glasshouse.models import packaged
 from glasshouse.models.packaged import (
     GEMMA3,

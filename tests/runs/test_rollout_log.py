@@ -19,8 +19,8 @@ import pytest
 from tests.runs.example_rollouts import make_rollouts
 from tests.runs.killed_writer import kill_writer
 
-from glasshouse.checksums import add_check
 from glasshouse.errors import RunDataError, RunError
+from glasshouse.files import add_check
 from glasshouse.runs.rollout_log import (
     EMPTY_POSITION,
     HEADER_BYTES,

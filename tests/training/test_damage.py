@@ -12,9 +12,9 @@ import pytest
 from proofs.resume import Result, list_differences, train
 from tests.training.short_runs import CHECKPOINT_FILES, SHORT, Crash, resume
 
-from glasshouse.checksums import write_checksums
 from glasshouse.cli.app import main
 from glasshouse.errors import RunError
+from glasshouse.files import write_checksums
 from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
 from glasshouse.runs.rollout_log import LOG

@@ -116,12 +116,11 @@ def _parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
 
 
 def _monitor(args: argparse.Namespace) -> None:
-    from glasshouse.console import make_console
     from glasshouse.errors import MonitorError
     from glasshouse.measurement.monitoring import monitor_run
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_config import load_verified_config
-    from glasshouse.terminal import shell_command, terminal_safe
+    from glasshouse.terminal import make_console, shell_command, terminal_safe
     from glasshouse.view.terminal_tables import monitor_table
 
     run = Path(args.run_directory)
@@ -155,11 +154,10 @@ def _measure(args: argparse.Namespace) -> None:
         undefined_sentences,
         write_measure_report,
     )
-    from glasshouse.config.imports import import_modules
-    from glasshouse.console import make_console
     from glasshouse.files import check_output_folder
     from glasshouse.measurement.api import measure
-    from glasshouse.terminal import terminal_safe, terminal_safe_json
+    from glasshouse.registry import import_modules
+    from glasshouse.terminal import make_console, terminal_safe, terminal_safe_json
 
     import_modules(args.imports)
     if args.out:

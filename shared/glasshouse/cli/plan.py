@@ -42,8 +42,7 @@ def add_commands(commands: Any) -> None:
 
 def _plan(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
-    from glasshouse.console import make_console
-    from glasshouse.terminal import terminal_safe
+    from glasshouse.terminal import make_console, terminal_safe
     from glasshouse.training.layout import plan_run
 
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):

@@ -138,9 +138,9 @@ class CountedRows:
 
 def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
-    from glasshouse.console import make_console
     from glasshouse.runs.export import export_rows, run_sql
     from glasshouse.runs.rows import encode_rows
+    from glasshouse.terminal import make_console
     from glasshouse.view.terminal_tables import render_group, render_rollout
 
     console = make_console()

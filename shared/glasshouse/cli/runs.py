@@ -201,11 +201,10 @@ def _checkpoints(args: argparse.Namespace) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from glasshouse.console import make_console
     from glasshouse.runs.checkpoints import roles_of
     from glasshouse.runs.run import Run
     from glasshouse.runs.run_config import load_verified_config
-    from glasshouse.terminal import shell_command
+    from glasshouse.terminal import make_console, shell_command
 
     path = Path(args.run_directory)
     _, damage = load_verified_config(path)  # raises if this is not a run directory

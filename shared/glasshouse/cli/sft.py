@@ -56,7 +56,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _sft(args: argparse.Namespace) -> int:
-    from glasshouse.config.imports import import_modules
+    from glasshouse.registry import import_modules
     from glasshouse.training.sft import sft
 
     import_modules(args.imports)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.cli.parser import add_actions, add_command, add_imports
-from glasshouse.extras import install_command
+from glasshouse.errors import install_command
 from glasshouse.terminal import terminal_safe
 
 if TYPE_CHECKING:
@@ -174,10 +174,10 @@ def _config(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    from glasshouse.config.imports import import_modules
-    from glasshouse.console import make_console
+    from glasshouse.registry import import_modules
     from glasshouse.rollout.self_check import check_task
     from glasshouse.tasks.base import list_tasks, make_example_task
+    from glasshouse.terminal import make_console
 
     import_modules(args.imports)
     console, passed = make_console(), True
@@ -258,8 +258,8 @@ def _grade(args: argparse.Namespace) -> None:
 
 
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.config.imports import import_modules
     from glasshouse.config.loading import load_config
+    from glasshouse.registry import import_modules
     from glasshouse.tasks.problem_files import create_problem_file
     from glasshouse.tasks.streams import Split
 

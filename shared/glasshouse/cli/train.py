@@ -130,9 +130,9 @@ def run_experiment(script: str) -> None:
 
 
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
-    from glasshouse.config.imports import script_import
     from glasshouse.config.loading import load_config
     from glasshouse.config.rendering import to_yaml
+    from glasshouse.registry import script_import
 
     config = load_config([*config_files, *args.config], args.overrides)
     if script:  # what it registers is then known to `resume`, `eval` and `monitor` too
@@ -172,9 +172,8 @@ def _eval(args: argparse.Namespace) -> None:
     import json
     import time
 
-    from glasshouse.console import Heartbeat, make_console
     from glasshouse.measurement.evaluate_checkpoint import evaluate
-    from glasshouse.terminal import format_duration, terminal_safe
+    from glasshouse.terminal import Heartbeat, format_duration, make_console, terminal_safe
     from glasshouse.training.display import results_table
 
     errors, started = make_console(stderr=True), time.monotonic()

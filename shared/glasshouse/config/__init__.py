@@ -4,5 +4,4 @@ schema.py      the sections and keys
 loading.py     a `Config` from files and overrides; an error names the key and suggests the nearest
 yaml_files.py  reads and writes YAML 1.2, with limits: no aliases, repeated keys or deep nesting
 rendering.py   a `Config` as YAML, as dotted keys, as a difference
-imports.py     imports the modules that the key `imports` names
 """

@@ -81,7 +81,7 @@ class _show_progress:
             TimeRemainingColumn,
         )
 
-        from glasshouse.console import make_console, shows_bars
+        from glasshouse.terminal import make_console, shows_bars
 
         console = console or make_console(stderr=True)
         self.progress = Progress(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
@@ -31,6 +30,7 @@ from glasshouse.measurement.evaluation_setup import (
 from glasshouse.measurement.measure import measure
 from glasshouse.measurement.partial_credit import summarize_partial_credit
 from glasshouse.monitors.base import Monitor
+from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.base import make_task

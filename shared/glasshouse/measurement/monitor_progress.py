@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from glasshouse.console import Heartbeat, shows_bars
 from glasshouse.measurement.monitor_run import MonitorProgress
-from glasshouse.terminal import format_duration, terminal_safe
+from glasshouse.terminal import Heartbeat, format_duration, shows_bars, terminal_safe
 
 
 class MonitorProgressBar(MonitorProgress):

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.measurement.before_after import (
@@ -40,6 +39,7 @@ from glasshouse.measurement.monitor_evaluation import MonitorEvaluation, Organis
 from glasshouse.measurement.organisms.substitution import SubstitutionEvaluation
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.monitors.base import Monitor
+from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints

@@ -29,10 +29,10 @@ def monitor_run(
 
     Example: `monitor_run("runs/try", first_and_last=True)["verdict"]`
     """
-    from glasshouse.console import make_console
     from glasshouse.measurement.monitor_progress import MonitorProgressBar
     from glasshouse.measurement.monitor_run import MonitorProgress
     from glasshouse.measurement.monitor_run import monitor_run as measure_checkpoints
+    from glasshouse.terminal import make_console
 
     run, target = Path(run), Path(out) if out else None
 

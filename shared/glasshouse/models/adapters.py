@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from glasshouse.errors import ConfigError, did_you_mean
-from glasshouse.extras import install_command
+from glasshouse.errors import ConfigError, did_you_mean, install_command
 from glasshouse.models.fused_ops import LinearWeights, LowRank
 
 if TYPE_CHECKING:

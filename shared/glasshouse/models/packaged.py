@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from glasshouse.checksums import compute_checksum, verify_folder, write_checksums
-from glasshouse.console import make_console
-from glasshouse.errors import ModelError
-from glasshouse.extras import install_command
+from glasshouse.errors import ModelError, install_command
+from glasshouse.files import compute_checksum, verify_folder, write_checksums
+from glasshouse.terminal import make_console
 
 CARD_FILE = "glasshouse.json"
 """Optional file in a model folder: where the model comes from, and the task difficulties that it was

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from glasshouse.checksums import CHECKSUMS, verify_folder
 from glasshouse.config.schema import Config
 from glasshouse.errors import ModelError, unwrap_os_error
+from glasshouse.files import CHECKSUMS, verify_folder
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
 from glasshouse.models.devices import (

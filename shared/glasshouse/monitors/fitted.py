@@ -22,8 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from glasshouse import randomness
-from glasshouse.errors import MonitorError
-from glasshouse.extras import install_command
+from glasshouse.errors import MonitorError, install_command
 from glasshouse.files import write_json
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.views import Scope, View

@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from glasshouse.errors import MonitorError
-from glasshouse.extras import install_command
+from glasshouse.errors import MonitorError, install_command
 from glasshouse.files import write_json
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.views import Scope, View

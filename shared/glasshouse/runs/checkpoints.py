@@ -25,15 +25,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.checksums import (
+from glasshouse.errors import RunError, unwrap_os_error
+from glasshouse.files import (
     CHECKSUMS,
+    flush_to_disk,
     read_regular_file,
-    verify_file,
     verify_folder,
     write_checksums,
 )
-from glasshouse.errors import RunError, unwrap_os_error
-from glasshouse.files import fsync_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +110,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
     if final.exists():
         os.replace(final, _unused_name(folder / f"{final.name}{REMOVING}"))
     os.replace(temporary, final)
-    fsync_directory(folder)
+    flush_to_disk(folder)
     remove_partial(folder)
     return inspect_checkpoint(final, verify=False)
 
@@ -264,7 +263,7 @@ def read_newest_state(folder: Path) -> dict[str, Any]:
     """Read the newest state.json that matches its checksum; empty if there is none. The other files of
     the checkpoint are not read, so this is quick."""
     for path in reversed(_checkpoint_folders(folder)):
-        if not verify_file(path, STATE):
+        if not verify_folder(path, (STATE,), only_required=True):
             try:
                 return read_state(path)
             except (OSError, ValueError, RecursionError):
@@ -292,7 +291,7 @@ def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoin
         os.replace(checkpoint.path, _unused_name(folder / f"{checkpoint.path.name}{REMOVING}"))
         removed.append((checkpoint, reason))
     if removed:
-        fsync_directory(folder)
+        flush_to_disk(folder)
         remove_partial(folder)
     return removed
 

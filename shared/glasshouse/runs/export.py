@@ -16,8 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glasshouse.errors import RunError
-from glasshouse.extras import import_extra
+from glasshouse.errors import RunError, import_extra
 from glasshouse.files import check_output_file
 from glasshouse.runs.rows import Row, encode_rows, row_types
 from glasshouse.types import Message

@@ -24,8 +24,7 @@ from typing import IO, Any
 
 import zstandard
 
-from glasshouse.errors import RolloutFileError
-from glasshouse.extras import import_extra
+from glasshouse.errors import RolloutFileError, import_extra
 from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import Row

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.errors import RunDataError
-from glasshouse.files import write_bytes, write_text
+from glasshouse.files import add_check, parse_checked, read_regular_file, write_bytes, write_text
 from glasshouse.runs.rollout_log import Frame, encode_frame, scan_log
 from glasshouse.runs.rows import Row, to_row
 from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout

@@ -22,9 +22,8 @@ from typing import IO, Any
 
 import zstandard
 
-from glasshouse.checksums import add_check, parse_checked
 from glasshouse.errors import RunDataError, RunError
-from glasshouse.files import fsync_directory
+from glasshouse.files import add_check, flush_to_disk, parse_checked
 from glasshouse.runs.rows import RolloutFilter, Row, decode_rows, encode_rows, kind_of, to_row
 from glasshouse.terminal import format_bytes
 from glasshouse.types import Rollout
@@ -242,7 +241,7 @@ class RolloutLog:
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
-            fsync_directory(file.parent)
+            flush_to_disk(file.parent)
         last = frames[-1].end if frames else 0
         self._truncate(max(last, min(saved, file.stat().st_size)))
 

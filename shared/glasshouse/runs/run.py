@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.schema import Config
-from glasshouse.errors import RunDataError, RunError, did_you_mean
-from glasshouse.extras import import_extra
+from glasshouse.errors import RunDataError, RunError, did_you_mean, import_extra
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.rollout_log import RolloutReader
 from glasshouse.runs.rows import RolloutFilter, Row

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from glasshouse.checksums import read_regular_file
 from glasshouse.config.loading import load_config
 from glasshouse.config.rendering import diff_configs, flatten, to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, GlasshouseError, RunError
+from glasshouse.files import read_regular_file
 from glasshouse.runs.checkpoints import STATE, newest_checkpoint, read_state
 from glasshouse.terminal import shell_command
 

@@ -29,10 +29,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.checksums import add_check, parse_checked, read_regular_file
 from glasshouse.config.schema import Config
 from glasshouse.errors import RunDataError, RunError
-from glasshouse.files import write_bytes, write_json, write_text
+from glasshouse.files import (
+    add_check,
+    parse_checked,
+    read_regular_file,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from glasshouse.runs.checkpoints import newest_checkpoint, read_state
 from glasshouse.runs.rollout_log import EMPTY_POSITION, LOG, RolloutLog, refuse_other_version
 from glasshouse.runs.rows import Row

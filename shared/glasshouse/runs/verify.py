@@ -15,7 +15,6 @@ A damaged part is named, and the others stay usable.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,8 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import compute_checksum, read_regular_file, remove_check
 from glasshouse.errors import RunDataError
+from glasshouse.files import compute_checksum, parse_checked, read_regular_file
 from glasshouse.runs import monitor_results
 from glasshouse.runs.checkpoints import list_checkpoints, read_newest_state
 from glasshouse.runs.rollout_log import (
@@ -248,7 +247,7 @@ def _verify_data(folder: Path) -> Iterator[RunDamage]:
     expected: dict[str, Any] = {}
     if manifest.exists():  # a run that was killed at its start has none
         try:
-            expected = remove_check(json.loads(read_regular_file(manifest)))["validation"]
+            expected = parse_checked(read_regular_file(manifest))["validation"]
         except (OSError, ValueError, KeyError, RecursionError) as error:
             yield RunDamage(f"data/{manifest.name}", f"is damaged: {error}", remedy)
     if "sha256" in expected:

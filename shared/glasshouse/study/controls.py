@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from rich.markdown import Markdown
 
 from glasshouse.config.loading import load_config
-from glasshouse.console import make_console
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_json
 from glasshouse.measurement.closed_forms import mean_interval
@@ -29,6 +28,7 @@ from glasshouse.study.display import TerminalProgress
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, study_from_config
 from glasshouse.study.table import Table
+from glasshouse.terminal import make_console
 from glasshouse.view.html import markdown_table
 
 MEASURES = {HEADLINE_ACCURACY: "accuracy of samples", "accuracy": "accuracy of greedy answers"}

@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from glasshouse.console import make_console
 from glasshouse.files import write_bytes
 from glasshouse.runs.run_directory import load_evaluations
 from glasshouse.study.demo_comparison import (
@@ -28,7 +27,7 @@ from glasshouse.study.figures import LIGHT_COLOURS
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, StudyRun, load_study
 from glasshouse.study.table import StudyRow
-from glasshouse.terminal import count_noun, shell_command, terminal_safe
+from glasshouse.terminal import count_noun, make_console, shell_command, terminal_safe
 from glasshouse.view import figures
 from glasshouse.view.html import escape_markdown, markdown_table
 

@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from glasshouse.console import shows_bars
 from glasshouse.study.spec import Study, StudyRun
 from glasshouse.study.table import StudyRow
-from glasshouse.terminal import terminal_safe
+from glasshouse.terminal import shows_bars, terminal_safe
 
 MEASURES_PER_LINE = 3
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from glasshouse.console import make_console
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.runs.run_config import config_diff, is_run_directory
@@ -27,6 +26,7 @@ from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.report import write_report
 from glasshouse.study.spec import ROWS_FILE, Study, StudyRun, dump_study, load_study, study_name
 from glasshouse.study.table import StudyRow, Table, collect_rows
+from glasshouse.terminal import make_console
 
 STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
 KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}

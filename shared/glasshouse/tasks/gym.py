@@ -20,8 +20,7 @@ from typing import Any, Self
 from pydantic import ConfigDict
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, did_you_mean
-from glasshouse.extras import install_command
+from glasshouse.errors import TaskError, did_you_mean, install_command
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
 from glasshouse.tasks.steps import Scratchpad
 from glasshouse.types import AnswerKind, Problem, Style

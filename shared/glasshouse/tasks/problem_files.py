@@ -15,8 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import glasshouse
-from glasshouse.errors import ConfigError, plain_reason
-from glasshouse.extras import install_command
+from glasshouse.errors import ConfigError, install_command, plain_reason
 from glasshouse.files import write_json
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from glasshouse.config.schema import Config
-from glasshouse.errors import TrackError
-from glasshouse.extras import install_command
+from glasshouse.errors import TrackError, install_command
 from glasshouse.files import write_text
 from glasshouse.registry import Registry, require_members
 from glasshouse.track.step_metrics import MetricKind, StepMetrics

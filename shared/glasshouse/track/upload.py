@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from glasshouse.config.imports import import_modules
 from glasshouse.errors import TrackError
+from glasshouse.registry import import_modules
 from glasshouse.runs import verify
 from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.run_config import load_verified_config

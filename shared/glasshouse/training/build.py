@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine
@@ -14,6 +13,7 @@ from glasshouse.measurement.evaluation_setup import (
     make_evaluation_monitors,
 )
 from glasshouse.models.policy import Policy, read_card
+from glasshouse.registry import import_modules
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.base import Task, make_task

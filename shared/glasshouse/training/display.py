@@ -18,14 +18,20 @@ from rich.table import Table
 from rich.text import Text
 
 from glasshouse.config.schema import Config
-from glasshouse.console import Heartbeat, shows_bars
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import Group
 from glasshouse.runs.rollout_log import LogSize
 from glasshouse.tasks.base import Task
-from glasshouse.terminal import count_noun, format_duration, shell_command, terminal_safe
+from glasshouse.terminal import (
+    Heartbeat,
+    count_noun,
+    format_duration,
+    shell_command,
+    shows_bars,
+    terminal_safe,
+)
 
 PIPE_LINES = 20
 

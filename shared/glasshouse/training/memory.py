@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from glasshouse import randomness
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.generate.torch_engine import cache_width
@@ -37,6 +36,7 @@ from glasshouse.models.policy import (
 )
 from glasshouse.models.shared_prefix import count_common_tokens
 from glasshouse.models.tuning import tuning_for
+from glasshouse.registry import import_modules
 from glasshouse.tasks.base import make_task
 
 WEIGHT_BYTES = WEIGHT_DTYPE.itemsize

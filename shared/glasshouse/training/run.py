@@ -12,12 +12,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from glasshouse.checksums import add_check, compute_checksum
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import RunError
-from glasshouse.files import write_json
+from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm
 from glasshouse.measurement.evaluate import evaluate_policy
 from glasshouse.measurement.evaluation_setup import (
@@ -31,6 +29,7 @@ from glasshouse.measurement.validation_filter import ValidationFilter, describe_
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions
+from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.rollout_log import LogSize

@@ -193,7 +193,7 @@ class _Progress:
             TimeRemainingColumn,
         )
 
-        from glasshouse.console import make_console, shows_bars
+        from glasshouse.terminal import make_console, shows_bars
 
         self.steps, self.enabled = recipe.steps, enabled
         self.line_every = 10 if config.model else 100

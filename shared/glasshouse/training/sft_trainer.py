@@ -24,9 +24,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from glasshouse import randomness
-from glasshouse.checksums import read_regular_file, write_checksums
 from glasshouse.errors import ConfigError, GlasshouseError, ModelError
-from glasshouse.files import check_output_folder, write_json, write_text
+from glasshouse.files import (
+    check_output_folder,
+    read_regular_file,
+    write_checksums,
+    write_json,
+    write_text,
+)
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama

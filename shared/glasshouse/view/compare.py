@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.checksums import read_regular_file
 from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.files import read_regular_file
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_config import config_value

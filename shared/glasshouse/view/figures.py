@@ -17,8 +17,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from glasshouse.errors import RunError
-from glasshouse.extras import install_command
+from glasshouse.errors import RunError, install_command
 from glasshouse.files import check_output_file
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.runs.run_directory import load_metrics, load_summary

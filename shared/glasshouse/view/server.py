@@ -11,8 +11,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from glasshouse.errors import RunError
-from glasshouse.extras import install_command
+from glasshouse.errors import RunError, install_command
 from glasshouse.files import check_output_folder
 from glasshouse.view.discovery import check_roots
 from glasshouse.view.library import Library

@@ -19,8 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from glasshouse.errors import ConfigError, HostError
-from glasshouse.extras import install_command
+from glasshouse.errors import ConfigError, HostError, install_command
 
 try:
     from cryptography import x509

@@ -13,8 +13,7 @@ from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
 from glasshouse.distributed.hosts.discovery import request_worker_port
 from glasshouse.distributed.monarch_settings import configure_monarch
-from glasshouse.errors import ConfigError, HostError
-from glasshouse.extras import install_command
+from glasshouse.errors import ConfigError, HostError, install_command
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from monarch.actor import Actor, current_rank, endpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
-from glasshouse.config.imports import import_modules
 from glasshouse.config.schema import Config
 from glasshouse.distributed.monarch.messages import ChunkReply, RemoteUserError
 from glasshouse.distributed.monarch.shared_weights import (
@@ -35,6 +34,7 @@ from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import Policy, choose_device, count_parameters, load_configured_policy
+from glasshouse.registry import import_modules
 from glasshouse.types import Request, SamplingParams
 
 GROUP_TIMEOUT = timedelta(hours=1)

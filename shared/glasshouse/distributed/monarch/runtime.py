@@ -18,8 +18,7 @@ import glasshouse
 from glasshouse.distributed.monarch.shared_weights import open_unnamed_file
 from glasshouse.distributed.monarch_settings import configure_monarch
 from glasshouse.distributed.monarch_sockets import monarch_sockets_in_own_directory
-from glasshouse.errors import ConfigError
-from glasshouse.extras import install_command
+from glasshouse.errors import ConfigError, install_command
 
 TAIL_CHARACTERS = 2000
 """How much of a dead process's output is shown."""
