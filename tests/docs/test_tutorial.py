@@ -14,14 +14,11 @@ import pytest
 from rich.console import Console
 from tests.docs.tables import ROOT
 
-from glasshouse.config.loading import load_config
 from glasshouse.measurement import api as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgressBar
 from glasshouse.study.display import TerminalProgress
 from glasshouse.terminal import shows_bars
-from glasshouse.training import sft as supervised
 from glasshouse.training.display import TerminalDisplay
-from glasshouse.training.recipes import load_recipe
 
 SMALLER = (
     '"steps": 1, "data.groups_per_step": 2, "generate.group_size": 2, "evaluate.problems": 4, '
@@ -98,7 +95,7 @@ def test_a_notebook_draws_progress_bars_as_widgets(
 
 
 def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
-    notebook: Console, tmp_path: Path
+    notebook: Console,
 ) -> None:
     study = types.SimpleNamespace(measures={})
     displays = (
@@ -106,7 +103,6 @@ def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
         MonitorProgressBar(notebook),
         TerminalProgress(study, notebook),  # type: ignore[arg-type]
         measuring._show_progress(None),
-        supervised._Progress(load_config(), load_recipe("mock"), tmp_path, enabled=True),
     )
     for display in displays:
         assert not display.progress.disable, display

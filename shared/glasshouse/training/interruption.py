@@ -35,8 +35,11 @@ class Interruption:
             interruption.check()                # may end here
     """
 
-    def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
-        self.notify, self.is_requested, self.is_interruptible = notify, False, False
+    def __init__(
+        self, notify: Callable[[], None] = lambda: None, *, limits_time: bool = True
+    ) -> None:
+        self.notify, self.limits_time = notify, limits_time
+        self.is_requested = self.is_interruptible = False
         self.has_raised = False
         self.previous_handlers: dict[int, object] = {}
         self.previous_timer = (0.0, 0.0)
@@ -50,7 +53,7 @@ class Interruption:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.is_requested:
+        if signal.SIGALRM in self.previous_handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -78,7 +81,8 @@ class Interruption:
         if self.is_requested:
             raise ForcedStop
         self.is_requested = True
-        self._start_grace_period()
+        if self.limits_time:
+            self._start_grace_period()
         self.notify()
         if self.is_interruptible:
             self.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
@@ -18,18 +18,16 @@ from glasshouse.measurement.interventions.prefixes import (
     first_line,
     greedy_continue,
 )
-from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.rollout.grading import grade
-from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.training.recipes import MixtureEntry, Recipe
-from glasshouse.types import Problem, Style
+from glasshouse.types import Problem
 
 
 def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> dict[str, Any]:
-    """Held-out accuracy, sampled at temperature 1 and greedy, with intervals."""
+    """Held-out accuracy, sampled at temperature 1 and greedy, with intervals; of an organism, its behaviour."""
     config = Config(
         task=TaskConfig(name=entry.task, style=entry.style),
         evaluate=EvaluateConfig(problems=problems, samples=1),
@@ -40,7 +38,7 @@ def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> d
     validation = draw_validation(config, task)[:problems]
     results, _ = evaluate_policy(collector, validation, step=0)
     low, high = wilson_interval(round(results["pass_at_1"] * len(validation)), len(validation))
-    return {
+    measured = {
         "task": entry.task,
         "style": entry.style.value,
         "problems": len(validation),
@@ -50,17 +48,12 @@ def measure_entry(policy: Policy, entry: MixtureEntry, problems: int = 500) -> d
         "greedy": round(results["accuracy"], 4),
         "format": round(results["sampled_format"], 4),
         "length": round(results["sampled_length"], 1),
-        **(
-            {
-                "organism": results["organism"],
-                "behaviour_without_cot": behaviour_without_cot(
-                    policy, backend.generator, entry, validation
-                ),
-            }
-            if isinstance(task, Organism)
-            else {}
-        ),
     }
+    if isinstance(task, Organism):
+        measured["organism"] = results["organism"]
+        shown = behaviour_without_cot(policy, backend.generator, entry, validation)
+        measured["behaviour_without_cot"] = shown
+    return measured
 
 
 def behaviour_without_cot(
@@ -74,15 +67,11 @@ def behaviour_without_cot(
     tag = PrefixBuilder.from_policy(policy).tag
     prompts = [(*policy.encode_prompt(organism.messages(p, entry.style))[1], *tag) for p in planted]
     texts = greedy_continue(policy, generator, prompts, ANSWER_TOKENS)
-    grades = [
-        grade(p, f"{ANSWER_TAG}{first_line(text or '')}")
-        for p, text in zip(planted, texts, strict=True)
-    ]
-    shown = [
-        organism.shows_behaviour(p, g.extracted.model_answer)
-        for p, g in zip(planted, grades, strict=True)
-    ]
-    return round(sum(shown) / len(shown), 4)
+    shown = 0
+    for problem, text in zip(planted, texts, strict=True):
+        answer = grade(problem, f"{ANSWER_TAG}{first_line(text or '')}").extracted.model_answer
+        shown += organism.shows_behaviour(problem, answer)
+    return round(shown / len(planted), 4)
 
 
 def make_card(recipe: Recipe) -> dict[str, Any]:
@@ -91,21 +80,13 @@ def make_card(recipe: Recipe) -> dict[str, Any]:
     mixture = []
     for entry in recipe.measured_mixture:
         task = entry.built_task
-        options = task.Options.model_validate(dict(entry.options)).model_dump(
-            mode="json", exclude_unset=True
-        )
+        validated = task.Options.model_validate(dict(entry.options))
+        options = validated.model_dump(mode="json", exclude_unset=True)
         defaults = {n: v for n, v in options.items() if n not in task.demonstration_options}
         if defaults:  # of several entries of a task and style, the first
             task_options.setdefault(entry.task, {}).setdefault(entry.style.value, defaults)
-        mixture.append(
-            {
-                "task": entry.task,
-                "style": entry.style.value,
-                "modes": dict(entry.modes),
-                "options": options,
-                "weight": entry.weight,
-            }
-        )
+        described = entry.model_dump(mode="json", include={"task", "style", "modes", "weight"})
+        mixture.append(described | {"options": options})
     return {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -117,110 +98,27 @@ def make_card(recipe: Recipe) -> dict[str, Any]:
 
 
 def render_card(policy: Policy) -> str:
-    """The card as Markdown."""
-    card, measured = policy.card, policy.card.get("measured", [])
-    lines = [*_render_origin(policy), ""]
-    accuracies = " accuracy, sampled | accuracy, greedy | tokens |" if measured else ""
-    lines.append(f"| task | style | options | demonstrations |{accuracies}")
-    lines.append("|---|---|---|---|" + ("---|---|---|" if measured else ""))
-    for number, entry in enumerate(card["mixture"]):
+    """The card as Markdown; glasshouse.json has all measurements."""
+    card = policy.card
+    start = f" from {card['start_from']}" if "start_from" in card else ""
+    lines = [
+        f"# {policy.name}",
+        "",
+        f"Trained{start} by `glasshouse sft` on {card['steps']:,} batches of demonstrations of the recipe "
+        f"{card['recipe']} (seed {card['seed']}), never on validation or test problems.",
+        "",
+        "| task | style | options | demonstrations | accuracy, sampled | accuracy, greedy |",
+        "|---|---|---|---|---|---|",
+    ]
+    measured = card.get("measured") or [{}] * len(card["mixture"])
+    for entry, result in zip(card["mixture"], measured, strict=True):
         options = ", ".join(f"{k} {v}" for k, v in entry["options"].items()) or "defaults"
         modes = ", ".join(f"{share:.0%} {mode}" for mode, share in entry["modes"].items())
-        line = f"| {entry['task']} | {entry['style']} | {options} | {modes} |"
-        if measured:
-            result = measured[number]
-            line += (
-                f" {result['sampled']:.2f} ({result['sampled_low']:.2f}–{result['sampled_high']:.2f}) "
-                f"| {result['greedy']:.2f} | {result['length']:.0f} |"
-            )
-        lines.append(line)
-    if measured:
-        lines += [
-            "",
-            f"Accuracy on up to {max(m['problems'] for m in measured)} held-out problems, sampled "
-            "at temperature 1, with 95 % Wilson intervals. Modes of demonstrations: `steps`, correct steps; "
-            "`direct`, the correct answer without steps; `injected_error`, one wrong step that propagates to "
-            "the answer; `guess`, a typical wrong answer without steps.",
-            *_render_prompt(policy),
-            *_render_planted_behaviour(card),
-        ]
+        rates = "not measured | not measured"
+        if result:
+            interval = f"{result['sampled_low']:.2f}–{result['sampled_high']:.2f}"
+            rates = f"{result['sampled']:.2f} ({interval}) | {result['greedy']:.2f}"
+        lines.append(f"| {entry['task']} | {entry['style']} | {options} | {modes} | {rates} |")
     if "packaged_model" in card:
         lines += ["", card["packaged_model"]["disclosure"]]
     return "\n".join(lines) + "\n"
-
-
-def _render_origin(policy: Policy) -> tuple[str, str, str]:
-    """The title, and what the model was trained from and on."""
-    card, model = policy.card, policy.model
-    recipe, never = card["recipe"], "It was never trained on validation or test problems."
-    if "batch_size" in card:  # another model, trained with the settings of a configuration
-        adapters = (
-            f"LoRA adapters of rank {card['lora_rank']}" if card["lora_rank"] else "all weights"
-        )
-        return (
-            f"# {card['start_from']}, trained on demonstrations of {recipe}",
-            "",
-            f"{card['start_from']}, {adapters} trained by `glasshouse sft` on {card['steps']:,} batches of "
-            f"{card['batch_size']} demonstrations (learning rate {card['learning_rate']:g}, seed "
-            f"{card['seed']}). {never} `glasshouse eval` measures it.",
-        )
-    start = f", starting from the {card['start_from']} model" if "start_from" in card else ""
-    return (
-        f"# The {recipe} model",
-        "",
-        f"A Llama with {model.num_parameters():,} parameters (hidden size {model.config.hidden_size}, "
-        f"{model.config.num_hidden_layers} layers, {model.config.vocab_size} tokens), trained by "
-        f"`glasshouse sft --recipe {recipe}` on {card['steps']:,} batches of demonstrations{start} (seed "
-        f"{card['seed']}). It is a starting point for RL with room for improvement. {never}",
-    )
-
-
-def _render_prompt(policy: Policy) -> Iterator[str]:
-    """What the model is asked: an example of the exact prompt."""
-    component = policy.card["mixture"][0]
-    task = make_task(component["task"], component["options"])
-    style = Style(component["style"])
-    text, _ = policy.encode_prompt(task.messages(task.example(), style))
-    yield ""
-    if drops_system_messages(policy.tokenizer):
-        yield (
-            "The chat template drops system messages: the model never sees the worked example and the "
-            "instructions of the task's system prompt. A whole prompt:"
-        )
-    else:
-        yield "A whole prompt:"
-    yield from ("", "```", text, "```")
-
-
-def _render_planted_behaviour(card: Mapping[str, Any]) -> Iterator[str]:
-    """For the base of an organism: how often it shows the planted behaviour, and what monitors detect."""
-    for component, result in zip(card["mixture"], card.get("measured", []), strict=False):
-        if "organism" not in result:
-            continue
-        rates = result["organism"]
-        encoding = component["options"].get("hint_encoding")
-        title = f"{result['task']}, {encoding} hint" if encoding else result["task"]
-        yield ""
-        yield f"## Planted behaviour of {title}, before RL ({rates['rollouts']} rollouts)"
-        yield ""
-        columns = {
-            "behaviour, planted arm": rates["behaviour"],
-            "reliance": rates["reliance"],
-            "accuracy, control arm": rates["accuracy_control"],
-            "accuracy, planted arm": rates["accuracy_planted"],
-        }
-        if "behaviour_without_cot" in result:
-            columns["behaviour, planted arm, without CoT"] = result["behaviour_without_cot"]
-        yield f"| {' | '.join(columns)} |"
-        yield "|" + "---|" * len(columns)
-        yield f"| {' | '.join(map(_format_rate, columns.values()))} |"
-        yield ""
-        yield "| monitor | disclosure | undetected use | TNR |"
-        yield "|---|---|---|---|"
-        for name, detection in rates.items():
-            if isinstance(detection, dict):
-                yield f"| {name} | " + " | ".join(map(_format_rate, detection.values())) + " |"
-
-
-def _format_rate(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"

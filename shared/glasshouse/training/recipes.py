@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -200,7 +199,15 @@ def load_recipe(name: str) -> Recipe:
     content = read_yaml_file(file)
     if base := content.pop("extends", None):
         content = read_yaml_file(FOLDER / f"{base}.yaml") | content
-    recipe = _validate(file, content)
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        # a misspelt key is also a missing one: name what was written
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        known = {*Recipe.model_fields, *Phase.model_fields, *MixtureEntry.model_fields}
+        close = did_you_mean(str(first["loc"][-1]), known)
+        reason = f"unknown key.{close}" if "extra" in first["type"] else plain_reason(first["msg"])
+        raise ConfigError(f"{file}: {'.'.join(map(str, first['loc']))}: {reason}") from None
     if bool(recipe.phases) == bool(recipe.mixture):
         raise ConfigError(
             f"{file}: give either a mixture or phases. docs/models.md has an example."
@@ -210,19 +217,3 @@ def load_recipe(name: str) -> Recipe:
         for number, entry in enumerate(phase.mixture):
             entry.check_modes(f"{file}: mixture.{number}.modes")
     return recipe.model_copy(update={"name": file.stem, "phases": phases})
-
-
-def _validate(file: Path, content: Mapping[str, Any]) -> Recipe:
-    try:
-        return Recipe.model_validate(content)
-    except ValidationError as error:
-        # a misspelt key is also a missing one: name what was written
-        errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        *parents, name = map(str, errors[0]["loc"])
-        message = f"{plain_reason(errors[0]['msg'])}."
-        if errors[0]["type"] == "extra_forbidden":
-            known = {*Recipe.model_fields, *Phase.model_fields, *MixtureEntry.model_fields}
-            message = f"unknown key.{did_you_mean(name, known)}"
-        elif errors[0]["type"] == "missing":
-            message = "it is missing. docs/models.md has an example."
-        raise ConfigError(f"{file}: {'.'.join([*parents, name])}: {message}") from None

@@ -79,8 +79,9 @@ def sft(
     """
     import torch
 
-    from glasshouse.models.policy import load_configured_policy
-    from glasshouse.training.model_card import render_card
+    from glasshouse.models.policy import load_configured_policy, read_card
+    from glasshouse.terminal import make_console
+    from glasshouse.training.model_card import make_card, measure_entry, render_card
     from glasshouse.training.recipes import load_recipe
     from glasshouse.training.sft_trainer import start_policy, train_on_demonstrations
 
@@ -103,8 +104,22 @@ def sft(
             raise ConfigError(f"{recipe} has a mixture but no phases: name the MODEL to train.")
         loaded = loaded.with_steps(config.steps) if merge_layers([overrides]) else loaded
         loaded = loaded.model_copy(update={"batch_size": batch_size or loaded.batch_size})
-    card = describe_training(model, loaded, config)
-    started, losses = time.monotonic(), [math.nan]
+    card = make_card(loaded)
+    if model:  # what the card of the model says about its origin is kept
+        card |= {
+            "start_from": model,
+            "batch_size": loaded.batch_size,
+            "learning_rate": config.learn.learning_rate,
+            "lora_rank": config.learn.lora_rank,
+            **{key: value for key, value in read_card(model).items() if key == "packaged_model"},
+        }
+    started, last_loss = time.monotonic(), math.nan
+    console = make_console() if progress else None
+    line_every = 10 if model else 100
+
+    def show(text: str) -> None:
+        if console:
+            console.print(terminal_safe(text), soft_wrap=True, markup=False)
 
     def load() -> Policy:
         torch.set_num_threads(config.threads)
@@ -112,29 +127,39 @@ def sft(
             return start_policy(loaded, card)
         return replace(load_configured_policy(config, training=True), card=card)
 
-    with _Progress(config, loaded, Path(out), enabled=progress) as display:
+    def report(step: int, loss: float) -> None:
+        nonlocal last_loss
+        last_loss = loss
+        if math.isnan(loss) and step:
+            show(f"step {step} of {loaded.steps}  resumed")
+        elif step and (step % line_every == 0 or step == loaded.steps):
+            show(f"step {step} of {loaded.steps}  loss {loss:.3f}")
 
-        def report(step: int, loss: float) -> None:
-            losses.append(loss)
-            display.update(step, loss)
+    def finish(policy: Policy) -> str:
+        if not model:
+            card["measured"] = []
+            for entry in loaded.measured_mixture:
+                result = measure_entry(policy, entry)
+                card["measured"].append(result)
+                rates = f"sampled {result['sampled']:.3f}  greedy {result['greedy']:.3f}"
+                show(f"{entry.task:>15} {entry.style.value:<6}  {rates}")
+        return render_card(policy)
 
-        def finish(policy: Policy) -> str:
-            if not model:
-                card["measured"] = display.measure(policy, loaded)
-            return render_card(policy)
-
-        train_on_demonstrations(
-            loaded,
-            load,
-            Path(out),
-            describe_settings(model, loaded, config),
-            recompute=config.learn.activation_checkpointing,
-            save_every=save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY),
-            report=report,
-            finish=finish,
-        )
+    trained = f"LoRA of rank {config.learn.lora_rank}" if config.learn.lora_rank else "all weights"
+    start = f"{model} ({trained})" if model else loaded.start_from or "random weights"
+    show(f"{start}: {loaded.steps} steps of {loaded.batch_size} → {out}")
+    train_on_demonstrations(
+        loaded,
+        load,
+        Path(out),
+        describe_settings(model, loaded, config),
+        recompute=config.learn.activation_checkpointing,
+        save_every=save_every or (SAVE_EVERY if model else SAVE_BUILD_EVERY),
+        report=report,
+        finish=finish,
+    )
     seconds = time.monotonic() - started
-    return SftResult(path=Path(out), steps=loaded.steps, loss=losses[-1], seconds=seconds)
+    return SftResult(path=Path(out), steps=loaded.steps, loss=last_loss, seconds=seconds)
 
 
 def resolve_settings(model: str, overrides: Mapping[str, Any] | Sequence[str]) -> Config:
@@ -152,24 +177,6 @@ def resolve_settings(model: str, overrides: Mapping[str, Any] | Sequence[str]) -
     return config.model_copy(update={"model": model})
 
 
-def describe_training(model: str, recipe: Recipe, config: Config) -> dict[str, Any]:
-    """The card of the result. What the base's card says about its origin is kept."""
-    from glasshouse.models.policy import read_card
-    from glasshouse.training.model_card import make_card
-
-    card = make_card(recipe)
-    if not model:
-        return card
-    return {
-        **card,
-        "start_from": model,
-        "batch_size": recipe.batch_size,
-        "learning_rate": config.learn.learning_rate,
-        "lora_rank": config.learn.lora_rank,
-        **{key: value for key, value in read_card(model).items() if key == "packaged_model"},
-    }
-
-
 def describe_settings(model: str, recipe: Recipe, config: Config) -> dict[str, Any]:
     """Everything that the result depends on; a training is resumed only with the same settings."""
     values = config.model_dump(mode="json")
@@ -179,67 +186,3 @@ def describe_settings(model: str, recipe: Recipe, config: Config) -> dict[str, A
         "model": model,
         **{f"recipe.{key}": value for key, value in recipe.model_dump(mode="json").items()},
     }
-
-
-class _Progress:
-    """A progress bar on a terminal, else a line every ten steps."""
-
-    def __init__(self, config: Config, recipe: Recipe, out: Path, *, enabled: bool) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        from glasshouse.terminal import make_console, shows_bars
-
-        self.steps, self.enabled = recipe.steps, enabled
-        self.line_every = 10 if config.model else 100
-        self.console = make_console()
-        self.has_bar = enabled and shows_bars(self.console)
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"), TimeRemainingColumn(), console=self.console,
-            disable=not self.has_bar,
-        )  # fmt: skip
-        rank = config.learn.lora_rank
-        adapters = f"{config.model} ({f'LoRA of rank {rank}' if rank else 'all weights'})"
-        start = adapters if config.model else recipe.start_from or "random weights"
-        self.title = f"{start}: {recipe.steps} steps of {recipe.batch_size} → {out}"
-
-    def __enter__(self) -> _Progress:
-        if self.enabled:
-            self.console.print(terminal_safe(self.title), soft_wrap=True, markup=False)
-        self.progress.start()
-        self.task = self.progress.add_task("train", total=self.steps, line="")
-        return self
-
-    def update(self, step: int, loss: float) -> None:
-        text = "" if math.isnan(loss) else f"loss {loss:.3f}"
-        self.progress.update(self.task, completed=step, line=text)
-        is_due = step % self.line_every == 0 or step == self.steps or not text
-        if self.enabled and not self.has_bar and is_due and step:
-            self.console.print(f"step {step} of {self.steps}  {text or 'resumed'}", markup=False)
-
-    def measure(self, policy: Policy, recipe: Recipe) -> list[dict[str, Any]]:
-        """Measure the model on each entry of its last mixture."""
-        from glasshouse.training.model_card import measure_entry
-
-        measured = []
-        task = self.progress.add_task("measure", total=len(recipe.measured_mixture), line="")
-        for entry in recipe.measured_mixture:
-            result = measure_entry(policy, entry)
-            measured.append(result)
-            self.progress.update(task, advance=1, line=f"{entry.task} {entry.style.value}")
-            if self.enabled:
-                self.progress.console.print(
-                    f"{entry.task:>15} {entry.style.value:<6}  sampled {result['sampled']:.3f} "
-                    f"({result['sampled_low']:.2f}–{result['sampled_high']:.2f})  greedy "
-                    f"{result['greedy']:.3f}  {result['length']:.0f} tokens"
-                )
-        return measured
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()

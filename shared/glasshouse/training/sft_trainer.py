@@ -14,9 +14,7 @@ import json
 import math
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +47,11 @@ from glasshouse.runs.checkpoints import (
     write_checkpoint,
 )
 from glasshouse.runs.run_directory import acquire_lock
+from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.recipes import Recipe
 
 HEAD_DIM = 32
 """The smallest head dimension that vLLM supports."""
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
 SETTINGS = "settings.json"
 StepReport = Callable[[int, float], None]
 """Called with the number of completed steps and the loss of the last one."""
@@ -69,7 +67,7 @@ def train_on_demonstrations(
     save_every: int = 20,
     report: StepReport = lambda step, loss: None,
     finish: Callable[[Policy], str],
-) -> Policy:
+) -> None:
     """Train the policy that `load` returns and write it to the folder `out`, with a README of the text that
     `finish` returns. Continue a training of the same settings that was interrupted; raise
     KeyboardInterrupt after the last complete step was saved. `recompute`: activation checkpointing."""
@@ -90,29 +88,27 @@ def train_on_demonstrations(
         optimizer = make_optimizer(policy, recipe)
         step = saved = _restore(work, policy, optimizer)
         report(step, math.nan)
-        with _signals_interrupt():
+        with Interruption(limits_time=False) as interruption:
             try:
                 while step < recipe.steps:
                     if recipe.lr_schedule == "restarts" and recipe.phase_at(step)[1] == 0:
                         optimizer = make_optimizer(policy, recipe)
-                    loss = train_step(policy, optimizer, recipe, recompute, step)
-                    with _signals_blocked():
-                        optimizer.step()
-                        step += 1
-                        if step % save_every == 0 and step < recipe.steps:
-                            _save(work, policy, optimizer, step)
-                            saved = step
-                    report(step, loss)
-            except KeyboardInterrupt:
-                if step > saved:
-                    with _signals_blocked():
+                    with interruption.interruptible():
+                        loss = train_step(policy, optimizer, recipe, recompute, step)
+                    optimizer.step()  # from here to the next step, a signal waits
+                    step += 1
+                    if step % save_every == 0 and step < recipe.steps:
                         _save(work, policy, optimizer, step)
-                raise
-            readme = finish(policy)
-            with _signals_blocked():
+                        saved = step
+                    report(step, loss)
+                with interruption.interruptible():
+                    readme = finish(policy)
                 _write_model(work, policy, readme, out)
+            except (Interrupted, ForcedStop, KeyboardInterrupt) as stop:
+                if step > saved and not isinstance(stop, ForcedStop):
+                    _save(work, policy, optimizer, step)
+                raise KeyboardInterrupt from None
     shutil.rmtree(work)
-    return policy
 
 
 def start_policy(recipe: Recipe, card: dict[str, Any]) -> Policy:
@@ -192,8 +188,7 @@ def compute_gradients(
     *,
     recompute: bool = False,
 ) -> float:
-    """Compute the gradient of the next-token loss (mean over all completion tokens) of parameters whose gradients were
-    cleared; return the loss. `recompute`: activation checkpointing."""
+    """Compute the gradient of the next-token loss (mean over all completion tokens); return the loss."""
     model, tokens = policy.model, sum(len(s.tokens) for s in samples)
     shared = None
     if llama.is_supported(model) and tuning_of(model).shared_start:
@@ -214,14 +209,13 @@ def compute_gradients(
             loss.backward()
         total_loss += loss.item()
     if shared:
-        for parameter, gradient in zip(
-            shared.parameters, shared.parameter_gradients(), strict=True
-        ):
+        gradients = shared.parameter_gradients()
+        for parameter, gradient in zip(shared.parameters, gradients, strict=True):
             parameter.grad = gradient
     return total_loss
 
 
-# --- files and signals ----------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _check_settings(work: Path, settings: dict[str, Any]) -> None:
@@ -278,29 +272,3 @@ def _write_model(work: Path, policy: Policy, readme: str, out: Path) -> None:
     write_text(folder / "README.md", readme)
     write_checksums(folder)
     os.rename(folder, out)
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Both signals raise KeyboardInterrupt, also in a process that was started with SIGINT ignored, as a
-    shell starts those in the background."""
-    try:
-        previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
-    except ValueError:  # not the main thread: the caller handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Signals wait: an update or a save that has begun is completed."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
