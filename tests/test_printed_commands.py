@@ -14,8 +14,7 @@ import pytest
 
 from glasshouse.cli.app import main
 from glasshouse.measurement.evaluate_checkpoint import resolve_evaluation_config
-from glasshouse.view.discovery import RunLocation
-from glasshouse.view.run_reader import RunReader
+from glasshouse.view.run_reader import RunLocation, RunReader
 
 ROOT = Path(__file__).resolve().parent.parent
 MOCK = str(ROOT / "models" / "mock")

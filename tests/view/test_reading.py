@@ -15,11 +15,10 @@ from tests.view.example_runs import log_step, make_step, open_run
 from glasshouse.runs.rollout_log import LOG, RolloutReader, scan_log
 from glasshouse.runs.rows import RolloutFilter
 from glasshouse.view.app import make_app
-from glasshouse.view.discovery import RunLocation, find_runs
-from glasshouse.view.library import Library
+from glasshouse.view.library import Library, find_runs
 from glasshouse.view.rollout_checks import find_suspicions, make_text_monitors
 from glasshouse.view.rollout_index import RolloutIndex, list_frames, parse_query
-from glasshouse.view.run_reader import RunReader, read_overview
+from glasshouse.view.run_reader import RunLocation, RunReader, read_overview
 from glasshouse.view.security import allowed_host_names
 
 

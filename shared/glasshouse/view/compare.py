@@ -29,7 +29,6 @@ IGNORED_SECTIONS = (
 )  # fmt: skip
 """Keys and sections in which the runs of one arm may differ: they do not change what is learned."""
 MAX_RUNS = 40
-MAX_STUDY_BYTES = 50_000_000
 
 
 def compare_runs(readers: Sequence[RunReader]) -> dict[str, Any]:
@@ -71,29 +70,25 @@ def diff_values(ids: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> lis
 
 
 def group_by_arm(readers: Sequence[RunReader]) -> list[str]:
-    """The name of each run's arm: the keys in which the arms differ."""
+    """The name of each run's arm: its folder in a study, or the keys in which the arms differ."""
     configs = [
-        {
-            key: value
-            for key, value in flatten_keys(reader.config)
-            if key.split(".")[0] not in IGNORED_SECTIONS
-        }
-        for reader in readers
+        {k: v for k, v in flatten_keys(r.config) if k.split(".")[0] not in IGNORED_SECTIONS}
+        for r in readers
     ]
-    keys = [
-        row["key"] for row in diff_values([str(n) for n in range(len(configs))], configs)
-    ]  # bases differ between the seeds of one arm
+    keys = [row["key"] for row in diff_values([r.location.id for r in readers], configs)]
+    # bases differ between the seeds of one arm
     named = [key for key in keys if key != "model"] or keys
     names = []
     for config, reader in zip(configs, readers, strict=True):
-        parts = [f"{key}={_value_text(config[key])}" for key in named if key in config]
+        texts = {
+            key: "none" if config[key] in (None, {}, []) else str(config[key])
+            for key in named
+            if key in config
+        }
         folder = reader.path.parent.name if reader.location.study else ""
-        names.append(folder or ", ".join(parts) or "one configuration")
+        parts = ", ".join(f"{key}={text}" for key, text in texts.items())
+        names.append(folder or parts or "one configuration")
     return names
-
-
-def _value_text(value: Any) -> str:
-    return "none" if value in (None, {}, []) else str(value)
 
 
 def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[str, Any]:
@@ -101,17 +96,14 @@ def compare_curves(readers: Sequence[RunReader], arms: Sequence[str]) -> dict[st
     curves: dict[str, dict[str, Any]] = {}
     for reader, arm in zip(readers, arms, strict=True):
         for id, curve in run_curves(reader).items():
-            entry = curves.setdefault(
-                id, {**{k: v for k, v in curve.items() if k != "points"}, "arms": {}}
+            points = curve.pop("points")
+            by_arm = curves.setdefault(id, {**curve, "arms": {}})["arms"]
+            by_arm.setdefault(arm, {"runs": []})["runs"].append(
+                {"run": reader.location.id, "points": points}
             )
-            entry["arms"].setdefault(arm, []).append(
-                {"run": reader.location.id, "points": curve["points"]}
-            )
-    for entry in curves.values():
-        entry["arms"] = {
-            arm: {"runs": runs, "band": seed_band([run["points"] for run in runs])}
-            for arm, runs in entry["arms"].items()
-        }
+    for curve in curves.values():
+        for arm in curve["arms"].values():
+            arm["band"] = seed_band([run["points"] for run in arm["runs"]])
     return {id: curves[id] for id in headlines_first(curves)}
 
 
@@ -168,23 +160,15 @@ def seed_band(curves: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[float |
 
 def load_study_results(folder: Path) -> dict[str, Any]:
     """results/study.json with the label of each measure; `problem` says why it cannot be shown."""
-    file = folder / "results" / "study.json"
     try:
-        data = read_regular_file(file)
-        if len(data) > MAX_STUDY_BYTES:
-            return {"problem": f"results/study.json is larger than {MAX_STUDY_BYTES:,} bytes."}
-        content = json.loads(data)
-        if not isinstance(content, dict) or not isinstance(content.get("questions"), list):
-            return {"problem": "results/study.json does not hold the questions of a study."}
+        content = json.loads(read_regular_file(folder / "results" / "study.json"))
+        questions, curves = content["questions"], content.get("curves", [])
+        names = {str(item["measure"]) for item in (*questions, *curves)}
     except FileNotFoundError:
         return {
             "problem": "This study has no analysis yet: `glasshouse study` writes it after its last run. "
             "Its runs can be compared before that."
         }
-    except (OSError, ValueError, RecursionError) as error:
-        return {"problem": f"results/study.json cannot be read: {error}."}
-    names = {curve.get("measure") for curve in content.get("curves", [])}
-    names |= {question.get("measure") for question in content["questions"]}
-    content["measures"] = {str(name): describe_measure(str(name)) for name in names if name}
-    content["problem"] = ""
-    return content
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        return {"problem": f"results/study.json does not hold the results of a study: {error}."}
+    return {**content, "measures": {name: describe_measure(name) for name in names}, "problem": ""}

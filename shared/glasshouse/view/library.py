@@ -1,26 +1,33 @@
-"""All runs that a server shows: their readers and indexes, kept up to date by one thread.
+"""All runs that a server shows: found in the served folders, their readers and indexes kept up to date by
+one thread.
 
 The thread looks at the files every `POLL_SECONDS`, reads what has grown, and indexes new rollouts
 of the runs that somebody looks at. Handlers read what is there and never wait for a whole index.
+
+A run is shown under an id: its path below the folder that the user named, such as `control/seed-0`. URLs
+contain ids, never paths, and an id is looked up in the list of runs that were found, so a URL cannot name
+anything outside the served folders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.runs.rollout_log import LOG
-from glasshouse.runs.run_directory import stamp_file
-from glasshouse.view.discovery import Catalog, RunLocation, find_runs
+from glasshouse.runs.run_config import is_run_directory
+from glasshouse.runs.run_directory import LOCK, stamp_file
 from glasshouse.view.rollout_index import RolloutIndex, cache_file, list_frames
-from glasshouse.view.run_reader import RunReader, is_being_written, read_overview
+from glasshouse.view.run_reader import RunLocation, RunReader, is_being_written, read_overview
 
 POLL_SECONDS = 0.4
 INDEX_SECONDS = 0.15
@@ -31,6 +38,19 @@ MAX_OPEN_RUNS = 12
 """Runs whose metrics or indexes are kept in memory; the others are read again when they are opened."""
 IDLE_SECONDS = 600.0
 """A run that nobody asked for in this time is closed."""
+MAX_DEPTH = 6
+"""How deep folders are searched; a study's runs are four levels below a folder of studies."""
+MAX_FOLDERS = 20_000
+"""How many folders one search visits."""
+STUDY_FILE = "study.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The runs and studies that were found."""
+
+    runs: Mapping[str, RunLocation] = field(default_factory=dict)
+    studies: Mapping[str, Path] = field(default_factory=dict)
 
 
 class OpenRun:
@@ -217,3 +237,61 @@ def stamp_run(path: Path) -> tuple[Any, ...]:
     names = ("metrics.jsonl", "events.jsonl", "summary.json", "monitor.json")
     files = [path / "config.yaml", *(path / "results" / name for name in names)]
     return (*map(stamp_file, files), is_being_written(path))
+
+
+# --- finding runs ----------------------------------------------------------------------------
+
+
+def check_roots(paths: Sequence[Path]) -> None:
+    """Raise unless every path is a folder."""
+    for path in paths:
+        if not path.exists():
+            raise RunError(f"{path} does not exist. Name run directories, or a folder with runs.")
+        if not path.is_dir():
+            raise RunError(f"{path} is a file. Name run directories, or a folder with runs.")
+
+
+def find_runs(roots: Sequence[Path]) -> Catalog:
+    """Find every run and study in these folders; a folder may itself be a run or a study.
+
+    Example: `find_runs([Path("runs")]).runs["sum_digits-grpo-1"].path`
+    """
+    found: dict[str, Path] = {}
+    budget = [MAX_FOLDERS]
+    for root in (path.resolve() for path in roots):
+        for folder in _walk(root, root, MAX_DEPTH, budget):
+            name = folder.name if folder == root else folder.relative_to(root).as_posix()
+            id, number = name, 1
+            while found.setdefault(id, folder) != folder:  # another folder has the id already
+                number += 1
+                id = f"{name} ({number})"
+    studies = {id: path for id, path in found.items() if (path / STUDY_FILE).is_file()}
+    runs = {}
+    for id, path in found.items():
+        if id not in studies:
+            study = next((s for s, folder in studies.items() if path.is_relative_to(folder)), "")
+            runs[id] = RunLocation(id, path, study)
+    return Catalog(runs, studies)
+
+
+def _walk(folder: Path, root: Path, depth: int, budget: list[int]) -> Iterator[Path]:
+    """Yield runs and studies, without entering runs or leaving `root` through a link."""
+    budget[0] -= 1
+    if budget[0] <= 0:
+        return
+    # an experiment has a config.yaml too, but no files of a run
+    has_run_files = (folder / "results").is_dir() or (folder / LOCK).exists()
+    if is_run_directory(folder) and (folder == root or has_run_files):
+        yield folder
+        return
+    if (folder / STUDY_FILE).is_file():
+        yield folder
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if depth else []
+    except OSError:  # a folder that may not be read has no runs to show
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        is_outside = entry.is_symlink() and not path.resolve().is_relative_to(root)
+        if entry.is_dir() and not entry.name.startswith(".") and not is_outside:
+            yield from _walk(path, root, depth - 1, budget)

@@ -19,7 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.errors import GlasshouseError, RunDataError
 from glasshouse.measurement.registry import Family, lookup, sort_measures
 from glasshouse.monitors.base import Monitor
@@ -41,7 +40,6 @@ from glasshouse.runs.run_directory import (
 )
 from glasshouse.runs.verify import verify_curves, verify_rollout_log
 from glasshouse.terminal import shell_command
-from glasshouse.view.discovery import RunLocation
 from glasshouse.view.rollout_checks import make_text_monitors
 from glasshouse.view.run_measures import (
     collect_measures,
@@ -66,6 +64,16 @@ PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "e
 LOCKS_FILE = Path("/proc/locks")
 UNMARKED_EVENTS = ("audit", "prune")
 """Events that are not drawn as a mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLocation:
+    """A run directory and where it belongs."""
+
+    id: str
+    path: Path
+    study: str = ""
+    """The id of its study; empty if it is not part of one."""
 
 
 @dataclass(slots=True)
@@ -100,8 +108,8 @@ class RunReader:
     metrics: GrowingFile = field(init=False)
     events: GrowingFile = field(init=False)
     _stamps: dict[str, Any] = field(default_factory=dict)
-    _verify_after: float | None = 0.0
-    """When to verify the files again; None: once they have changed."""
+    _is_unverified: bool = True
+    _verify_after: float = 0.0
 
     def __post_init__(self) -> None:
         results = self.path / "results"
@@ -138,12 +146,11 @@ class RunReader:
     def _verify(self, changed: bool) -> bool:
         """Verify the files if they have changed, of a run that is training not more often than every
         `VERIFY_SECONDS`; returns whether the damage changed."""
+        self._is_unverified |= changed
         now = time.monotonic()
-        if changed and self._verify_after is None:
-            self._verify_after = now
-        if self._verify_after is None or (self.is_active and now < self._verify_after):
+        if not self._is_unverified or (self.is_active and now < self._verify_after):
             return False
-        self._verify_after = now + VERIFY_SECONDS if self.is_active else None
+        self._is_unverified, self._verify_after = False, now + VERIFY_SECONDS
         previous = self.verified
         try:
             state = read_newest_state(self.path / "checkpoints")
@@ -199,7 +206,6 @@ class RunReader:
             "seconds_left": left,
             "version": self.version,
             "generation": self.metrics.generation,
-            "config": dict(flatten_keys(self.config)),
             "config_text": self.config_text,
             "families": [family.value for family in Family if family],
             "metrics": metric_columns(self.metrics.rows, since),
@@ -208,12 +214,7 @@ class RunReader:
             "changes": describe_changes(self.monitor),
             "ends": compare_ends(self.summary),
             "marks": [
-                {
-                    "step": event.get("step", 0),
-                    "kind": event["event"],
-                    "time": event.get("time", ""),
-                    "text": describe_event(event),
-                }
+                describe_event(event)
                 for event in self.events.rows
                 if event["event"] not in UNMARKED_EVENTS
             ],
@@ -254,6 +255,7 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         monitor = read_monitor_results(path / "results")
     except RunDataError as error:
         damage.append(str(error))
+    timings = [row.get("timing") or {} for row in rows[-1:]]
     steps = whole_number(config_value(config, "steps"))
     status = find_status(events, summary, is_being_written(path))
     evaluations = load_evaluation_rows(events)
@@ -265,13 +267,9 @@ def read_overview(location: RunLocation) -> dict[str, Any]:
         "step": int(rows[-1]["step"]) if rows else 0,
         "steps": steps,
         "seconds_left": seconds_left(rows, steps) if status == "running" else None,
-        "updated": max(
-            [str(event.get("time", "")) for event in events]
-            + [str((row.get("timing") or {}).get("time", "")) for row in rows[-1:]],
-            default="",
-        ),
+        "updated": max((str(row.get("time", "")) for row in (*events, *timings)), default=""),
         "accuracy": next(iter(validation_accuracy(evaluations)), None),
-        "monitorability": {"id": headline, **measures[headline]} if headline else None,
+        "monitorability": measures[headline] if headline else None,
         "damage": damage,
     }
 
@@ -303,10 +301,9 @@ def find_status(
 ) -> Status:
     """Decide the status from the last event of a phase, the summary and the lock."""
     phases = [event["event"] for event in events if event["event"] in PHASE_EVENTS]
-    last = phases[-1] if phases else ""
     if is_active:
         return "running"
-    if last == "failed":
+    if phases[-1:] == ["failed"]:
         return "failed"
     if summary is not None and summary.get("interrupted_at") is None:
         return "finished"
@@ -317,23 +314,16 @@ def find_status(
 
 def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int) -> float | None:
     """Estimate the rest of the training from the median of the last steps; None if unknown."""
-    timed = [(row["step"], _timestamp(row)) for row in rows[-21:]]
-    known = [(step, moment) for step, moment in timed if moment is not None]
+    known = []
+    for row in rows[-21:]:
+        with suppress(KeyError, TypeError, ValueError):
+            known.append((row["step"], datetime.fromisoformat(row["timing"]["time"]).timestamp()))
     rates = [
         (moment - before_moment) / (step - before)
         for (before, before_moment), (step, moment) in pairwise(known)
         if step > before and moment >= before_moment
     ]
-    if not rates or not known:
-        return None
-    return max(0, steps - known[-1][0]) * statistics.median(rates)
-
-
-def _timestamp(row: Mapping[str, Any]) -> float | None:
-    try:
-        return datetime.fromisoformat(row["timing"]["time"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return None
+    return max(0, steps - known[-1][0]) * statistics.median(rates) if rates else None
 
 
 def read_versions(run: Path) -> dict[str, str]:
@@ -388,19 +378,20 @@ def _flatten_metrics(row: Row) -> dict[str, float | None]:
     return values
 
 
-def describe_event(event: Row) -> str:
-    """An event in one line."""
-    if "text" in event:
-        return str(event["text"])
-    if event["event"] == "evaluation":
-        return describe_evaluation(event)
+def describe_event(event: Row) -> dict[str, Any]:
+    """A mark of the curves, with the event in one line."""
     hidden = ("event", "time", "step", "path", "bytes")
-    parts = [
+    parts = (
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in event.items()
         if name not in hidden and value is not None
-    ]
-    return ", ".join(parts)
+    )
+    if event["event"] == "evaluation":
+        text = describe_evaluation(event)
+    else:
+        text = str(event["text"]) if "text" in event else ", ".join(parts)
+    step, moment = event.get("step", 0), event.get("time", "")
+    return {"step": step, "kind": event["event"], "time": moment, "text": text}
 
 
 def to_json(value: Any) -> bytes:

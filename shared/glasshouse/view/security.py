@@ -10,9 +10,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Collection
-from http.cookies import SimpleCookie
 
-from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -76,32 +76,31 @@ class Guard:
 
     def check(self, scope: Scope) -> Response | None:
         """The answer to a request that may not pass; None if it may."""
-        headers = Headers(scope=scope)
-        host = headers.get("host", "").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if name not in self.hosts:
-            return PlainTextResponse(
+        request = HTTPConnection(scope)
+        host, _, port = request.headers.get("host", "").lower().rpartition(":")
+        if (host if port.isdecimal() else f"{host}:{port}".removeprefix(":")) not in self.hosts:
+            text = (
                 "This server does not answer under that host name. Open the address that "
-                "`glasshouse view` printed, or start it with --allow-host NAME.\n",
-                status_code=421,
+                "`glasshouse view` printed, or start it with --allow-host NAME.\n"
             )
+            return PlainTextResponse(text, status_code=421)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This server only reads.\n", status_code=405)
-        if not self.token:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if (
+            not self.token
+            or self._is_token(request.cookies.get(COOKIE, ""))
+            or self._is_token(bearer)
+        ):
             return None
-        query = QueryParams(scope["query_string"])
-        if self._is_token(query.get("token", "")):
-            response = RedirectResponse(scope["path"] or "/", status_code=303)
+        if self._is_token(request.query_params.get("token", "")):
+            response = RedirectResponse("/", status_code=303)
             response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", path="/")
             return response
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is_token(cookie.value if cookie else "") or self._is_token(bearer):
-            return None
-        return PlainTextResponse(
-            "A token is required: open the address with ?token=… that `glasshouse view` printed.\n",
-            status_code=401,
+        text = (
+            "A token is required: open the address with ?token=… that `glasshouse view` printed.\n"
         )
+        return PlainTextResponse(text, status_code=401)
 
     def _is_token(self, value: str) -> bool:
         return hmac.compare_digest(value.encode(), self.token.encode())

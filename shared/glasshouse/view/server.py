@@ -13,8 +13,8 @@ from pathlib import Path
 
 from glasshouse.errors import RunError, install_command
 from glasshouse.files import check_output_folder
-from glasshouse.view.discovery import check_roots
-from glasshouse.view.library import Library
+from glasshouse.terminal import count_noun
+from glasshouse.view.library import Library, check_roots
 
 DEFAULT_PORT = 8420
 
@@ -51,58 +51,51 @@ def serve(
         token = secrets.token_urlsafe(24)
     library = Library(paths, cache or default_cache())
     listener = bind_socket(host, port)
-    bound = listener.getsockname()[1]
     names = allowed_host_names(host, [*allow_hosts, *([socket.gethostname()] if token else [])])
     app = make_app(library, hosts=names, token=token)
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{bound}/" + (f"?token={token}" if token else "")
-    count = len(library.catalog.runs)
-    print(f"{count} run{'s' * (count != 1)}: {address}", flush=True)
-    if not count:
-        print(
-            "No run is in these folders yet. The page shows runs as soon as they start.", flush=True
-        )
+    query = f"?token={token}" if token else ""
+    address = f"http://{shown}:{listener.getsockname()[1]}/{query}"
+    lines = [f"{count_noun(len(library.catalog.runs), 'run')}: {address}"]
+    if not library.catalog.runs:
+        lines.append("No run is in these folders yet. The page shows runs as soon as they start.")
     if token:
-        print(
-            "Anyone with this address can read these runs; the connection is not encrypted.",
-            flush=True,
+        lines.append(
+            "Anyone with this address can read these runs; the connection is not encrypted."
         )
+    print("\n".join(lines), flush=True)
     if open_browser:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=False,
-        timeout_graceful_shutdown=1, lifespan="on",
-    )  # fmt: skip
-    server = uvicorn.Server(config)
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        date_header=False,
+    )
     with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     print("stopped", file=sys.stderr)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
     """Listen on the port, or on a free one if the default is taken."""
-    if not 0 <= port <= 65_535:
-        raise RunError(f"--port {port} is not a port. Choose one from 1 to 65535, or 0 for any.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    candidates = [port, 0] if port == DEFAULT_PORT else [port]
-    for candidate in candidates:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
         try:
-            listener.bind((host, candidate))
-            listener.listen(128)  # a browser that opens the printed address at once must wait
-            return listener
-        except (TypeError, UnicodeError):
-            listener.close()
-            raise RunError(f"--host {host} is not an address or a name of this machine.") from None
-        except socket.gaierror as error:
-            listener.close()
-            raise RunError(f"--host {host} cannot be used: {error.strerror}.") from None
-        except OSError as error:
-            listener.close()
-            if candidate == candidates[-1]:
-                raise RunError(
-                    f"--host {host} --port {candidate} cannot be used: {error.strerror}. "
-                    "Choose another port with --port, or 0 for any."
-                ) from None
-    raise AssertionError("unreachable")
+            listener.bind((host, port))
+        except OSError:
+            if port != DEFAULT_PORT:
+                raise
+            listener.bind((host, 0))
+        listener.listen(128)  # a browser that opens the printed address at once must wait
+        return listener
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or "it is not an address of this machine"
+        raise RunError(
+            f"--host {host} --port {port} cannot be used: {reason}. Choose another host or port; port 0 is "
+            "any that is free."
+        ) from None

@@ -23,6 +23,7 @@ from glasshouse.terminal import terminal_safe
 Row = dict[str, Any]
 Estimate = dict[str, Any]
 """A measure of results/monitor.json."""
+PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"}
 MAX_LINES = 12
 """Lines per split in the overview; more steps than this are merged into ranges."""
 MIN_COLUMN_WIDTH = 38
@@ -61,7 +62,7 @@ def tally_by_step(rows: Iterable[Row]) -> dict[tuple[str, int], Tally]:
 
 def overview_table(tallies: dict[tuple[str, int], Tally]) -> Table:
     """A few lines per kind of rollout: steps, rows, accuracy, reward and parser rules."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(**PLAIN)
     table.add_column("split")
     for name in ("steps", "rows", "correct", "reward"):
         table.add_column(name, justify="right")
@@ -176,9 +177,8 @@ def _colour(row: Row) -> str:
 def _describe_sampling(row: Row) -> str:
     text = f"{row['length']} tokens, stopped by {row['finish_reason']}, policy version {row['policy_version']}"
     if not row["logprobs"]:
-        return f"{text}; tokens were not logged" if row["tokens"] is None else text
-    mean, lowest = sum(row["logprobs"]) / row["length"], min(row["logprobs"])
-    return f"{text}; mean log-probability {mean:.3f}, lowest {lowest:.2f}"
+        return f"{text}; tokens were not logged"
+    return f"{text}; mean log-probability {sum(row['logprobs']) / row['length']:.3f}"
 
 
 # --- monitoring ------------------------------------------------------------------------------
@@ -192,10 +192,8 @@ def monitor_table(results: dict[str, Any]) -> Table:
     table = Table(
         title=f"{settings['problems']} held-out problems, rollouts {settings['rollouts']}; by checkpoint step",
         title_justify="left",
-        box=None,
-        pad_edge=False,
         padding=(0, 1, 0, 0),
-        header_style="bold",
+        **PLAIN,
     )
     table.add_column("measure", no_wrap=True)
     for checkpoint in checkpoints:
@@ -206,37 +204,21 @@ def monitor_table(results: dict[str, Any]) -> Table:
         for name in sort_measures(measures):
             if lookup(name).detail:
                 continue
-            estimates = (
-                checkpoint["measures"].get(evaluation, {}).get(name) for checkpoint in checkpoints
-            )
-            values = (format_number(_value(estimate)) for estimate in estimates)
-            table.add_row(
-                escape(lookup(f"{evaluation}.{name}").label_with_unit),
-                *values,
-                format_change(changes.get(name)),
-            )
+            found = (c["measures"].get(evaluation, {}).get(name, {}) for c in checkpoints)
+            values = (format_number(estimate.get("value")) for estimate in found)
+            label = escape(lookup(f"{evaluation}.{name}").label_with_unit)
+            table.add_row(label, *values, format_change(changes.get(name)))
     return table
 
 
-def format_number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.{_decimals(value)}f}"
+def format_number(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else f"{value:{sign}.{1 if abs(value) >= 10 else 2}f}"
 
 
 def format_change(estimate: Estimate | None) -> str:
     """`+0.49 (+0.41 to +0.57)`; a dash if undefined."""
-    value = _value(estimate)
-    if estimate is None or value is None:
-        return "–"
-    low, high = estimate["low"], estimate["high"]
-    if low is None or high is None:
-        return f"{value:+.2f}"
-    digits = _decimals(value)
-    return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-
-
-def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate["value"]
-
-
-def _decimals(value: float) -> int:
-    return 1 if abs(value) >= 10 else 2
+    value, low, high = ((estimate or {}).get(name) for name in ("value", "low", "high"))
+    shown = format_number(value, "+")
+    if value is None or low is None or high is None:
+        return shown
+    return f"{shown} ({format_number(low, '+')} to {format_number(high, '+')})"
