@@ -31,7 +31,7 @@ MAX_BYTES_PER_STEP = 20_000
 """Growth from hour 6 to hour 24: metrics of a step, and the index of its 32 rollouts."""
 MAX_IDLE_GROWTH_MB = 2.0
 """Growth in the hours without a new step."""
-EACH_STEP = ("runs", "run?run=day&since={step}", "rollouts?run=day")
+EACH_STEP = ("runs", "run?run=day", "rollouts?run=day")
 EVERY_TEN = (
     "run?run=day", "rollouts?run=day&text=24&correct=no", "rollouts?run=day&ref=train.1.7&full=1",
     "problems?run=day", "compare?run=day",
@@ -62,9 +62,7 @@ def measure_day(minutes: int = MINUTES) -> tuple[dict[str, Any], list[str]]:
                 server.stdout.readline()
                 paths = EACH_STEP if minute % 10 else (*EACH_STEP, *EVERY_TEN)
                 for path in paths:
-                    with urlopen(
-                        address + "api/" + path.format(step=minute), timeout=120
-                    ) as answer:
+                    with urlopen(f"{address}api/{path}", timeout=120) as answer:
                         json.load(answer)
                     requests += 1
                 memory.append(resident_mb(server.pid))
@@ -140,7 +138,7 @@ async def run_minutes(served: Any, polls: int, scans: int, turns: int) -> dict[s
         return left < 0
 
     async def read_stream() -> None:
-        async for _ in stream_changes(served, "day", -1, is_disconnected):
+        async for _ in stream_changes(served, "day", is_disconnected):
             counts["messages of the stream"] += 1
 
     reader = asyncio.create_task(read_stream())

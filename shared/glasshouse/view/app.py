@@ -49,37 +49,18 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         yield
         await run_in_threadpool(library.stop)
 
-    routes = [
-        Route("/", _asset("index.html")),
-        *(Route(f"/{name}", _asset(name)) for name in ASSETS),
-        Route("/api/events", _events_endpoint(library)),
-        *(
-            Route(f"/api/{name}", _json_endpoint(library, answer))
-            for name, answer in ANSWERS.items()
-        ),
-    ]
-    app = Starlette(routes=routes, lifespan=lifespan)
-    return Guard(app, hosts=hosts, token=token)
-
-
-def _asset(name: str) -> Callable[[Request], Any]:
-    async def endpoint(_: Request) -> Response:
+    async def asset(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in ASSETS:
+            return PlainTextResponse("There is no such page.\n", status_code=404)
         return Response(read_asset(name), media_type=ASSETS[name])
 
-    return endpoint
-
-
-# --- JSON --------------------------------------------------------------------------------------
-
-
-def _json_endpoint(
-    library: Library, answer: Callable[[Library, QueryParams], Any]
-) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         try:
-            content = await run_in_threadpool(answer, library, request.query_params)
+            function = ANSWERS[request.path_params["name"]]
+            content = await run_in_threadpool(function, library, request.query_params)
             return Response(to_json(content), media_type="application/json")
-        except GlasshouseError as error:
+        except (GlasshouseError, KeyError) as error:
             problem = str(error)
         except sqlite3.Error as error:
             problem = (
@@ -90,7 +71,41 @@ def _json_endpoint(
             problem = f"A file cannot be read: {error.strerror}."
         return JSONResponse({"error": problem}, status_code=404)
 
-    return endpoint
+    async def events(request: Request) -> Response:
+        run_id = request.query_params.get("run", "")
+        if run_id and run_id not in library.catalog.runs:
+            return PlainTextResponse("There is no such run.\n", status_code=404)
+        stream = stream_changes(library, run_id, request.is_disconnected)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    endpoints = {"/": asset, "/{name}": asset, "/api/events": events, "/api/{name}": answer}
+    app = Starlette(
+        routes=[Route(path, endpoint) for path, endpoint in endpoints.items()], lifespan=lifespan
+    )
+    return Guard(app, hosts=hosts, token=token)
+
+
+async def stream_changes(
+    library: Library, run_id: str, is_disconnected: Callable[[], Any]
+) -> AsyncIterator[bytes]:
+    """Server-sent events: one at the start, and one whenever the run changed, or any run if none is named.
+    The page then asks for what it shows."""
+    seen, quiet = -1, 0.0
+    while not await is_disconnected():
+        version = library.version
+        if run_id in library.catalog.runs:
+            version = (await run_in_threadpool(library.open_run, run_id)).reader.version
+        quiet += LIVE_SECONDS
+        if version != seen:
+            yield f"event: changed\ndata: {version}\n\n".encode()
+            seen, quiet = version, 0.0
+        elif quiet >= HEARTBEAT_SECONDS:
+            yield b": nothing new\n\n"
+            quiet = 0.0
+        await asyncio.sleep(LIVE_SECONDS)
+
+
+# --- answers -----------------------------------------------------------------------------------
 
 
 def _info(_: Library, __: QueryParams) -> Any:
@@ -106,7 +121,7 @@ def _runs(library: Library, _: QueryParams) -> Any:
 
 
 def _run(library: Library, params: QueryParams) -> Any:
-    return library.open_run(params.get("run", "")).reader.describe(_integer(params, "since", -1))
+    return library.open_run(params.get("run", "")).reader.describe()
 
 
 def _rollouts(library: Library, params: QueryParams) -> Any:
@@ -144,13 +159,6 @@ def _study(library: Library, params: QueryParams) -> Any:
     return {**load_study_results(path), "id": id, "runs": runs}
 
 
-def _integer(params: QueryParams, name: str, default: int) -> int:
-    try:
-        return int(params.get(name, default))
-    except ValueError:
-        return default
-
-
 ANSWERS: Mapping[str, Callable[[Library, QueryParams], Any]] = {
     "info": _info,
     "runs": _runs,
@@ -160,48 +168,3 @@ ANSWERS: Mapping[str, Callable[[Library, QueryParams], Any]] = {
     "compare": _compare,
     "study": _study,
 }
-
-
-# --- live --------------------------------------------------------------------------------------
-
-
-def _events_endpoint(library: Library) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        run_id = request.query_params.get("run", "")
-        since = _integer(request.query_params, "since", -1)
-        if run_id and run_id not in library.catalog.runs:
-            return PlainTextResponse("There is no such run.\n", status_code=404)
-        stream = stream_changes(library, run_id, since, request.is_disconnected)
-        return StreamingResponse(stream, media_type="text/event-stream")
-
-    return endpoint
-
-
-async def stream_changes(
-    library: Library, run_id: str, since: int, is_disconnected: Callable[[], Any]
-) -> AsyncIterator[bytes]:
-    """Server-sent events: `runs` when anything changed, and `run` with the new steps of one run."""
-    seen_library, seen_run, generation, quiet = library.version, -1, None, 0.0
-    yield b"retry: 1000\n\n"
-    while not await is_disconnected():
-        messages = []
-        if library.version != seen_library:
-            seen_library = library.version
-            messages.append(("runs", {"version": seen_library}))
-        if run_id and run_id in library.catalog.runs:
-            reader = (await run_in_threadpool(library.open_run, run_id)).reader
-            if reader.version != seen_run:
-                seen_run = reader.version
-                if generation not in (None, reader.metrics.generation):
-                    since = -1  # the run was resumed from an older step: send everything again
-                generation = reader.metrics.generation
-                content = await run_in_threadpool(reader.describe, since)
-                since = reader.step
-                messages.append(("run", content))
-        for name, content in messages:
-            yield f"event: {name}\ndata: ".encode() + to_json(content) + b"\n\n"
-        quiet = 0.0 if messages else quiet + LIVE_SECONDS
-        if quiet >= HEARTBEAT_SECONDS:
-            yield b": nothing new\n\n"
-            quiet = 0.0
-        await asyncio.sleep(LIVE_SECONDS)

@@ -129,7 +129,7 @@ def run_curves(reader: RunReader) -> dict[str, Any]:
     for measure in validation_accuracy(evaluations):
         named = measure | {"label": f"held-out {measure['label']}"}
         measures = {f"evaluation.{measure['id']}": named, **measures}
-    metrics = metric_columns(reader.metrics.rows, since=-1)
+    metrics = metric_columns(reader.metrics.rows)
     for id, spec in metrics["measures"].items():
         if not spec["detail"]:
             points = zip(metrics["steps"], metrics["columns"][id], strict=True)

@@ -32,8 +32,6 @@ REPORT_FILE = "report.html"
 CURVE_STEPS = 1000
 """Steps of the curves, of all runs together; a run gets at least `MIN_CURVE_STEPS`."""
 MIN_CURVE_STEPS = 100
-POINTS = 200
-"""Points of a measure, and events of a run."""
 INDEXED_ROLLOUTS = 6000
 """Rollouts that are read, of all runs together: the sample is taken from these."""
 ROLLOUT_BYTES = 2_500_000
@@ -46,14 +44,8 @@ PROBLEMS = 30
 Item = TypeVar("Item")
 
 
-def ignore_warning(message: str) -> None:
-    """The default of `write_report`: the page itself names the damage."""
-
-
 def write_report(
-    *runs: str | Path,
-    out: str | Path | None = None,
-    warn: Callable[[str], None] = ignore_warning,
+    *runs: str | Path, out: str | Path | None = None, warn: Callable[[str], None] | None = None
 ) -> Path:
     """Write an HTML page about one or more runs, atomically; returns its path. `warn` receives what is
     damaged.
@@ -69,8 +61,9 @@ def write_report(
     for location in name_runs(paths):
         found = verify_run(location.path).damage
         read_metrics(location.path)  # raises if the run has none
-        for item in found:
-            warn(f"{location.path}: {item}")
+        if warn:
+            for item in found:
+                warn(f"{location.path}: {item}")
         damage[location.id] = [asdict(item) for item in found]
         reader = RunReader(location)
         reader.refresh()
@@ -152,56 +145,32 @@ def build_snapshot(
         "runs": [],
         "run": {},
         "rollouts": {},
-        "compare": thin_comparison(compare_runs(readers), steps) if count > 1 else None,
+        "compare": shrink(compare_runs(readers), steps) if count > 1 else None,
     }
     for reader in readers:
         id = reader.location.id
-        now = {"status": status_of_files(reader), "seconds_left": None}
-        snapshot["runs"].append(read_overview(reader.location) | now)
-        run = thin_run(reader.describe(), steps)
-        snapshot["run"][id] = run | now | {"damage": list(damage.get(id, ()))}
+        # The process that trained the run writes the report and still holds its lock.
+        is_running = reader.is_active and reader.summary is None
+        status = find_status(reader.events.rows, reader.summary, is_running)
+        now = {"status": status, "seconds_left": None}
+        own = {"damage": list(damage.get(id, ())), "logged_steps": len(reader.metrics.rows)}
         budgets = (INDEXED_ROLLOUTS // count, ROLLOUT_BYTES // count)
+        snapshot["runs"].append(read_overview(reader.location) | now)
+        snapshot["run"][id] = shrink(reader.describe(), steps) | now | own
         snapshot["rollouts"][id] = sample_rollouts(reader, *budgets)
     return snapshot
 
 
-def thin_run(run: dict[str, Any], steps: int) -> dict[str, Any]:
-    """The run as the live page gets it, with at most `steps` steps of its curves."""
-    metrics = run["metrics"]
-    kept = thin(range(len(metrics["steps"])), steps)
-    for measure in [*run["accuracy"], *run["measures"].values()]:
-        measure["points"] = thin(measure["points"], POINTS)
-    columns = {
-        name: [_round(column[place]) for place in kept]
-        for name, column in metrics["columns"].items()
-    }
-    return {
-        **run,
-        "metrics": {
-            **metrics,
-            "steps": [metrics["steps"][place] for place in kept],
-            "columns": columns,
-        },
-        "logged_steps": len(metrics["steps"]),
-        "marks": run["marks"][-POINTS:],
-        "checkpoints": run["checkpoints"][-POINTS:],
-    }
-
-
-def status_of_files(reader: RunReader) -> str:
-    """A report is written by the process that trained the run, which still holds its lock: a run
-    with a summary is finished."""
-    is_running = reader.is_active and reader.summary is None
-    return find_status(reader.events.rows, reader.summary, is_running)
-
-
-def thin_comparison(comparison: dict[str, Any], steps: int) -> dict[str, Any]:
-    for curve in comparison["curves"].values():
-        for arm in curve["arms"].values():
-            arm["band"] = thin(arm["band"], steps)
-            for run in arm["runs"]:
-                run["points"] = thin(run["points"], steps)
-    return comparison
+def shrink(value: Any, limit: int) -> Any:
+    """The value with at most `limit` items of each list, evenly spaced, and six digits of each number: more
+    than a curve can show."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: shrink(item, limit) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shrink(item, limit) for item in thin(value, limit)]
+    return value
 
 
 def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
@@ -277,8 +246,3 @@ def thin(items: Sequence[Item], limit: int) -> list[Item]:
         return list(items)
     places = {round(place * (len(items) - 1) / (limit - 1)) for place in range(limit)}
     return [items[place] for place in sorted(places)]
-
-
-def _round(value: float | None) -> float | None:
-    """Six digits: more than a curve can show."""
-    return None if value is None else float(f"{value:.6g}")

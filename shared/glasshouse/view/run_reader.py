@@ -193,8 +193,8 @@ class RunReader:
     def step(self) -> int:
         return int(self.metrics.rows[-1]["step"]) if self.metrics.rows else 0
 
-    def describe(self, since: int = -1) -> dict[str, Any]:
-        """Everything about the run; metrics only of steps after `since`."""
+    def describe(self) -> dict[str, Any]:
+        """Everything about the run."""
         steps = whole_number(config_value(self.config, "steps"))
         left = seconds_left(self.metrics.rows, steps) if self.status == "running" else None
         evaluations = load_evaluation_rows(self.events.rows)
@@ -205,10 +205,9 @@ class RunReader:
             "steps": steps,
             "seconds_left": left,
             "version": self.version,
-            "generation": self.metrics.generation,
             "config_text": self.config_text,
             "families": [family.value for family in Family if family],
-            "metrics": metric_columns(self.metrics.rows, since),
+            "metrics": metric_columns(self.metrics.rows),
             "accuracy": validation_accuracy(evaluations),
             "measures": collect_measures(evaluations, self.monitor),
             "changes": describe_changes(self.monitor),
@@ -351,15 +350,14 @@ def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def metric_columns(rows: Sequence[Row], since: int) -> dict[str, Any]:
+def metric_columns(rows: Sequence[Row]) -> dict[str, Any]:
     """Metrics by column, with the seconds of each phase as `seconds_<phase>`; and what is known about those
     that the page draws."""
-    kept = [row for row in rows if row["step"] > since]
-    flat = [_flatten_metrics(row) for row in kept]
+    flat = [_flatten_metrics(row) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     known = [id for id in sort_measures(f"train.{name}" for name in names) if lookup(id).family]
     return {
-        "steps": [row["step"] for row in kept],
+        "steps": [row["step"] for row in rows],
         "columns": {name: [row.get(name) for row in flat] for name in names},
         "measures": {id.removeprefix("train."): describe_measure(id) for id in known},
     }

@@ -29,34 +29,12 @@ export async function get<T>(name: string, params: Params = {}, signal?: AbortSi
   return content as T;
 }
 
-/** Server-sent events; returns a function that ends the stream. */
-export function listen(
-  run: string,
-  since: () => number,
-  handlers: Record<string, (data: never) => void>,
-  onstate: (connected: boolean) => void,
-): () => void {
+/** Call `onchange` when the run, or any run, has changed; returns a function that ends this. */
+export function listen(run: string, onchange: () => void, onstate: (connected: boolean) => void): () => void {
   if (snapshot) return () => undefined;
-  let source: EventSource | null = null;
-  let timer = 0;
-  const open = (): void => {
-    const query = run ? `?run=${encodeURIComponent(run)}&since=${since()}` : "";
-    source = new EventSource(`api/events${query}`);
-    source.onopen = () => onstate(true);
-    source.onerror = () => {
-      // Open a new stream instead of the browser's retry, which would ask for old steps again.
-      onstate(false);
-      source?.close();
-      window.clearTimeout(timer);
-      timer = window.setTimeout(open, 1500);
-    };
-    for (const [name, handler] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => handler(JSON.parse((event as MessageEvent<string>).data) as never));
-    }
-  };
-  open();
-  return () => {
-    window.clearTimeout(timer);
-    source?.close();
-  };
+  const source = new EventSource(`api/events?run=${encodeURIComponent(run)}`);
+  source.onopen = () => onstate(true);
+  source.onerror = () => onstate(false); // the browser connects again by itself
+  source.addEventListener("changed", onchange);
+  return () => source.close();
 }

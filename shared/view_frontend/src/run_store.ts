@@ -1,4 +1,4 @@
-// One run, kept up to date: the first answer has everything, the stream adds the steps that are new.
+// One run, kept up to date: whenever the server says that it has changed, it is read again.
 
 import { get, listen } from "./api";
 import type { Run } from "./types";
@@ -12,13 +12,8 @@ export class RunStore {
   constructor(readonly id: string, private readonly onlive: (connected: boolean) => void) {}
 
   async start(): Promise<void> {
-    try {
-      this.run = await get<Run>("run", { run: this.id });
-    } catch (error) {
-      this.error = (error as Error).message;
-    }
-    this.notify();
-    if (!this.error) this.stop = listen(this.id, () => this.run?.metrics.steps.at(-1) ?? -1, { run: (data: Run) => this.merge(data) }, this.onlive);
+    await this.load();
+    if (!this.error) this.stop = listen(this.id, () => void this.load(), this.onlive);
   }
 
   subscribe(listener: () => void): () => void {
@@ -31,33 +26,15 @@ export class RunStore {
     this.listeners.clear();
   }
 
-  private merge(update: Run): void {
-    const old = this.run;
-    if (old && old.version === update.version && old.generation === update.generation) return;
-    if (old && old.generation === update.generation) update.metrics = appendColumns(old.metrics, update.metrics);
-    this.run = update;
-    this.notify();
-  }
-
-  private notify(): void {
+  private async load(): Promise<void> {
+    try {
+      const run = await get<Run>("run", { run: this.id });
+      if (run.version === this.run?.version) return;
+      this.run = run;
+    } catch (error) {
+      if (this.run) return; // the stream says that the server is gone
+      this.error = (error as Error).message;
+    }
     this.listeners.forEach((listener) => listener());
   }
-}
-
-type Metrics = Run["metrics"];
-
-/** The columns of both; steps that the second repeats are taken from the first. */
-export function appendColumns(old: Metrics, added: Metrics): Metrics {
-  const end = old.steps.at(-1) ?? -Infinity;
-  const from = added.steps.findIndex((step) => step > end);
-  if (from < 0) return old;
-  const names = new Set([...Object.keys(old.columns), ...Object.keys(added.columns)]);
-  const columns: Metrics["columns"] = {};
-  for (const name of names) {
-    columns[name] = [
-      ...(old.columns[name] ?? old.steps.map(() => null)),
-      ...(added.columns[name] ?? added.steps.map(() => null)).slice(from),
-    ];
-  }
-  return { steps: [...old.steps, ...added.steps.slice(from)], columns, measures: { ...old.measures, ...added.measures } };
 }

@@ -69,7 +69,6 @@ export interface Mark {
 
 export interface Run extends RunFacts {
   version: number;
-  generation: number;
   config_text: string;
   /** Panels in their order. */
   families: string[];

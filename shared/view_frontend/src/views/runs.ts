@@ -111,7 +111,7 @@ export function runsView(root: HTMLElement, onlive: (connected: boolean) => void
   };
 
   void load();
-  const stop = listen("", () => 0, { runs: () => void load() }, onlive);
+  const stop = listen("", () => void load(), onlive);
   const clock = window.setInterval(() => { if (!document.hidden) render(); }, 15_000);
   return { update: render, destroy: () => { stop(); window.clearInterval(clock); } };
 }
