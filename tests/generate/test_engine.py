@@ -15,7 +15,7 @@ from glasshouse.generate.decoders import TransformersDecoder, make_decoder
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.models import llama, tuning
+from glasshouse.models import devices, llama
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
@@ -222,7 +222,7 @@ def test_large_models_drop_every_finished_row(
     active: list[list[int]],
     grid_after: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
     policy = tiny(name)
     decoder = make_decoder(policy.model)
     assert isinstance(decoder, LargeLlamaDecoder)

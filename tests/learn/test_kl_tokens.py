@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from glasshouse.config.schema import LearnConfig
-from glasshouse.learn.completion_tensors import cot_mask
 from glasshouse.learn.learner import Learner
-from glasshouse.learn.microbatches import TrainingSample
+from glasshouse.learn.microbatches import TrainingSample, cot_mask
 from glasshouse.models.policy import Policy, load_policy
 
 TEXT = "1+2=3\n[ANSWER] 3"

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.losses import LossInputs, algorithm, grpo
-from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_at_least_cost
+from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
@@ -240,41 +240,6 @@ def test_packing_keeps_every_sample_once_within_the_bound(
     assert joined == sorted(joined)  # rows of similar length are together
     for part, following in pairwise(lengths):  # no microbatch is smaller than necessary
         assert (len(part) + 1) * following[0] > microbatch_tokens
-
-
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 100), st.integers(0, 40)
-)
-def test_microbatches_of_large_models_cost_least(
-    lengths: list[int], max_tokens: int, cost: int
-) -> None:
-    lengths.sort()
-
-    def total(bounds: Sequence[int]) -> float:
-        parts = [lengths[start:end] for start, end in pairwise(bounds)]
-        if any(len(part) > 1 and len(part) * part[-1] > max_tokens for part in parts):
-            return math.inf
-        return sum(len(part) * part[-1] + cost for part in parts)
-
-    rows = range(1, len(lengths))
-    every = [
-        [0, *inner, len(lengths)]
-        for size in range(len(lengths))
-        for inner in combinations(rows, size)
-    ]
-    assert total(split_at_least_cost(lengths, max_tokens, cost)) == min(map(total, every))
-
-
-def test_rows_of_large_models_are_padded_less() -> None:
-    samples = [
-        TrainingSample(prompt=(0,), tokens=(0,) * t, sampler_logprobs=(0.0,) * t, advantage=1.0)
-        for t in [8] * 4 + [64] * 12
-    ]
-    sizes = {
-        least: [len(p) for p in pack_microbatches(samples, 1040, least_padding=least)]
-        for least in (False, True)
-    }
-    assert sizes == {False: [16], True: [4, 12]}
 
 
 # ── clipping, schedules, failures ────────────────────────────────────────────────────────────────

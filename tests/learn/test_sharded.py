@@ -89,8 +89,8 @@ def test_ranks_have_equally_many_rounds_and_every_sample_once() -> None:
     parts = [samples[n : n + 3] for n in range(0, len(samples), 3)]
     for world_size in (1, 2, 3):
         ranks = [list(plan_rounds(parts, world_size, rank)) for rank in range(world_size)]
-        assert len({len(works) for works in ranks}) == 1
-        counted = [s for works in ranks for work in works if work.counts for s in work.microbatch]
+        assert len({len(rounds) for rounds in ranks}) == 1
+        counted = [s for rounds in ranks for part, counts in rounds if counts for s in part]
         assert sorted(map(id, counted)) == sorted(map(id, samples))
 
 

@@ -16,7 +16,7 @@ from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample, split_into_blocks
-from glasshouse.models import llama, tuning
+from glasshouse.models import devices, llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
@@ -38,7 +38,7 @@ PAIRS = [
 
 @pytest.fixture(autouse=True)
 def every_model_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0)
 
 
 @pytest.fixture
@@ -48,16 +48,16 @@ def float64() -> object:
     torch.set_default_dtype(torch.float32)
 
 
-def compute_plain_logprobs(model: torch.nn.Module) -> torch.Tensor:
+def compute_plain_logprobs(model: torch.nn.Module, temperature: float) -> torch.Tensor:
     """With transformers' forward, one row at a time: no padding, no cache, no fused weights."""
     rows = torch.zeros(len(PAIRS), 5)
     for row, (prompt, completion) in enumerate(PAIRS):
         tokens = torch.tensor([[*prompt, *completion]])
-        logprobs = model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
+        logits = model(input_ids=tokens, use_cache=False).logits[0] / temperature
         positions = torch.arange(len(prompt) - 1, tokens.shape[1] - 1)
         rows = rows.index_put(
             (torch.tensor(row), torch.arange(len(completion))),
-            logprobs[positions, tokens[0, positions + 1]],
+            logits.log_softmax(-1)[positions, tokens[0, positions + 1]],
         )
     return rows
 
@@ -73,42 +73,49 @@ def add_random_adapters(policy: Policy, targets: tuple[str, ...] = ()) -> Policy
     return adapted
 
 
-@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(
-    ("name", "targets"),
+    ("name", "targets", "large", "temperature", "recompute"),
     [
-        ("llama grouped untied", None),
-        ("qwen3", None),
-        ("llama grouped untied", ()),
-        ("qwen2", ()),
-        ("qwen3", ("q_proj", "v_proj", "up_proj")),
-        ("llama biased", ("down_proj",)),
+        ("llama", None, False, 0.7, False),
+        ("llama grouped untied", None, False, 1.0, True),
+        ("llama biased", None, False, 0.7, True),
+        ("qwen2", None, False, 1.0, False),
+        ("qwen3", None, False, 0.7, False),
+        ("llama", None, True, 0.7, False),
+        ("llama grouped untied", None, True, 1.0, True),
+        ("qwen3", None, True, 1.0, False),
+        ("llama grouped untied", (), True, 1.0, False),
+        ("qwen2", (), True, 0.7, True),
+        ("qwen3", ("q_proj", "v_proj", "up_proj"), True, 1.0, False),
+        ("llama biased", ("down_proj",), True, 1.0, True),
     ],
 )
-def test_common_start_and_adapters_have_the_gradients_of_a_plain_forward(
-    tiny: Tiny, float64: None, name: str, targets: tuple[str, ...] | None, recompute: bool
-) -> None:
+def test_shared_prompts_and_adapters_have_the_gradients_of_a_plain_forward(
+    tiny: Tiny, float64: None, monkeypatch: pytest.MonkeyPatch, name: str,
+    targets: tuple[str, ...] | None, large: bool, temperature: float, recompute: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", 0 if large else 1 << 40)
     policy = tiny(name)
     policy = policy if targets is None else add_random_adapters(policy, targets)
     model = policy.model.double()
     assert llama.is_supported(model)
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    trained = [p for p in model.parameters() if p.requires_grad]
     weight = torch.randn(len(PAIRS), 5, generator=torch.Generator().manual_seed(1))
-    expected = compute_plain_logprobs(model)
-    expected_gradients = torch.autograd.grad((expected * weight).sum(), list(trained.values()))
-    unshared, _ = compute_logprobs(model, CompletionBatch.from_pairs(PAIRS))
-    unshared_gradients = torch.autograd.grad((unshared * weight).sum(), list(trained.values()))
+    expected = compute_plain_logprobs(model, temperature)
+    expected_gradients = torch.autograd.grad((expected * weight).sum(), trained)
+    unshared, _ = compute_logprobs(model, CompletionBatch.from_pairs(PAIRS), temperature)
+    unshared_gradients = torch.autograd.grad((unshared * weight).sum(), trained)
 
     prefixes = SharedPrefixes(model, [prompt for prompt, _ in PAIRS], recompute=recompute)
-    assert prefixes.common == len(START)
-    result, parameters = torch.zeros_like(expected), list(trained.values())
+    assert prefixes.common == (len(START) if large else 0)
+    assert all(gradient is None for gradient in prefixes.parameter_gradients())
+    result = torch.zeros_like(expected)
     for rows in ([0, 3], [1], [2, 4]):  # in microbatches, as in the learner
-        part = prefixes.completion_logprobs([PAIRS[r] for r in rows])
-        loss = (part * weight[rows, : part.shape[1]]).sum()
-        prefixes.backward(loss)
+        part = prefixes.completion_logprobs([PAIRS[r] for r in rows], temperature)
+        prefixes.backward((part * weight[rows, : part.shape[1]]).sum())
         result[rows, : part.shape[1]] = part.detach()
-    assert all(parameter.grad is None for parameter in parameters)  # the weights are leaves
     gradients = prefixes.parameter_gradients()
+    assert all(parameter.grad is None for parameter in trained)
     torch.testing.assert_close(result, expected.detach(), **FLOAT32)
     torch.testing.assert_close(result, unshared.detach(), **FLOAT64)
     for gradient, plain, own in zip(gradients, expected_gradients, unshared_gradients, strict=True):
@@ -159,7 +166,7 @@ def test_an_update_with_a_kl_term_is_that_of_a_small_model(
     """Both the metrics and the new weights, up to rounding: the reference shares prompts only if large."""
     reports, weights = [], []
     for threshold in (0, 1 << 40):
-        monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", threshold)
+        monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
         policy = tiny("qwen3")
         policy = add_random_adapters(policy) if adapted else policy
         config = LearnConfig(kl_coef=0.1, learning_rate=1e-3, microbatch_tokens=16)
@@ -174,21 +181,18 @@ def test_an_update_with_a_kl_term_is_that_of_a_small_model(
         torch.testing.assert_close(tensor, weights[1][name], atol=2e-4, rtol=1e-3)
 
 
-def test_kl_is_measured_in_the_first_every_tenth_and_the_last_step(tiny: Tiny) -> None:
-    config = LearnConfig(learning_rate=1e-4)
-    learner = Learner(tiny("llama"), config, max_tokens=8, steps=20)
-    measured = [n for n in range(1, 21) if "kl" in learner.update(make_samples()[:2])]
-    assert measured == [1, 10, 20]
-    learner = Learner(tiny("llama"), config, max_tokens=8, steps=7, kl_every=3)
-    assert [n for n in range(1, 8) if "kl" in learner.update(make_samples()[:2])] == [1, 3, 6, 7]
-
-
-def test_kl_of_a_small_model_is_measured_in_every_step(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", 1 << 40)
-    learner = Learner(tiny("llama"), LearnConfig(), max_tokens=8, steps=2)
-    assert all("kl" in learner.update(make_samples()[:2]) for _ in range(2))
+@pytest.mark.parametrize(
+    ("threshold", "steps", "kl_every", "measured"),
+    [(0, 20, 0, [1, 10, 20]), (0, 7, 3, [1, 3, 6, 7]), (1 << 40, 3, 0, [1, 2, 3])],
+)
+def test_kl_is_measured_in_every_tenth_step_of_a_large_model(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, threshold: int, steps: int, kl_every: int,
+    measured: list[int],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
+    learner = Learner(tiny("llama"), LearnConfig(), max_tokens=8, steps=steps, kl_every=kl_every)
+    samples = make_samples()[:2]
+    assert [n for n in range(1, steps + 1) if "kl" in learner.update(samples)] == measured
 
 
 def test_bfloat16_trains_adapters(tiny: Tiny) -> None:

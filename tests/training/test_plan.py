@@ -17,7 +17,6 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import parse_yaml
-from glasshouse.models import tuning
 from glasshouse.models.devices import build_empty_model
 from glasshouse.models.policy import load_policy
 from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, find_layout
@@ -124,8 +123,7 @@ def test_generation_is_bounded_by_its_cache_and_packs_large_models(
     assert 0.25 * 2**20 < generate["kv_cache"] <= 2**20
     assert process_of(shape, *many).phases["generate"]["kv_cache"] > 2**20
     fused = generate["weight_copies"]
-    large_tuning = replace(tuning.SMALL, onednn=True)
-    monkeypatch.setattr(shape, "tuning", large_tuning)
+    monkeypatch.setattr(shape, "is_large", True)
     assert process_of(shape).phases["generate"]["weight_copies"] == 4 * shape.parameters > fused
     assert process_of(shape, "device=cuda").phases["generate"]["weight_copies"] == fused
     vllm = process_of(shape, "generate.engine=vllm", "generate.kv_cache_mb=64").phases

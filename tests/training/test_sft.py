@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import glasshouse
 from glasshouse.cli.app import main
-from glasshouse.models import llama, tuning
+from glasshouse.models import devices, llama
 from glasshouse.models.policy import load_policy
 from glasshouse.training import sft_trainer
 from glasshouse.training.recipes import load_recipe
@@ -115,7 +115,7 @@ def test_the_common_start_of_prompts_computed_once_gives_the_same_gradient(
     assert llama.is_supported(policy.model)
     results = []
     for threshold in (1 << 40, 0):
-        monkeypatch.setattr(tuning, "LARGE_MODEL_PARAMETERS", threshold)
+        monkeypatch.setattr(devices, "LARGE_MODEL_PARAMETERS", threshold)
         policy.model.zero_grad()
         loss = compute_gradients(policy, samples, 512)
         results.append((loss, [p.grad.clone() for p in policy.model.parameters()]))

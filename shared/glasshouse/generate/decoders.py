@@ -19,8 +19,8 @@ from glasshouse.errors import ConfigError
 from glasshouse.generate.large_llama_decoder import LargeLlamaDecoder
 from glasshouse.generate.llama_decoder import LlamaDecoder
 from glasshouse.models import llama
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import autocast_to
-from glasshouse.models.tuning import tuning_of
 
 
 class Decoder(Protocol):
@@ -53,7 +53,7 @@ def make_decoder(model: Any, dtype: torch.dtype | None = None) -> Decoder:
     """The fastest decoder that supports the model; `dtype` is that of matrix products, by default the model's."""
     if not llama.is_supported(model):
         return TransformersDecoder(model, dtype)
-    if tuning_of(model).shared_start:
+    if is_large(model):
         return LargeLlamaDecoder(model, dtype)
     return LlamaDecoder(model, dtype)
 

@@ -31,7 +31,7 @@ SHRINK_BELOW = 0.75
 
 
 class LargeLlamaDecoder(BaseLlamaDecoder):
-    """The decoder of large models (`tuning`)."""
+    """The decoder of large models (`devices.is_large`)."""
 
     compact_when_active_below = 1.0
 

@@ -81,7 +81,7 @@ class BaseLlamaDecoder(ABC):
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits; float32 for a bfloat16 model: sampling needs the precision."""
-        logits = matmul.linear(hidden, self.w.head, onednn=self.w.tuning.onednn)
+        logits = matmul.linear(hidden, self.w.head, onednn=self.w.large)
         return logits.float() if logits.dtype == torch.bfloat16 else logits
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glasshouse.models.fused_ops import split_rows
 from glasshouse.types import SamplingParams
 
 BLOCK = 256
 """Tokens per block of the vocabulary."""
+CACHED_LOGITS = 1 << 19
+"""Logits that stay in the cache of a processor core from one operation to the next: 2 MB."""
 
 
 def sample_tokens(
@@ -25,7 +26,7 @@ def sample_tokens(
 
     Log-probabilities are at the sampling temperature (1 if greedy) and before truncation: those of
     the policy, with which the learner compares. `by_block` pays for large vocabularies
-    (`Tuning.block_sampling`).
+    (of large models).
     """
     greedy = sampling.temperature == 0
     if not greedy and sampling.temperature != 1:
@@ -51,7 +52,9 @@ def _sample_by_block(logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     vocabulary = logits.shape[-1]
     if missing := -logits.shape[-1] % BLOCK:
         logits = F.pad(logits, (0, missing), value=-torch.inf)
-    maxima, sums = zip(*(_sum_blocks(part) for part in split_rows(logits)), strict=True)
+    rows = CACHED_LOGITS // logits.shape[-1] if logits.device.type == "cpu" else len(logits)
+    parts = logits.split(max(1, rows))
+    maxima, sums = zip(*map(_sum_blocks, parts), strict=True)
     maximum, ends = torch.cat(maxima), torch.cat(sums).cumsum(-1)  # (R, 1), (R, V / BLOCK)
     total = ends[:, -1:]
     position = noise[:, None] * total

@@ -27,8 +27,8 @@ from glasshouse.config.schema import GenerateConfig
 from glasshouse.generate.decoders import Decoder, make_decoder
 from glasshouse.generate.engines import engine, max_length
 from glasshouse.generate.sampling import sample_tokens
+from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy
-from glasshouse.models.tuning import tuning_of
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 SYNC_EVERY = {"cpu": 1}
@@ -125,7 +125,7 @@ class TorchGenerator:
         lengths = torch.zeros(len(active), dtype=torch.long, device=device)
         state = torch.full((len(active),), RUNNING, device=device)  # of each sample
         end_tokens = torch.tensor(sorted(self.policy.end_tokens), dtype=torch.long, device=device)
-        by_block = tuning_of(self.policy.model).block_sampling
+        by_block = is_large(self.policy.model)
         sync_every = SYNC_EVERY.get(device.type, SYNC_EVERY_DEFAULT)
         seen = 0  # tokens at the last check
         logits = self._decoder.prefill([r.prompt for r in requests], group_size, max_tokens)

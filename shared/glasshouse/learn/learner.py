@@ -3,12 +3,8 @@
     samples ──► drop rows of zero advantage ──► blocks that share prompts ──► microbatches of similar length, in fixed
     order: log-probabilities, loss, gradients ──► add up ──► clip ──► AdamW
 
-Weights, gradients and AdamW's state are float32; with `policy.dtype` bfloat16 the forward and backward
-passes compute with a rounded copy of the weights.
-
-Rows of similar length are packed together, so little is padded. Logits are computed for completion
-tokens only. A prompt is computed once for all its samples. Rows of zero advantage are left out where
-that changes nothing. `models.tuning` decides what is otherwise for large models.
+Weights, gradients and AdamW's state are float32; with `policy.dtype` bfloat16 the forward and backward passes compute
+with a rounded copy of the weights.
 """
 
 from __future__ import annotations
@@ -24,12 +20,20 @@ from torch import Tensor
 
 from glasshouse.config.schema import Config, LearnConfig
 from glasshouse.errors import RunError
-from glasshouse.learn.completion_tensors import cot_mask, pad_extra, pad_sampler_logprobs
 from glasshouse.learn.learner_state import LearnerState, collect_tensors, restore_tensors
 from glasshouse.learn.losses import LossInputs, LossSettings, can_skip_zero_advantage, get_algorithm
-from glasshouse.learn.microbatches import TrainingSample, pack_microbatches, split_into_blocks
+from glasshouse.learn.microbatches import (
+    TrainingSample,
+    cot_mask,
+    pack_microbatches,
+    pad_extra,
+    pad_numbers,
+    split_into_blocks,
+)
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
+from glasshouse.models.adapters import without_adapters
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import (
     CompletionBatch,
     compute_logprobs,
@@ -37,10 +41,11 @@ from glasshouse.models.logprobs import (
 )
 from glasshouse.models.policy import Policy
 from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients, count_common_tokens
-from glasshouse.models.tuning import tuning_of
 
 KL_ROWS = 16
 """Rows per step on which the KL divergence to the starting policy is measured for the metrics."""
+LARGE_KL_EVERY = 10
+"""Steps between two such measurements in large models, by default; small models measure every step."""
 
 
 class StepSize(NamedTuple):
@@ -111,36 +116,40 @@ class Learner:
         steps: int,
         temperature: float = 1.0,
         kl_every: int = 0,
-        reference: Any = None,
-        transformers_forward: bool = False,
     ) -> None:
-        """`kl_every` as in `diagnostics.kl_every`. `reference` is the starting policy, by default a copy of the model.
-        `transformers_forward`: computes with transformers' own forward pass, as FSDP needs."""
+        """`kl_every` as in `diagnostics.kl_every`."""
         self.policy, self.config = policy, config
         self.device = policy.device
-        self.tuning = tuning_of(policy.model)
-        self.transformers_forward = transformers_forward
-        self.kl_every = kl_every or self.tuning.kl_every
+        self.is_large = is_large(policy.model)
+        self.transformers_forward = config.sharding == "fsdp"
+        self.kl_every = kl_every or (LARGE_KL_EVERY if self.is_large else 1)
         self.algorithm = get_algorithm(config.algorithm)
         self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
-        self.reference = copy_reference(policy) if reference is None else reference
+        self.reference = self._make_reference()
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
-        fused = self.tuning.fused_adamw and policy.device.type == "cpu"
+        fused = self.is_large and policy.device.type == "cpu"  # one pass over memory
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.learning_rate, weight_decay=config.weight_decay,
-            foreach=not fused, fused=fused,
-        )  # fmt: skip
+            self.parameters,
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            foreach=not fused,
+            fused=fused,
+        )
 
     @classmethod
     def from_config(cls, policy: Policy, config: Config, **options: Any) -> Self:
         """The learner of a run."""
         return cls(
-            policy, config.learn, max_tokens=config.generate.max_tokens,
-            steps=config.steps, temperature=config.generate.temperature,
-            kl_every=config.diagnostics.kl_every, **options,
-        )  # fmt: skip
+            policy,
+            config.learn,
+            max_tokens=config.generate.max_tokens,
+            steps=config.steps,
+            temperature=config.generate.temperature,
+            kl_every=config.diagnostics.kl_every,
+            **options,
+        )
 
     def state(self) -> LearnerState:
         """What a checkpoint needs besides the policy's saved weights: the optimizer state, and
@@ -179,9 +188,7 @@ class Learner:
 
     def compute_gradients(self, samples: list[TrainingSample], size: StepSize) -> Gradients:
         """The gradients of a step: those of its blocks, added up in fixed order."""
-        in_place = self.tuning.gradients_in_place  # the first block's gradients become the sums
-        sums = [None if in_place else torch.zeros_like(p) for p in self.parameters]
-        total = Gradients(sums)
+        total = Gradients([None] * len(self.parameters))
         for gradients in self.differentiate_blocks(self.plan_blocks(samples), size):
             total.add(gradients)
         return total
@@ -217,20 +224,17 @@ class Learner:
             and llama.is_supported(self.policy.model)
         )
         if not shares_prompts:
-            return [GradientBlock(False, [part]) for part in self._pack(samples)]
-        common = count_common_tokens([*prompts]) if self.tuning.shared_start else 0
+            parts = pack_microbatches(samples, self.config.microbatch_tokens)
+            return [GradientBlock(False, [part]) for part in parts]
+        common = count_common_tokens([*prompts]) if self.is_large else 0
         blocks = split_into_blocks(
             samples, self.config.microbatch_tokens, self.config.gradient_blocks, common=common
         )
-        return [GradientBlock(True, self._pack(block, count_prompts=False)) for block in blocks]
-
-    def _pack(
-        self, samples: Sequence[TrainingSample], *, count_prompts: bool = True
-    ) -> list[list[TrainingSample]]:
-        return pack_microbatches(
-            samples, self.config.microbatch_tokens, count_prompts=count_prompts,
-            least_padding=self.tuning.least_padding,
-        )  # fmt: skip
+        limit = self.config.microbatch_tokens
+        return [
+            GradientBlock(True, pack_microbatches(block, limit, count_prompts=False))
+            for block in blocks
+        ]
 
     def differentiate_blocks(
         self, blocks: Sequence[GradientBlock], size: StepSize
@@ -244,10 +248,9 @@ class Learner:
         prefixes = reference_prefixes = None
         if block.shares_prompts:
             prompts = [s.prompt for microbatch in block.microbatches for s in microbatch]
-            prefixes = SharedPrefixes(
-                self.policy.model, prompts, dtype=self.policy.dtype,
-                recompute=self.config.activation_checkpointing,
-            )  # fmt: skip
+            recompute = self.config.activation_checkpointing
+            model, dtype = self.policy.model, self.policy.dtype
+            prefixes = SharedPrefixes(model, prompts, dtype=dtype, recompute=recompute)
             if self.settings.kl_coef:
                 reference_prefixes = self._share_reference_prompts(prompts)
         result = Gradients([])
@@ -280,9 +283,11 @@ class Learner:
             logprobs = prefixes.completion_logprobs(pairs, self.temperature)
         else:
             logprobs, entropy = self._compute_logprobs(
-                self.policy.model, batch, entropy=self.settings.entropy_coef != 0,
+                self.policy.model,
+                batch,
+                entropy=self.settings.entropy_coef != 0,
                 recompute=self.config.activation_checkpointing,
-            )  # fmt: skip
+            )
         reference = None
         if self.settings.kl_coef:
             reference = self._reference_logprobs(pairs, batch, reference_prefixes)
@@ -291,7 +296,7 @@ class Learner:
                 reference = torch.where(in_cot, reference, logprobs.detach())
         return LossInputs(
             logprobs=logprobs,
-            sampler_logprobs=pad_sampler_logprobs(batch, microbatch),
+            sampler_logprobs=pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch]),
             mask=batch.mask,
             advantages=torch.tensor([s.advantage for s in microbatch]).to(batch.mask.device),
             reference_logprobs=reference,
@@ -300,7 +305,7 @@ class Learner:
             tokens=size.tokens,
             max_tokens=self.max_tokens,
             settings=self.settings,
-            extra=pad_extra(batch, microbatch, self.algorithm.inputs),
+            extra=pad_extra(batch.mask, microbatch, self.algorithm.inputs),
         )
 
     def _compute_logprobs(
@@ -321,14 +326,22 @@ class Learner:
 
     # ── the starting policy ──────────────────────────────────────────────────────────────────────
 
+    def _make_reference(self) -> Any:
+        """The starting policy: a copy that is never updated, or the model itself, whose adapters are switched off."""
+        model = self.policy.model
+        if hasattr(model, "peft_config"):
+            return model
+        return copy.deepcopy(model).requires_grad_(False).to(self.policy.dtype)
+
     @torch.no_grad()
     def _share_reference_prompts(self, prompts: Sequence[tuple[int, ...]]) -> SharedPrefixes | None:
-        """The prompts under the starting policy, for `_reference_logprobs`; None if each row computes its
-        prompt."""
-        shares = self.tuning.shared_reference and not self.transformers_forward
+        """The prompts under the starting policy, for `_reference_logprobs`. In small models, whose results must not
+        change, and by transformers each row computes its prompt: None."""
+        shares = self.is_large and not self.transformers_forward
         if not shares or not llama.is_supported(self.reference):
             return None
-        return SharedPrefixes(self.reference, prompts, dtype=self.policy.dtype)
+        with without_adapters(self.reference):
+            return SharedPrefixes(self.reference, prompts, dtype=self.policy.dtype)
 
     @torch.no_grad()
     def _reference_logprobs(
@@ -338,9 +351,10 @@ class Learner:
         prefixes: SharedPrefixes | None,
     ) -> Tensor:
         """(R, T) log-probabilities under the starting policy."""
-        if prefixes:
-            return prefixes.completion_logprobs(pairs, self.temperature)
-        return self._compute_logprobs(self.reference, batch)[0]
+        with without_adapters(self.reference):
+            if prefixes:
+                return prefixes.completion_logprobs(pairs, self.temperature)
+            return self._compute_logprobs(self.reference, batch)[0]
 
     @torch.no_grad()
     def _estimate_kl(self, samples: Sequence[TrainingSample]) -> float:
@@ -351,24 +365,16 @@ class Learner:
             return 0.0
         total = 0.0
         prefixes = self._share_reference_prompts([s.prompt for s in rows])
-        for microbatch in self._pack(rows, count_prompts=prefixes is None):
+        limit, count_prompts = self.config.microbatch_tokens, prefixes is None
+        for microbatch in pack_microbatches(rows, limit, count_prompts=count_prompts):
             pairs = [(s.prompt, s.tokens) for s in microbatch]
             batch = CompletionBatch.from_pairs(pairs, self.device)
             reference = self._reference_logprobs(pairs, batch, prefixes)
             # log(reference / sampler): 0 on padding, where its k3 is 0 too
-            log_ratio = reference - pad_sampler_logprobs(batch, microbatch)
+            sampler = pad_numbers(batch.mask, [s.sampler_logprobs for s in microbatch])
+            log_ratio = reference - sampler
             total += (log_ratio.exp() - log_ratio - 1).sum().item()
         return total / max(1, sum(len(s.tokens) for s in rows))
-
-
-def copy_reference(policy: Policy) -> Any:
-    """The starting policy: a copy of the model that is never updated. Frozen weights, as below adapters, are
-    not copied, unless the copy is rounded to the policy's dtype."""
-    rounds = policy.dtype != torch.float32
-    frozen = () if rounds else (p for p in policy.model.parameters() if not p.requires_grad)
-    reference = copy.deepcopy(policy.model, {id(parameter): parameter for parameter in frozen})
-    reference.requires_grad_(False)
-    return reference.to(policy.dtype) if rounds else reference
 
 
 def build_loss_settings(config: LearnConfig) -> LossSettings:

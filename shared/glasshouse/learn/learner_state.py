@@ -49,33 +49,25 @@ def collect_tensors(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, t
 def restore_tensors(model: Any, optimizer: torch.optim.Optimizer, state: LearnerState) -> None:
     """Copies the tensors of a state to the adapters and the optimizer. Raises before anything is changed if one is
     missing, unknown, or has another shape or type than the parameter."""
-    parameters = trained_parameters(model)
-    _check_tensors(state, parameters, has_adapters=hasattr(model, "peft_config"))
+    keys = ["exp_avg", "exp_avg_sq", "step"] if state.version else []
+    if hasattr(model, "peft_config"):
+        keys.append(ADAPTER_KEY)
+    expected = {
+        f"{key}/{name}": (key, parameter)
+        for key in keys
+        for name, parameter in trained_parameters(model).items()
+    }
+    for path, (key, parameter) in expected.items():
+        like = torch.zeros(()) if key == "step" else parameter
+        check_tensor(path, state.tensors.get(path), like)
+    if unknown := sorted(state.tensors.keys() - expected.keys()):
+        raise ModelError(f"The tensor {unknown[0]} belongs to no parameter of the model.")
     optimizer.state.clear()
     with torch.no_grad():
-        for path, value in state.tensors.items():
-            key, _, name = path.partition("/")
-            parameter = parameters[name]
+        for path, (key, parameter) in expected.items():
+            value = state.tensors[path]
             if key == ADAPTER_KEY:
                 parameter.copy_(value)
             else:  # AdamW keeps its step count on the CPU
                 device = "cpu" if key == "step" else parameter.device
                 optimizer.state[parameter][key] = value.to(device, copy=True)
-
-
-def _check_tensors(
-    state: LearnerState, parameters: dict[str, torch.nn.Parameter], *, has_adapters: bool
-) -> None:
-    keys = ("exp_avg", "exp_avg_sq", "step") if state.version else ()
-    if has_adapters:
-        keys = (ADAPTER_KEY, *keys)
-    expected = {
-        f"{key}/{name}": torch.zeros(()) if key == "step" else parameter
-        for key in keys
-        for name, parameter in parameters.items()
-    }
-    for path, tensor in expected.items():
-        check_tensor(path, state.tensors.get(path), tensor)
-    unknown = sorted(set(state.tensors) - set(expected))
-    if unknown:
-        raise ModelError(f"The tensor {unknown[0]} belongs to no parameter of the model.")

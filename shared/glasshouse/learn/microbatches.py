@@ -1,4 +1,4 @@
-"""Which samples are computed together: blocks that share prompts, and microbatches of similar lengths."""
+"""Which samples are computed together: blocks that share prompts, and microbatches of similar lengths, as tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-MICROBATCH_COST = 64
-"""What a microbatch of a large model costs apart from its tokens (adding its gradients to those before, combining
-weights), in tokens that could be computed in that time: an estimate from one profile of SmolLM2."""
+import torch
+from torch import Tensor
+
+from glasshouse.errors import ConfigError
+from glasshouse.models.policy import Policy
+from glasshouse.tasks.answers.extraction import split_completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +38,8 @@ def split_into_blocks(
 ) -> list[list[TrainingSample]]:
     """Groups samples by prompt, in order, and splits the groups into blocks of about equal size.
 
-    The prompts of a block hold about `max_tokens` tokens or fewer, without their first `common` tokens,
-    which are computed once; the number of blocks is a multiple of `multiple` where there are enough
-    prompts.
+    The prompts of a block hold about `max_tokens` tokens or fewer, without their first `common` tokens, which are
+    computed once; the number of blocks is a multiple of `multiple` where there are enough prompts.
     """
     by_prompt: dict[tuple[int, ...], list[TrainingSample]] = {}
     for sample in samples:
@@ -51,61 +53,50 @@ def split_into_blocks(
 
 
 def pack_microbatches(
-    samples: Sequence[TrainingSample],
-    max_tokens: int,
-    *,
-    count_prompts: bool = True,
-    least_padding: bool = False,
+    samples: Sequence[TrainingSample], max_tokens: int, *, count_prompts: bool = True
 ) -> list[list[TrainingSample]]:
-    """Packs rows of similar length into microbatches of at most `max_tokens` tokens with padding.
-
-    Prompt tokens count too, unless prompts are computed separately. By default each microbatch is filled
-    before the next one begins; with `least_padding` they are divided where that costs least, which pays
-    for large models.
-    """
+    """Packs rows of similar length into microbatches of at most `max_tokens` tokens with padding; each is filled before
+    the next one begins. Prompt tokens count too, unless prompts are computed separately."""
 
     def length(sample: TrainingSample) -> int:
         return len(sample.tokens) + (len(sample.prompt) if count_prompts else 0)
 
-    ordered = sorted(samples, key=length)
-    split = split_at_least_cost if least_padding else fill_in_order
-    bounds = split([length(sample) for sample in ordered], max_tokens)
-    return [ordered[start:end] for start, end in itertools.pairwise(bounds)]
+    microbatches: list[list[TrainingSample]] = []
+    for sample in sorted(samples, key=length):  # the last row of a microbatch is its longest
+        if not microbatches or (len(microbatches[-1]) + 1) * length(sample) > max_tokens:
+            microbatches.append([])
+        microbatches[-1].append(sample)
+    return microbatches
 
 
-def fill_in_order(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """Where microbatches begin, and the end of the last: each takes as many rows as fit.
-
-    Example: `fill_in_order([2, 2, 8, 8], max_tokens=16) == [0, 2, 4]`
-    """
-    bounds = [0]
-    for end, longest in enumerate(lengths):
-        if end > bounds[-1] and (end + 1 - bounds[-1]) * longest > max_tokens:
-            bounds.append(end)
-    return [*bounds, len(lengths)] if lengths else bounds
+def pad_numbers(mask: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
+    """Numbers per token as a tensor `(R, T)` like the mask, 0 on padding."""
+    values = torch.zeros(mask.shape)
+    for row, numbers in enumerate(rows):
+        values[row, : len(numbers)] = torch.tensor(numbers)
+    return values.to(mask.device)
 
 
-def split_at_least_cost(
-    lengths: Sequence[int], max_tokens: int, cost: int = MICROBATCH_COST
-) -> list[int]:
-    """Where microbatches begin, and the end of the last, so that the sum of their tokens with padding and of `cost`
-    for each is smallest. `lengths` are in ascending order.
+def pad_extra(
+    mask: Tensor, samples: Sequence[TrainingSample], names: Sequence[str]
+) -> dict[str, Tensor]:
+    """These values of `TrainingSample.extra`, (R, T), 0 on padding. Raises if a sample lacks one."""
+    for name in names:
+        if any(name not in sample.extra for sample in samples):
+            raise ConfigError(
+                f'learn.algorithm: its loss needs "{name}", a number per token, in `extra` of every '
+                "training sample; one sample lacks it."
+            )
+    return {name: pad_numbers(mask, [sample.extra[name] for sample in samples]) for name in names}
 
-    Example: `split_at_least_cost([1, 1, 8, 8], max_tokens=32, cost=10) == [0, 2, 4]`
-    """
-    best, starts = (
-        [0],
-        [0],
-    )  # for the first `end` rows: the least cost, and where the last microbatch begins
-    for end, longest in enumerate(lengths, start=1):
-        most_rows = max(1, max_tokens // max(1, longest))
-        best_cost, start = min(
-            (best[start] + (end - start) * longest + cost, start)
-            for start in range(max(0, end - most_rows), end)
-        )
-        best.append(best_cost)
-        starts.append(start)
-    bounds = [len(lengths)]
-    while bounds[-1]:
-        bounds.append(starts[bounds[-1]])
-    return bounds[::-1]
+
+def cot_mask(policy: Policy, completions: Sequence[Sequence[int]]) -> Tensor:
+    """(R, T), true where a token starts inside the chain of thought, as split by the answer parser. Token lengths
+    are measured by decoding each token alone: exact unless a token is part of a character."""
+    mask = torch.zeros(len(completions), max(map(len, completions)), dtype=torch.bool)
+    for row, tokens in enumerate(completions):
+        answer_start = split_completion(policy.decode(tokens)).answer_start
+        lengths = [len(text) for text in policy.decode_batch([[token] for token in tokens])]
+        starts = [0, *itertools.accumulate(lengths)][: len(tokens)]
+        mask[row, : len(tokens)] = torch.tensor([start < answer_start for start in starts])
+    return mask

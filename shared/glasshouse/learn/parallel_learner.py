@@ -32,39 +32,31 @@ class ParallelLearner(Learner):
             try:
                 if start + rank < len(blocks):
                     own = self.differentiate_block(blocks[start + rank], size)
-            except (
-                RunError
-            ) as error:  # the other ranks must learn of it, or they would wait forever
+            except RunError as error:  # the other ranks must learn of it: they would wait forever
                 error_text = str(error)
             yield from self._exchange(own, error_text, len(blocks) - start)
 
     def _exchange(self, own: Gradients, error_text: str, remaining: int) -> Iterator[Gradients]:
         """Yield a round's gradients in order of rank; an error on one rank is raised on all."""
-        world_size = dist.get_world_size()
-        reports: list[Any] = [None] * world_size
+        reports: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(reports, (error_text, own.loss, own.logprob_diffs, own.metric_sums))
         for text, *_ in reports:
             if text:
                 raise RunError(text)
         flat = self._flatten(own.values)
-        gathered = [torch.empty_like(flat) for _ in range(world_size)]
+        gathered = [torch.empty_like(flat) for _ in reports]
         dist.all_gather(gathered, flat)
         for (_, *report), gradients in list(zip(reports, gathered, strict=True))[:remaining]:
             yield Gradients(self._unflatten(gradients), *report)
 
     def _flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Concatenate all gradients; missing ones are zeros, which add nothing."""
-        # on the CPU, where gloo sums; `_unflatten` brings them back to the device of the parameters
-        flat, start = torch.zeros(sum(p.numel() for p in self.parameters)), 0
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            if gradient is not None:
-                flat[start : start + parameter.numel()] = gradient.reshape(-1)
-            start += parameter.numel()
-        return flat
+        """All gradients on the CPU, where gloo sums; missing ones are zeros, which add nothing."""
+        pairs = zip(self.parameters, gradients, strict=True)
+        return torch.cat(
+            [torch.zeros(p.numel()) if g is None else g.flatten().cpu() for p, g in pairs]
+        )
 
     def _unflatten(self, flat: Tensor) -> list[Tensor | None]:
         pieces = flat.split([p.numel() for p in self.parameters])
-        return [
-            piece.view(parameter.shape).to(parameter.device)
-            for piece, parameter in zip(pieces, self.parameters, strict=True)
-        ]
+        pairs = zip(pieces, self.parameters, strict=True)
+        return [piece.view(p.shape).to(p.device) for piece, p in pairs]

@@ -7,17 +7,29 @@ FSDP gathers the tensors of one layer at a time when it is called, frees them wh
 again in the backward pass. Every rank gets all samples and plans the same rounds. The loss is divided by the counts of
 the whole step, so that the sum of the ranks' gradients is the gradient of one process, up to rounding. A rank without
 work in a round computes a microbatch whose loss is multiplied by 0: the other ranks wait for its calls.
+
+The state is torch's distributed checkpoint in its safetensors format: `learner-00001-of-00002.safetensors` holds rank
+0's part of every tensor, and any number of ranks can read the files. (DCP's own format has an index that is a pickle.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -29,23 +41,12 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from glasshouse.config.schema import Config, LearnConfig
-from glasshouse.errors import ConfigError
-from glasshouse.learn import tensor_shards
+from glasshouse.errors import ConfigError, RunError
 from glasshouse.learn.learner import Gradients, Learner, StepSize
 from glasshouse.learn.learner_state import ADAPTER_KEY, LearnerState, trained_parameters
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.models.adapters import without_adapters
-from glasshouse.models.logprobs import CompletionBatch, find_layers
-from glasshouse.models.policy import Policy, choose_device, count_parameters
-from glasshouse.models.shared_prefix import SharedPrefixes
-
-
-class RankWork(NamedTuple):
-    """What one rank computes in a round."""
-
-    microbatch: list[TrainingSample]
-    counts: bool
-    """False: a repeated sample that must not change the result."""
+from glasshouse.models.logprobs import find_layers
+from glasshouse.models.policy import Policy, check_tensor, choose_device, count_parameters
 
 
 class ShardedLearner(Learner):
@@ -59,40 +60,51 @@ class ShardedLearner(Learner):
     ) -> None:
         """`policy` is whole, on the CPU and equal on all ranks; this rank computes on `device`. `options` as for
         `Learner`."""
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        model = policy.model
-        shard_model(model, mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
-        # the starting policy: a divided copy, or the model itself without its adapters
-        has_adapters = hasattr(model, "peft_config")
-        reference = model if has_adapters else copy_frozen(model, mesh, policy.dtype)
-        super().__init__(policy, config, reference=reference, transformers_forward=True, **options)
-        self.device = device
+        self.mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        shard_model(policy.model, self.mesh, dtype=policy.dtype, cpu_offload=config.cpu_offload)
+        super().__init__(policy, config, **options)
+        self.device, self.transformers_forward = device, True
+
+    def _make_reference(self) -> Any:
+        """A sharded copy, rounded to the policy's dtype. No rank ever holds a whole copy."""
+        source, dtype = self.policy.model, self.policy.dtype
+        if hasattr(source, "peft_config"):
+            return source
+        with torch.device("meta"):
+            model = type(source)(source.config).to(dtype).eval().requires_grad_(False)
+        shard_model(model, self.mesh, dtype=dtype)
+        model.to_empty(device=self.mesh.device_type)
+        with torch.no_grad():
+            for parameter, original in zip(model.parameters(), source.parameters(), strict=True):
+                local_part(parameter).copy_(local_part(original))
+            for buffer, original in zip(model.buffers(), source.buffers(), strict=True):
+                buffer.copy_(original)
+        return model
 
     def whole_tensors(self) -> Iterator[Tensor]:
-        """The trained tensors, gathered one after another, in the model's order."""
+        """The trained tensors, gathered one after another on every rank, in the model's order."""
         for parameter in self.parameters:
-            yield whole_tensor(parameter, self.device)
+            tensor: Any = parameter.detach()
+            is_divided = isinstance(parameter, DTensor)
+            yield tensor.to(self.device).full_tensor() if is_divided else tensor
 
     def state(self) -> LearnerState:
         """`save_shards` writes this rank's part of the state to the folder of a checkpoint."""
         tensors = super().state().tensors
         return LearnerState(
-            self.version, {}, save_shards=lambda folder: tensor_shards.save_shards(tensors, folder)
+            self.version, {}, save_shards=lambda folder: save_shards(tensors, folder)
         )
 
     def restore(self, state: LearnerState) -> None:
         """Continues from the checkpoint in `state.folder`, which any number of ranks, or a learner that was not
-        divided, has written."""
+        divided, has written. Raises `ModelError` if a tensor is missing or has another shape or type."""
         assert state.folder is not None
-        parameters = trained_parameters(self.policy.model)
-        has_adapters = hasattr(self.policy.model, "peft_config")
-        targets: dict[str, Tensor] = {
-            f"{ADAPTER_KEY}/{name}" if has_adapters else name: parameter.detach()
-            for name, parameter in parameters.items()
-        }
+        prefix = f"{ADAPTER_KEY}/" if hasattr(self.policy.model, "peft_config") else ""
+        targets: dict[str, Tensor] = {}
         self.optimizer.state.clear()
-        if state.version:
-            for name, parameter in parameters.items():
+        for name, parameter in trained_parameters(self.policy.model).items():
+            targets[prefix + name] = parameter.detach()
+            if state.version:
                 moments = {
                     "step": torch.zeros(()),
                     "exp_avg": torch.zeros_like(parameter.detach()),
@@ -100,28 +112,27 @@ class ShardedLearner(Learner):
                 }
                 self.optimizer.state[parameter] = moments
                 targets |= {f"{key}/{name}": tensor for key, tensor in moments.items()}
-        tensor_shards.load_shards(targets, state.folder)
+        reader = HuggingFaceStorageReader(str(state.folder))
+        found: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+        for name, tensor in targets.items():
+            like = found.get(name)
+            if like is not None:
+                like = torch.empty(like.size, dtype=like.properties.dtype, device="meta")
+            check_tensor(name, like, tensor)
+        dcp.load(targets, storage_reader=reader)
         self.version = state.version
-
-    def _reference_logprobs(
-        self, pairs: Any, batch: CompletionBatch, prefixes: SharedPrefixes | None
-    ) -> Tensor:
-        with without_adapters(self.reference):
-            return super()._reference_logprobs(pairs, batch, prefixes)
 
     def compute_gradients(self, samples: list[TrainingSample], size: StepSize) -> Gradients:
         """Every rank computes its microbatches; FSDP's backward pass adds up their gradients and leaves each rank its
         parts in `parameter.grad`."""
         microbatches = [part for block in self.plan_blocks(samples) for part in block.microbatches]
         own = Gradients([])
-        for work in plan_rounds(microbatches, dist.get_world_size(), dist.get_rank()):
-            inputs = self.build_loss_inputs(work.microbatch, size)
+        for microbatch, counts in plan_rounds(microbatches, dist.get_world_size(), dist.get_rank()):
+            inputs = self.build_loss_inputs(microbatch, size)
             loss, sums = self.algorithm.loss(inputs)
-            if work.counts:
-                loss.backward()
+            (loss if counts else loss * 0.0).backward()
+            if counts:
                 own.count_loss(loss, sums, inputs)
-            else:
-                (loss * 0.0).backward()
         reports: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(reports, (own.loss, own.logprob_diffs, own.metric_sums))
         total = Gradients([])
@@ -167,41 +178,41 @@ def shard_model(
             module.set_force_sum_reduction_for_comms(True)  # gloo cannot divide
 
 
-def copy_frozen(source: Any, mesh: DeviceMesh, dtype: torch.dtype) -> Any:
-    """A sharded copy that is never trained, rounded to `dtype`. No rank ever holds a whole copy."""
-    with torch.device("meta"):
-        model = type(source)(source.config).to(dtype).eval().requires_grad_(False)
-    shard_model(model, mesh, dtype=dtype)
-    model.to_empty(device=mesh.device_type)
-    with torch.no_grad():
-        for parameter, original in zip(model.parameters(), source.parameters(), strict=True):
-            local_part(parameter).copy_(local_part(original))
-        for buffer, original in zip(model.buffers(), source.buffers(), strict=True):
-            buffer.copy_(original)
-    return model
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_tensor(tensor: Tensor, device: torch.device) -> Tensor:
-    """A divided tensor, gathered on every rank; all ranks must call it. `device` is where ranks exchange tensors."""
-    detached: Any = tensor.detach()
-    whole: Tensor = detached.to(device).full_tensor() if isinstance(tensor, DTensor) else detached
-    return whole
-
-
 def plan_rounds(
     microbatches: Sequence[list[TrainingSample]], world_size: int, rank: int
-) -> Iterator[RankWork]:
-    """What this rank computes, round by round; all ranks have the same number of rounds."""
+) -> Iterator[tuple[list[TrainingSample], bool]]:
+    """The microbatch of this rank in each round, and whether it counts: a rank without one repeats a sample that must
+    not change the result, since all ranks have the same number of rounds."""
     for start in range(0, len(microbatches), world_size):
         if start + rank < len(microbatches):
-            yield RankWork(microbatches[start + rank], counts=True)
+            yield microbatches[start + rank], True
         else:
-            yield RankWork(microbatches[start][:1], counts=False)
+            yield microbatches[start][:1], False
+
+
+def save_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Writes this rank's parts of the tensors, and compares the file with them; all ranks must call it."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(dict(tensors), storage_writer=writer)
+    file = folder / f"learner-{rank + 1:05d}-of-{world_size:05d}.safetensors"
+    os.replace(folder / f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors", file)
+    try:
+        written = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{file.name} does not read back: {error}") from None
+    for name, tensor in tensors.items():
+        part = local_part(tensor.detach()).cpu()
+        found = written.get(name)
+        if found is None and not (isinstance(tensor, DTensor) and part.numel()):
+            continue  # a tensor that is not divided is in the file of one rank, an empty part in none
+        if found is None or not torch.equal(found, part):
+            raise RunError(f"{name} in {file.name} differs from what was written")
 
 
 def check_sharded_learner(config: Config) -> None:

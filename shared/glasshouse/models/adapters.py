@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glasshouse.errors import ConfigError, did_you_mean, install_command
-from glasshouse.models.fused_ops import LinearWeights, LowRank
+from glasshouse.models.matmul import LinearWeights, LowRank
 
 if TYPE_CHECKING:
     from glasshouse.models.policy import Policy
@@ -71,28 +71,6 @@ def without_adapters(model: Any) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def find_adapted(model: Any) -> set[str] | None:
-    """Names of the layers that have adapters, without their path; None if an adapter is not plain LoRA on a
-    linear layer, which `read_linears` cannot read."""
-    names = set()
-    for path, module in model.named_modules():
-        if not hasattr(module, "lora_A"):
-            continue
-        is_plain = (
-            isinstance(getattr(module, "base_layer", None), torch.nn.Linear)
-            and len(module.lora_A) == 1
-            and len(module.active_adapters) == 1
-            and not module.lora_magnitude_vector
-            and not module.lora_bias[module.active_adapters[0]]
-            and not module.merged
-            and not module.disable_adapters
-        )
-        if not is_plain:
-            return None
-        names.add(path.rpartition(".")[2])
-    return names
-
-
 def read_linears(*layers: Any, first_scale: float | None = None) -> LinearWeights:
     """The layers as one. `first_scale` multiplies the first of them, for inference only."""
     factors = [_read_factors(layer) for layer in layers]
@@ -116,7 +94,7 @@ def read_linears(*layers: Any, first_scale: float | None = None) -> LinearWeight
 
 
 def _read_factors(layer: Any) -> LowRank | None:
-    if not hasattr(layer, "lora_A"):
+    if not hasattr(layer, "lora_A") or layer.disable_adapters:
         return None
     [name] = layer.active_adapters
     return LowRank(layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name])

@@ -22,19 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from glasshouse.models.adapters import find_adapted, read_linears
+from glasshouse.models.adapters import read_linears
+from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import (
-    LinearWeights,
-    LowRank,
-    embed,
     gated_mlp_output,
-    linear,
     rms_norm_linear,
     rotate,
     split_and_rotate,
 )
-from glasshouse.models.matmul import pack_weight
-from glasshouse.models.tuning import Tuning, tuning_of
+from glasshouse.models.matmul import LinearWeights, LowRank, linear, pack_weight
 
 SUPPORTED_MODEL_TYPES = {"llama", "qwen2", "qwen3"}
 Cache = list[tuple[Tensor, Tensor]]
@@ -71,7 +67,8 @@ class LlamaWeights(NamedTuple):
     num_kv_heads: int
     head_dim: int
     eps: float
-    tuning: Tuning
+    large: bool
+    """Products by oneDNN (`matmul`), nothing folded into a weight (`fused_ops`)."""
 
     @property
     def device(self) -> torch.device:
@@ -103,8 +100,11 @@ def is_llama_family(config: Any) -> bool:
 
 
 def _supports_adapters(model: Any) -> bool:
-    adapted = find_adapted(model)
-    return adapted is not None and adapted <= set(PROJECTIONS) and tuning_of(model).fused_adapters
+    adapted = [(name, m) for name, m in model.named_modules() if hasattr(m, "lora_A")]
+    return is_large(model) and all(
+        name.rpartition(".")[2] in PROJECTIONS and isinstance(m.base_layer, torch.nn.Linear)
+        for name, m in adapted
+    )
 
 
 def unwrap_adapters(model: Any) -> Any:
@@ -122,13 +122,13 @@ def fuse_weights(
     """Concatenates the model's parameters, converted to `dtype` (default: their own); differentiable, so
     gradients reach the model's tensors. `query_scale` multiplies the queries. With `pack`, the weights of a large model
     have a layout for fast products without gradients (`matmul`)."""
-    tuning = tuning_of(model)
+    large = is_large(model)
     model = unwrap_adapters(model)
     body, config = model.model, model.config
     dtype = dtype or body.embed_tokens.weight.dtype
 
     def convert_weight(weight: Tensor) -> Tensor:
-        return pack_weight(weight.to(dtype)) if pack and tuning.onednn else weight.to(dtype)
+        return pack_weight(weight.to(dtype)) if pack and large else weight.to(dtype)
 
     def convert_linear(layer: LinearWeights) -> LinearWeights:
         adapter = layer.adapter and LowRank(*(factor.to(dtype) for factor in layer.adapter))
@@ -163,25 +163,26 @@ def fuse_weights(
         num_kv_heads=config.num_key_value_heads,
         head_dim=body.layers[0].self_attn.head_dim,
         eps=config.rms_norm_eps,
-        tuning=tuning,
+        large=large,
     )
 
 
 def detach_weights(weights: LlamaWeights) -> tuple[LlamaWeights, list[Tensor], list[Tensor]]:
     """The same weights as leaves without the graph that leads to the model's parameters; and the tensors that
     need gradients, with their graph and as leaves."""
-    attached, leaves = list[Tensor](), list[Tensor]()
+    attached, leaves = list[Tensor](), dict[int, Tensor]()
 
     def detach(value: Any) -> Any:
         if isinstance(value, Tensor) and value.requires_grad:
-            attached.append(value)
-            leaves.append(value.detach().requires_grad_())
-            return leaves[-1]
+            if id(value) not in leaves:  # tied weights are one leaf
+                attached.append(value)
+                leaves[id(value)] = value.detach().requires_grad_()
+            return leaves[id(value)]
         if isinstance(value, LlamaWeights | LayerWeights | LinearWeights | LowRank):
             return type(value)(*map(detach, value))
         return tuple(map(detach, value)) if isinstance(value, tuple) else value
 
-    return detach(weights), attached, leaves
+    return detach(weights), attached, list(leaves.values())
 
 
 def _fuse_qkv(
@@ -214,7 +215,7 @@ def project_qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q `(..., H, d)`, k, v `(..., J, d)` of x `(..., D)`; cos, sin broadcast to `(..., 1, d)`."""
     h, j, d = w.num_heads, w.num_kv_heads, w.head_dim
-    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps, large=w.tuning.onednn)
+    joined = rms_norm_linear(x, layer.input_norm, layer.qkv, w.eps, large=w.large)
     joined = joined.unflatten(-1, (h + 2 * j, d))
     if layer.q_norm is None or layer.k_norm is None:
         return split_and_rotate(joined, cos, sin, h, j)
@@ -226,10 +227,9 @@ def project_qkv(
 
 def finish_block(w: LlamaWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, MLP and both residuals."""
-    large = w.tuning.onednn
-    x = x + linear(attended, layer.out, large=large)
-    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps, large=large)
-    return gated_mlp_output(x, gate_up, layer.down, large=large)
+    x = x + linear(attended, *layer.out, onednn=w.large)
+    gate_up = rms_norm_linear(x, layer.mlp_norm, layer.gate_up, w.eps, large=w.large)
+    return gated_mlp_output(x, gate_up, layer.down, large=w.large)
 
 
 class Past(NamedTuple):
@@ -280,7 +280,7 @@ def forward(
             attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, **options)
         return finish_block(w, layer, x, attended.transpose(1, 2).flatten(-2)), k, v
 
-    x = embed(tokens, w.embed, w.padding_token, large=w.tuning.onednn)
+    x = F.embedding(tokens, w.embed, w.padding_token)
     cache = []
     for index, layer in enumerate(w.layers):
         before = past.cache[index] if past is not None else ()

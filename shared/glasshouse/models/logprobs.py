@@ -79,7 +79,7 @@ def compute_logprobs(
     if not entropy:
         chosen = token_logprobs(
             predicting_hidden, weights.head, batch.targets, temperature or 1.0,
-            large=weights.tuning.onednn,
+            large=weights.large,
         )  # fmt: skip
         return scatter_to_mask(batch.mask, chosen), None
     logits = F.linear(predicting_hidden, weights.head)  # (N, V)

@@ -1,43 +1,78 @@
-"""Products with the weights of large models on a CPU, computed by oneDNN.
+"""Products with weights. Those of large models are computed by oneDNN on a CPU, with gradients and LoRA adapters.
 
-torch computes products of float32 matrices on a CPU with MKL. oneDNN, which the same build contains, is faster for
-the shapes of a language model on the processors on which it was measured (docs/benchmarks.md): 1.1 times in learning,
-1.2 to 4 times in decoding, the more so the fewer rows there are, and again if the weight is stored in oneDNN's own
-layout (`pack_weight`).
+torch multiplies float32 matrices on a CPU with MKL. oneDNN, which the same build contains, is faster for the shapes of
+a language model (docs/benchmarks.md): 1.1 times in learning, 1.2 to 4 times in decoding, most of all with weights in
+its own layout (`pack_weight`). torch has no public function for it: the operators are those that `torch.compile` calls.
 
-torch has no public function for this. The two operators used here are those that `torch.compile` calls for frozen
-weights. They have no gradient, so `linear` leaves every product that needs one to torch; `fused_ops` computes
-gradients by products, too.
+A weight with LoRA adapters is passed merged, together with its factors (`LowRank`): forward and input gradients cost
+what they cost without adapters, and only the gradients of the factors are added.
+
+Shapes: N rows (any leading shape), r the rank.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, onednn: bool) -> Tensor:
-    """`linear(x, weight, bias)`, with `onednn` by oneDNN where it can; the weight may be packed."""
-    uses_onednn = onednn and _suits_onednn(weight) and not _needs_gradient(x, weight)
-    if uses_onednn or weight.is_mkldnn:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+class LowRank(NamedTuple):
+    """Trained factors of an update `up @ down` that a frozen weight already contains."""
+
+    down: Tensor
+    """(r, inputs)"""
+    up: Tensor
+    """(outputs, r), with the scale of the adapter."""
+
+
+class LinearWeights(NamedTuple):
+    """Linear layers of the same input, concatenated."""
+
+    weight: Tensor
+    """(outputs, inputs); with adapters, merged with them and without a graph. Without gradients, it may be packed."""
+    bias: Tensor | None = None
+    adapter: LowRank | None = None
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    adapter: LowRank | None = None,
+    *,
+    onednn: bool,
+) -> Tensor:
+    """`F.linear(x, weight, bias)`, with `onednn` by oneDNN where it can; gradients reach the factors of the adapter.
+
+    Example: `linear(x, *layer, onednn=True)` for `LinearWeights`
+    """
+    if not onednn:
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled():
+        product: Tensor = _Linear.apply(x, weight, bias, *(adapter or (None, None)))
         return product
-    return F.linear(x, weight, bias)
+    return _multiply(x, weight, bias)
 
 
 def pack_weight(weight: Tensor) -> Tensor:
     """A copy of the weight in oneDNN's layout, for many products without gradients, or the weight itself if oneDNN
-    does not compute its products.
-
-    Example: `linear(x, pack_weight(layer.weight), onednn=True)`
-    """
+    does not compute its products."""
     if not _suits_onednn(weight):
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
     return packed
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if weight.is_mkldnn or _suits_onednn(weight):
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return product
+    return F.linear(x, weight, bias)
 
 
 def _suits_onednn(weight: Tensor) -> bool:
@@ -57,5 +92,32 @@ def has_onednn() -> bool:
     return torch.equal(product, torch.full((2, 3), 4.0))
 
 
-def _needs_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+class _Linear(torch.autograd.Function):
+    """The operators have no gradient of their own. Gradients of weights are left to MKL, which is faster there; those
+    of frozen weights are not computed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        down: Tensor | None,
+        up: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, down, up)
+        return _multiply(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, down, up = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        rows, flat = x.flatten(0, -2), grad.flatten(0, -2)
+        return (
+            _multiply(grad, weight.t()) if needs_x else None,
+            flat.t() @ rows if needs_weight else None,
+            flat.sum(0) if needs_bias else None,
+            None if down is None else (flat @ up).t() @ rows,
+            None if down is None else flat.t() @ (rows @ down.t()),
+        )

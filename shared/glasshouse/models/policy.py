@@ -23,6 +23,7 @@ from glasshouse.files import CHECKSUMS, verify_folder
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
 from glasshouse.models.devices import (
+    LARGE_MODEL_PARAMETERS,
     WEIGHT_DTYPE,
     build_empty_model,
     check_generator_memory,
@@ -31,7 +32,6 @@ from glasshouse.models.devices import (
     resolve_dtype,
 )
 from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
-from glasshouse.models.tuning import tuning_for
 from glasshouse.models.validation import (
     check_cache_support,
     check_chat_template,
@@ -183,7 +183,7 @@ def load_configured_policy(
     if role == "generator":  # training is checked as a whole, in `training.memory`
         check_generator_memory(parameters, config, device)
     computes_here = role != "controller" and device.type == "cpu"
-    if computes_here and tuning_for(parameters).keep_freed_memory:
+    if computes_here and parameters >= LARGE_MODEL_PARAMETERS:
         keep_freed_memory()
     policy = load_policy(config.model, ChatOptions.from_config(config.chat))
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device

@@ -9,7 +9,7 @@
     completions, microbatch by microbatch ───────────────┴► gradients of their losses at the leaves
     one final backward pass through the prompts propagates these to the parameters
 
-The sum is exactly the gradient of prompt and completion together. In large models (`tuning`) the common start of all
+The sum is exactly the gradient of prompt and completion together. In large models the common start of all
 prompts is computed once, and so are the fused weights: they are leaves as well, and their gradients are propagated to
 the parameters last.
 """
@@ -107,29 +107,23 @@ class SharedPrefixes:
         self.model, self.dtype, self.recompute = model, dtype, recompute
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         weights = llama.fuse_weights(model, dtype)
-        self.device, tuning = weights.device, weights.tuning
+        self.device = weights.device
         self.weights: llama.LlamaWeights | None = None
-        self.fused, self.weight_leaves = list[Tensor](), list[Tensor]()
+        self.fused, self.weight_leaves = list[Tensor](), self.parameters
         # not in bfloat16, in which the gradients of microbatches would be added up with its low precision
-        if (
-            tuning.gradients_in_place
-            and weights.dtype != torch.bfloat16
-            and torch.is_grad_enabled()
-        ):
+        if weights.dtype != torch.bfloat16:
             weights, self.fused, self.weight_leaves = llama.detach_weights(weights)
             self.weights = weights
         unique = list(dict.fromkeys(prompts))
         self.prompt_index = {prompt: row for row, prompt in enumerate(unique)}
         self.lengths = torch.tensor([len(p) for p in unique])  # on the CPU
-        self.common = count_common_tokens(unique) if tuning.shared_start else 0
+        self.common = count_common_tokens(unique) if weights.large else 0
         last, common, rest = forward_prompts(weights, unique, self.common, recompute=recompute)
         # of each layer: keys and values of the rest of each prompt, and of their common start
         entries = [(*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)]
         self.tensors_per_layer = len(entries[0])
         self.outputs = [last, *(tensor for entry in entries for tensor in entry)]
         self.prompt_leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
-        # gradients of the parameters, then of the prompts' leaves
-        self.sums: list[Tensor | None] = [None] * (len(self.parameters) + len(self.prompt_leaves))
 
     def completion_logprobs(
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
@@ -149,7 +143,7 @@ class SharedPrefixes:
             hidden = torch.cat([hidden, after], dim=1)
         chosen = token_logprobs(
             hidden.flatten(0, 1)[positions], weights.head, tokens.flatten()[positions],
-            temperature or 1.0, large=weights.tuning.onednn,
+            temperature or 1.0, large=weights.large,
         )  # fmt: skip
         return scatter_to_mask(mask, chosen)
 
@@ -171,26 +165,20 @@ class SharedPrefixes:
         return gather
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of the loss of a microbatch, up to the leaves and, unless the weights are leaves, to the
-        parameters."""
-        if self.weights:
-            loss.backward(inputs=[*self.prompt_leaves, *self.weight_leaves])
-            return
-        targets = [*self.parameters, *self.prompt_leaves]
-        add_gradients(self.sums, torch.autograd.grad(loss, targets, allow_unused=True))
+        """Adds the gradients of the loss of a microbatch to the leaves."""
+        loss.backward(inputs=[*self.prompt_leaves, *self.weight_leaves])
 
     def parameter_gradients(self) -> list[Tensor | None]:
         """The sums of the gradients of all microbatches, those that reach the parameters through the prompts
         included."""
-        count = len(self.parameters)
-        if not self.weights:
-            sums, at_prompts = self.sums[:count], self.sums[count:]
-            add_gradients(sums, propagate(self.outputs, at_prompts, self.parameters))
-            return sums
+        sums = [leaf.grad for leaf in self.weight_leaves]
         at_prompts = [leaf.grad for leaf in self.prompt_leaves]
-        at_weights = [leaf.grad for leaf in self.weight_leaves]
-        add_gradients(at_weights, propagate(self.outputs, at_prompts, self.weight_leaves))
-        return list(propagate(self.fused, at_weights, self.parameters))
+        add_gradients(sums, propagate(self.outputs, at_prompts, self.weight_leaves))
+        if self.weights:
+            return list(propagate(self.fused, sums, self.parameters))
+        for parameter in self.parameters:
+            parameter.grad = None
+        return sums
 
 
 def propagate(

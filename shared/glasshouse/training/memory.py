@@ -25,7 +25,7 @@ from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
 from glasshouse.models.chat_template import ChatOptions
-from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory
+from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory, is_large
 from glasshouse.models.policy import (
     Policy,
     choose_device,
@@ -35,7 +35,6 @@ from glasshouse.models.policy import (
     read_card,
 )
 from glasshouse.models.shared_prefix import count_common_tokens
-from glasshouse.models.tuning import tuning_for
 from glasshouse.registry import import_modules
 from glasshouse.tasks.base import make_task
 
@@ -118,7 +117,7 @@ class ModelShape:
         self.is_tied = bool(text.tie_word_embeddings)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.largest = max(p.numel() for p in model.parameters())
-        self.tuning = tuning_for(self.parameters)
+        self.is_large = is_large(model)
         self.cache_width = sum(map(cache_width, text.per_layer_config))
         """Numbers in the keys of one token, and as many in its values."""
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
@@ -166,7 +165,7 @@ class ModelShape:
 
     def is_fused(self, config: Config) -> bool:
         """Whether our own forward pass computes it, not that of transformers."""
-        plain = not config.learn.lora_rank or self.tuning.fused_adapters
+        plain = not config.learn.lora_rank or self.is_large
         return llama.is_llama_family(self.model.config) and plain
 
 
@@ -203,9 +202,7 @@ def _kept(shape: ModelShape, config: Config) -> Parts:
     divided among the ranks of a sharded learner."""
     trained, ranks = shape.count_trained(config), _ranks(config)
     adapters = trained if config.learn.lora_rank else 0
-    copied = shape.parameters + adapters
-    if adapters and config.dtype == "float32":  # the reference shares the frozen weights
-        copied = adapters
+    copied = 0 if adapters else shape.parameters  # without its adapters the model is the reference
     parts = {
         "weights": WEIGHT_BYTES * (shape.parameters + adapters),
         "reference": DTYPES[config.dtype].itemsize * copied,
@@ -221,7 +218,7 @@ def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) ->
     shards = learn.sharding == "fsdp"
     is_fused = shape.is_fused(config) and not shards
     # the gradients of microbatches are added up without another tensor of their size
-    in_place = shards or (is_fused and shape.tuning.gradients_in_place)
+    in_place = shards or (is_fused and shape.is_large)
     kept, trained = _kept(shape, config), shape.count_trained(config)
     tokens, predicted, rows = _microbatch(shape, config, prompt, is_fused)
     saved = SAVED_PER_MATRIX[config.dtype] if is_fused else SAVED_BY_TRANSFORMERS
@@ -264,7 +261,7 @@ def _microbatch(
     rows = min(max(1, limit // row), groups * config.generate.group_size)
     if not is_fused:
         return rows * row, rows * completion, rows
-    common = prompt.common if shape.tuning.shared_start else 0
+    common = prompt.common if shape.is_large else 0
     rest = prompt.tokens - common  # prompts are computed once, in blocks of about `limit` tokens
     return common + min(groups * rest, max(limit, rest)) + rows * row, rows * completion, rows
 
@@ -282,7 +279,7 @@ def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
         return 0
     if config.learn.lora_rank:  # merged
         return WEIGHT_BYTES * (shape.parameters - shape.head)
-    folds = 1 if shape.tuning.onednn else 2  # gains of norms are folded into weights
+    folds = 1 if shape.is_large else 2  # gains of norms are folded into weights
     return folds * WEIGHT_BYTES * shape.count_fused()
 
 
@@ -307,7 +304,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
         ((min(n, generate.chunk_size, max(1, budget // k)), min(k, budget)) for n, k in batches),
         key=math.prod,
     )
-    rows, common = groups * samples, prompt.common if shape.tuning.shared_start else 0
+    rows, common = groups * samples, prompt.common if shape.is_large else 0
     prompts = common + groups * (prompt.tokens - common)
     cached = prompts + rows * generate.max_tokens if is_fused else rows * longest
     parts["kv_cache"] = of_token * cached
@@ -316,7 +313,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
     on_cpu = (generate.device or config.device) in ("cpu", "auto")
     if config.dtype == "bfloat16":
         parts["weight_copies"] = itemsize * (shape.parameters + shape.head)
-    elif is_fused and shape.tuning.onednn and on_cpu:  # packed (`matmul.pack_weight`)
+    elif is_fused and shape.is_large and on_cpu:  # packed (`matmul.pack_weight`)
         parts["weight_copies"] = WEIGHT_BYTES * shape.parameters
     elif is_fused:
         parts["weight_copies"] = WEIGHT_BYTES * shape.count_fused()

@@ -34,11 +34,11 @@ from glasshouse.learn.learner_state import LearnerState, collect_tensors, restor
 from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
 from glasshouse.models import llama
 from glasshouse.models.chat_template import find_turn_end
+from glasshouse.models.devices import is_large
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.models.shared_prefix import SharedPrefixes
 from glasshouse.models.tokenizer import train_tokenizer
-from glasshouse.models.tuning import tuning_of
 from glasshouse.runs.checkpoints import (
     Snapshot,
     newest_checkpoint,
@@ -191,7 +191,7 @@ def compute_gradients(
     """Compute the gradient of the next-token loss (mean over all completion tokens); return the loss."""
     model, tokens = policy.model, sum(len(s.tokens) for s in samples)
     shared = None
-    if llama.is_supported(model) and tuning_of(model).shared_start:
+    if llama.is_supported(model) and is_large(model):
         prompts = [s.prompt for s in samples]
         shared = SharedPrefixes(model, prompts, dtype=policy.dtype, recompute=recompute)
     total_loss = 0.0

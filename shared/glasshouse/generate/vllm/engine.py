@@ -26,8 +26,8 @@ from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.engines import engine, max_length
 from glasshouse.generate.vllm.installed import check_model, import_vllm
+from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, locate_model
-from glasshouse.models.tuning import tuning_of
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
 CPU_BLOCK_SIZE = 32
@@ -83,7 +83,7 @@ class VllmGenerator:
 
         if not self._has_weights:
             self._send_weights(self.version)
-        by_block = tuning_of(self.policy.model).block_sampling
+        by_block = is_large(self.policy.model)
         prompts: list[dict[str, Any]] = []
         params = []
         limit = min(self.policy.context_length, self._llm.llm_engine.model_config.max_model_len)
