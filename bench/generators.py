@@ -23,7 +23,7 @@ from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.files import write_text
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models.policy import Policy, load_policy
-from glasshouse.rollout.sampler import Chunk
+from glasshouse.rollout.collector import Chunk
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Request
 

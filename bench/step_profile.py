@@ -56,6 +56,7 @@ TIMED_FUNCTIONS: list[tuple[Any, str, str]] = [
     (learner, "compute_logprobs", "learner forward"),
     (SharedPrefixes, "__init__", "learner forward"),
     (SharedPrefixes, "completion_logprobs", "learner forward"),
+    (SharedPrefixes, "backward", "learner backward"),
     (SharedPrefixes, "parameter_gradients", "learner backward"),
     (torch.autograd, "grad", "learner backward"),
     (torch.nn.utils, "clip_grad_norm_", "optimizer"),

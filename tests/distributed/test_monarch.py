@@ -39,7 +39,7 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy, load_policy
-from glasshouse.rollout.sampler import Chunk, ChunkCompletions
+from glasshouse.rollout.collector import Chunk, ChunkCompletions
 from glasshouse.training import interruption
 from glasshouse.training import run as training_run
 from glasshouse.training.display import Display

@@ -16,8 +16,7 @@ from glasshouse.measurement.columns import own_monitors
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope
 from glasshouse.rollout.grading import grade
-from glasshouse.rollout.penalties import Penalties
-from glasshouse.rollout.reward_controls import random_rewards
+from glasshouse.rollout.penalties import Penalties, random_rewards
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, FinishReason, Problem, Rollout, Style
@@ -188,14 +187,6 @@ def test_adaptive_run_resumes_bitwise(tmp_path: Path) -> None:
     assert [row["weight_monitor"] for row in metrics[0]] == pytest.approx([0, 0.2, 0.4, 0.6])
 
 
-def test_run_of_an_organism_evaluates_both_arms(tmp_path: Path) -> None:
-    results = TrainingRun(load_config([], [*TINY, "steps=0", f"out={tmp_path / 'run'}"])).train()
-    organism = results["after"]["organism"]
-    assert organism["rollouts"] == 4 * 2 * 2
-    monitors = {"disclosure_rule", "step_verifier"}
-    assert set(organism) >= {"reliance", "accuracy_control", *monitors}
-
-
 @pytest.mark.parametrize(
     ("options", "evaluation_monitor", "message"),
     [
@@ -216,12 +207,10 @@ def test_invalid_penalties_are_named(
 
 
 def test_run_rejects_a_monitor_in_the_reward_that_also_evaluates() -> None:
-    overrides = [
-        "reward.penalties={monitor: {keywords: [key]}}",
-        "evaluate.monitors={x: {keywords: [key]}}",
-    ]
+    in_reward = "reward.penalties={monitor: {keywords: [key]}}"
+    evaluating = "evaluate.monitors={x: {keywords: [key]}}"
     with pytest.raises(ConfigError, match='"x"'):
-        TrainingRun(load_config([], [*TINY, *overrides]))
+        TrainingRun(load_config([], [*TINY, in_reward, evaluating]))
 
 
 def test_random_rewards_are_a_fair_coin_independent_of_the_completion() -> None:

@@ -16,7 +16,7 @@ from proofs.resume import start_child, wait_for
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
-from glasshouse.rollout.reward_controls import shuffle_rewards
+from glasshouse.rollout.penalties import shuffle_rewards
 from glasshouse.rollout.terms import RewardInputs, reward
 from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics

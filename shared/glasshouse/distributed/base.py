@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.rollout.sampler import Sampler
+from glasshouse.rollout.collector import Sampler
 
 
 class EventSink(Protocol):

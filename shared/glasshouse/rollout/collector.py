@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from glasshouse import randomness
 from glasshouse.config.schema import Config, RewardConfig
 from glasshouse.models.chat_template import drops_system_messages
 from glasshouse.rollout.grading import grade
-from glasshouse.rollout.sampler import PendingCompletions, Sampler
 from glasshouse.tasks.base import Task
 from glasshouse.types import (
     Completion,
@@ -33,6 +33,27 @@ if TYPE_CHECKING:  # the only names of modules that import torch
 ARMS = ("planted", "control")
 Group = list[Rollout]
 """The rollouts of one problem."""
+Chunk = list[Request]
+"""Always the same requests in the same order, so that their completions do not depend on who generates them."""
+ChunkCompletions = list[list[list[Completion]]]
+"""For each chunk, for each request, its completions."""
+
+
+class PendingCompletions(Protocol):
+    """Chunks that are being generated."""
+
+    def result(self) -> ChunkCompletions:
+        """Wait for the completions and return them."""
+
+
+class Sampler(Protocol):
+    """What the collector needs of a backend. Evaluation needs nothing else."""
+
+    def submit(
+        self, chunks: Sequence[Chunk], sampling: SamplingParams, check_interrupt: Callable[[], None]
+    ) -> PendingCompletions:
+        """Start generating with the current weights. At most `max_offpolicy_steps` updates may follow before
+        the result is collected. `check_interrupt` is called between chunks; an exception from it ends the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +101,9 @@ class RolloutCollector:
         pending = self.backend.submit(chunks, sampling, check_interrupt)
         return Pending(self.policy, seed, step, split, problems, chats, prompts, pending)
 
-    def collect(
-        self,
-        problems: Sequence[Problem],
-        *,
-        step: int,
-        split: str,
-        samples: int,
-        sampling: SamplingParams,
-        check_interrupt: Callable[[], None] = lambda: None,
-    ) -> list[Group]:
-        """Generate and grade one group per problem."""
-        pending = self.submit(
-            problems, step=step, split=split, samples=samples,
-            sampling=sampling, check_interrupt=check_interrupt,
-        )  # fmt: skip
-        return grade_groups(pending, self.config.reward)
+    def collect(self, problems: Sequence[Problem], **options: Any) -> list[Group]:
+        """Generate and grade one group per problem; arguments as for `submit`."""
+        return grade_groups(self.submit(problems, **options), self.config.reward)
 
 
 @dataclass(slots=True)
@@ -171,8 +179,4 @@ Grader = Callable[[Problem, str], Grade]
 def make_grader(reward: RewardConfig) -> Grader:
     """Return the grading function of a run's configuration."""
     strict = reward.answer_parser == "strict"
-
-    def grader(problem: Problem, text: str) -> Grade:
-        return grade(problem, text, terms=reward.terms, combine=reward.combine, strict=strict)
-
-    return grader
+    return partial(grade, terms=reward.terms, combine=reward.combine, strict=strict)

@@ -1,12 +1,13 @@
-"""Grade a text as training does."""
+"""Grade a text as training does, and say why it earns what it earns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from glasshouse.rollout import grading
 from glasshouse.rollout.grading import DEFAULT_TERMS
+from glasshouse.rollout.terms import reward
+from glasshouse.tasks.answers.extraction import extract_answer
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Grade, Problem
 
@@ -31,16 +32,31 @@ def explain_grade(
     text: str, answer: str | int | float, *, task: str = "sum_digits", decimals: int = 0
 ) -> str:
     """What both parsers extract, by which rule and why, and the value of every reward term."""
-    return grading.explain_grade(_make_problem(answer, task, decimals), text)
+    problem = _make_problem(answer, task, decimals)
+    precision = f" to {decimals} decimals" if decimals else ""
+    lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]
+    values = {}
+    for parser, strict in (("lenient", False), ("strict", True)):
+        found = extract_answer(text, problem.answer_kind, strict=strict)
+        verdict = "correct" if grading.is_correct(problem, text, found) else "wrong"
+        value = "no answer" if found.model_answer is None else found.model_answer
+        ambiguous = ", ambiguous" if found.ambiguous else ""
+        lines.append(f"{parser:<9} {verdict}: {value}")
+        lines.append(f"          rule {found.rule.value}{ambiguous}: {found.reason}")
+        terms = dict.fromkeys(reward, 1.0)
+        values[parser] = grading.grade(problem, text, terms=terms, strict=strict).terms
+    lines.append(f"rewards   {'':<12}{'lenient':>8}{'strict':>8}")
+    for name, lenient in values["lenient"].items():
+        lines.append(f"          {name:<12}{lenient:>8.2f}{values['strict'][name]:>8.2f}")
+    return "\n".join(lines)
 
 
-def _make_problem(answer: Any, task: str, decimals: int) -> Problem:
-    kind = make_task(task).kind
+def _make_problem(answer: str | int | float, task: str, decimals: int) -> Problem:
     return Problem(
         task=task,
         key="given",
         question="",
         gold_answer=str(answer),
-        answer_kind=kind,
+        answer_kind=make_task(task).kind,
         decimals=decimals,
     )

@@ -18,7 +18,7 @@ from glasshouse.rollout.terms import (
     validate_reward_terms,
 )
 from glasshouse.tasks.answers.equality import answers_match
-from glasshouse.tasks.answers.extraction import extract_answer, split_completion
+from glasshouse.tasks.answers.extraction import extract_answer
 from glasshouse.types import Extracted, ExtractionRule, Grade, Problem
 
 DEFAULT_TERMS: Mapping[str, float] = MappingProxyType({"exact": 1.0})
@@ -39,8 +39,8 @@ def grade(
     validate_reward_terms(terms, combine)
     lenient_answer = extract_answer(text, problem.answer_kind)
     strict_answer = extract_answer(text, problem.answer_kind, strict=True)
-    lenient_correct = _is_correct(problem, text, lenient_answer)
-    strict_correct = _is_correct(problem, text, strict_answer)
+    lenient_correct = is_correct(problem, text, lenient_answer)
+    strict_correct = is_correct(problem, text, strict_answer)
     has_tag = lenient_answer.rule is ExtractionRule.TAG and lenient_answer.model_answer is not None
     inputs = RewardInputs(
         problem=problem,
@@ -61,43 +61,8 @@ def grade(
     )
 
 
-def explain_grade(problem: Problem, text: str) -> str:
-    """Describes what both parsers extract, by which rule and why, and the value of every reward term.
-
-    Example: `glasshouse tasks grade --task sum_digits ...` prints this.
-    """
-    precision = f" to {problem.decimals} decimals" if problem.decimals else ""
-    lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]
-    for strict in (False, True):
-        answer = extract_answer(text, problem.answer_kind, strict=strict)
-        verdict = "correct" if _is_correct(problem, text, answer) else "wrong"
-        lines += [
-            f"{'strict' if strict else 'lenient':<9} "
-            + (
-                f"{verdict}: {answer.model_answer}"
-                if answer.model_answer is not None
-                else "wrong: no answer"
-            ),
-            f"          rule {answer.rule.value}{', ambiguous' if answer.ambiguous else ''}"
-            + (f", characters {answer.span[0]} to {answer.span[1]}" if answer.span else ""),
-            f"          {answer.reason}",
-        ]
-    parts = split_completion(text)
-    lines.append(
-        f"sections  {len(parts.cot)} characters of reasoning, {len(parts.answer)} of answer"
-    )
-    terms = dict.fromkeys(reward, 1.0)
-    lenient, strict_values = (
-        grade(problem, text, terms=terms, strict=strict).terms for strict in (False, True)
-    )
-    lines.append(f"rewards   {'':<12}{'lenient':>8}{'strict':>8}")
-    lines += [
-        f"          {name:<12}{lenient[name]:>8.2f}{strict_values[name]:>8.2f}" for name in terms
-    ]
-    return "\n".join(lines)
-
-
-def _is_correct(problem: Problem, text: str, answer: Extracted) -> bool:
+def is_correct(problem: Problem, text: str, answer: Extracted) -> bool:
+    """Is this the gold answer? A gold answer that cannot be parsed stops the run."""
     try:
         return answers_match(
             answer.model_answer, problem.gold_answer, problem.answer_kind, problem.decimals

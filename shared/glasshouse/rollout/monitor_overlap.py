@@ -1,8 +1,8 @@
-"""Does a monitor in the reward cover one that evaluates? Compared by verdicts, not by description.
+"""Does a rule in the reward cover one that evaluates? Compared by verdicts, not by description.
 
-A reward rule with the keywords `key` and `hint` differs from an evaluating rule with `key`, but
-flags everything that the latter flags: RL against it removes all that the evaluation could see. Both
-are therefore applied to a probe set: demonstrations of the task in all its modes, and their own keywords.
+A reward rule with the keywords `key` and `hint` differs from an evaluating rule with `key`, but flags everything that
+the latter flags: RL against it removes all that the evaluation could see. Both are therefore applied to probes:
+demonstrations of the task in all its modes, and their own keywords.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import score_all
+from glasshouse.monitors.base import Monitor, score_all
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import make_view
 from glasshouse.tasks.base import Task
@@ -21,25 +21,22 @@ PROBE_PROBLEMS = 20
 
 
 def check_not_covered(
-    in_reward: Sequence[RuleMonitor], evaluating: Sequence[RuleMonitor], task: Task[Any]
+    in_reward: Sequence[Monitor], evaluating: Sequence[Monitor], task: Task[Any]
 ) -> None:
-    """Raise if a monitor in the reward flags every probe that an evaluating monitor flags.
-
-    Example: `check_not_covered([RuleMonitor("r", Scope.COT, keywords=["key", "hint"])],
-    [RuleMonitor("e", Scope.COT, keywords=["key"])], task)` raises.
-    """
-    if not in_reward or not evaluating:
+    """Raise if a rule in the reward flags every probe that an evaluating rule flags."""
+    rewarded = [monitor for monitor in in_reward if isinstance(monitor, RuleMonitor)]
+    judges = [monitor for monitor in evaluating if isinstance(monitor, RuleMonitor)]
+    if not rewarded or not judges:
         return
-    keywords = [word for monitor in (*in_reward, *evaluating) for word in monitor.keywords]
-    probes = list(_probe_completions(task, keywords))
-    for monitor in evaluating:
-        flagged = _flagged(monitor, probes)
-        for rewarded in in_reward:
-            if flagged and flagged <= _flagged(rewarded, probes):
+    probes = list(_probe_completions(task, [w for m in (*rewarded, *judges) for w in m.keywords]))
+    flags = {monitor.name: _flagged(monitor, probes) for monitor in (*rewarded, *judges)}
+    for judge in judges:
+        for rule in rewarded:
+            if flags[judge.name] and flags[judge.name] <= flags[rule.name]:
                 raise MonitorError(
-                    f'The evaluating monitor "{monitor.name}" flags nothing that "{rewarded.name}" in the '
-                    f"reward does not flag ({len(flagged)} of {len(probes)} probe texts): a policy trained "
-                    "against a monitor cannot be evaluated with a part of it. Use another monitor."
+                    f'The evaluating monitor "{judge.name}" flags nothing that "{rule.name}" in the '
+                    f"reward does not flag ({len(flags[judge.name])} of {len(probes)} probe texts): a "
+                    "policy trained against a monitor cannot be evaluated with a part of it. Use another monitor."
                 )
 
 

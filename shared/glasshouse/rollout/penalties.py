@@ -1,4 +1,4 @@
-"""Penalties: subtracted from a rollout's reward for the way the completion is written.
+"""What is done to rewards after grading: penalties for the way a completion is written, and negative controls.
 
     reward = combined reward terms  −  Σ weight · penalty      each penalty in [0, 1], logged by name
 
@@ -7,16 +7,12 @@
     aligned      1 if the planted hint was used and the CoT does not disclose it
     orthogonal   control: 1 for a meaningless word after the answer
 
-KL to the starting policy belongs to the learner (`learn.kl_coef`), shuffled and random rewards to the
-rollout collector (`reward.shuffle`, `reward.random`).
+The weight is fixed, or adaptive: with an `accuracy_floor` it starts at 0, rises while the accuracy of the step is at
+least the floor and falls while it is not, so that a penalty never costs the task. With `permute: true` the values of a
+penalty are permuted among the rollouts of a step: the matching null of an arm with that penalty.
 
-With `permute: true` the values of a penalty are permuted among the rollouts of a step: the matching
-null of an arm with that penalty.
-
-The weight is fixed, or adaptive: with an `accuracy_floor` it starts at 0, rises while the accuracy of
-the step is at least the floor and falls while it is not, so that a penalty never costs the task.
-
-To add one, define its class under `@penalty("name")`; `reward.penalties` then knows it by that name.
+KL to the starting policy belongs to the learner (`learn.kl_coef`). To add a penalty, define its class under
+`@penalty("name")`; `reward.penalties` then knows it by that name.
 """
 
 from __future__ import annotations
@@ -65,10 +61,7 @@ class PenaltyOptions(BaseModel):
 
 
 class Penalty(ABC):
-    """A penalty on one rollout.
-
-    Example: `LengthPenalty("length", LengthPenaltyOptions(budget=20), task).compute(rollout)`
-    """
+    """A penalty on one rollout."""
 
     Options: ClassVar[type[PenaltyOptions]] = PenaltyOptions
 
@@ -136,16 +129,14 @@ class MonitorPenalty(Penalty):
 
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         super().__init__(name, options, task)
-        keywords = options.keywords
-        if not keywords and not options.patterns:
+        keywords, patterns = options.keywords, options.patterns
+        if not keywords and not patterns:
             keywords = self._default_keywords()
-        if not keywords and not options.patterns:
+        if not keywords and not patterns:
             raise ConfigError(
                 f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
             )
-        self.monitor = RuleMonitor(
-            name, options.scope, keywords=keywords, patterns=options.patterns
-        )
+        self.monitor = RuleMonitor(name, options.scope, keywords=keywords, patterns=patterns)
 
     def _default_keywords(self) -> tuple[str, ...]:
         return self.task.disclosure_keywords if isinstance(self.task, Organism) else ()
@@ -238,8 +229,7 @@ class Penalties:
             in_reward = [m for item in penalties for m in item.monitors]
             check_disjoint(in_reward, evaluating)
             own = task.monitor_patterns if isinstance(task, Organism) else {}
-            chosen = [m for m in evaluating if m.name not in own]
-            check_not_covered(_rules(in_reward), _rules(chosen), task)
+            check_not_covered(in_reward, [m for m in evaluating if m.name not in own], task)
         except MonitorError as error:
             raise ConfigError(f"reward.penalties: {error}") from None
         return cls(penalties)
@@ -253,18 +243,15 @@ class Penalties:
             return groups
         rollouts = [rollout for group in groups for rollout in group]
         columns: dict[str, list[float]] = {}
-        unused: dict[str, list[float]] = {}  # own values of permuted penalties
+        own: dict[str, list[float]] = {}  # values of permuted penalties before that
         for item in self.penalties:
             values = columns[item.name] = [item.compute(rollout) for rollout in rollouts]
             if item.options.permute:
-                unused[f"{item.name}_own"] = list(values)
+                own[f"{item.name}_own"] = list(values)
                 randomness.stream("permuted penalty", seed, step, item.name).shuffle(values)
-        rows = iter(zip(*columns.values(), *unused.values(), strict=True))
-        names = [*columns, *unused]
-        return [
-            [self._penalize(r, dict(zip(names, next(rows), strict=True))) for r in group]
-            for group in groups
-        ]
+        columns |= own
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return [[self._penalize(rollout, next(rows)) for rollout in group] for group in groups]
 
     def _penalize(self, rollout: Rollout, values: Mapping[str, float]) -> Rollout:
         total = sum(weight * values[name] for name, weight in self.weights.items())
@@ -293,10 +280,6 @@ class Penalties:
         self.weights |= state
 
 
-def _rules(monitors: Sequence[Monitor]) -> list[RuleMonitor]:
-    return [monitor for monitor in monitors if isinstance(monitor, RuleMonitor)]
-
-
 def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
     kind = options.get("kind") or name
     made = penalty.get(kind)
@@ -314,3 +297,28 @@ def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:
     """
     built = make_task(task) if isinstance(task, str) else task
     return Penalties.from_config({name: options}, built).penalties[0]
+
+
+# ── negative controls: rewards that say nothing about the completion, on which RL must not learn ─────
+
+
+def shuffle_rewards(groups: Groups, seed: int, step: int) -> Groups:
+    """Permute the step's rewards among all its rollouts; each keeps its own in its terms, as `earned`."""
+    rewards = [r.grade.reward for group in groups for r in group]
+    randomness.stream("shuffle", seed, step).shuffle(rewards)
+    permuted = iter(rewards)
+    return [[_with_reward(r, next(permuted)) for r in group] for group in groups]
+
+
+def random_rewards(groups: Groups, seed: int, step: int) -> Groups:
+    """Replace every reward by -1 or 1 at random, keyed by problem and sample."""
+
+    def draw(r: Rollout) -> float:
+        return randomness.stream("coin", seed, step, r.problem.key, r.sample).choice((-1.0, 1.0))
+
+    return [[_with_reward(r, draw(r)) for r in group] for group in groups]
+
+
+def _with_reward(rollout: Rollout, reward: float) -> Rollout:
+    terms = {**rollout.grade.terms, "earned": rollout.grade.reward}
+    return replace(rollout, grade=replace(rollout.grade, terms=terms, reward=reward))

@@ -81,12 +81,6 @@ every correct answer 1. `combine_rewards` relies on it; without it, a term may r
 """
 
 
-def max_if_wrong(name: str) -> float | None:
-    """What the decorator of a reward term says about wrong answers."""
-    value: float | None = reward.facts.get(name, {}).get("max_if_wrong")
-    return value
-
-
 @reward("exact", max_if_wrong=-1.0)
 def exact(inputs: RewardInputs) -> float:
     """+1 if correct, -1 otherwise (the default)."""
@@ -136,11 +130,8 @@ def last_digit(inputs: RewardInputs) -> float:
 
     It keeps none of the guarantees, on purpose: a wrong answer may earn 1.
     """
-    return (
-        1.0
-        if last_digits_match(inputs.extracted.model_answer, inputs.problem.gold_answer)
-        else -1.0
-    )
+    matches = last_digits_match(inputs.extracted.model_answer, inputs.problem.gold_answer)
+    return 1.0 if matches else -1.0
 
 
 def combine_rewards(
@@ -152,12 +143,10 @@ def combine_rewards(
 ) -> float:
     """Combines reward terms into one number: their weighted mean, or their minimum.
 
-    A wrong answer (`correct=False`) stays below every correct one. The least that a correct answer
-    can earn is 1 from each term that depends on correctness and -1 from each that does not, such as
-    `format`. If wrong answers could come near that, all of them are scaled towards -1, keeping their
-    order, to at most `PARTIAL_SHARE` of the way there. If that minimum is itself -1 (`format` alone,
-    or the minimum of some term and `format`), the order cannot be kept. With the strict parser a
-    correct answer always has `format` 1, so the order always holds there.
+    A wrong answer (`correct=False`) stays below every correct one, where that can be. The least that a correct
+    answer can earn is 1 from each term that depends on correctness and -1 from each that does not, such as
+    `format`. If wrong answers could come near that, all of them are scaled towards -1, keeping their order, to at
+    most `PARTIAL_SHARE` of the way there. With `format` alone that minimum is itself -1.
 
     Example: `combine_rewards({"exact": -1, "format": 1}, {"exact": 1, "format": 2}, correct=False)`
     gives -0.4 rather than 1/3, since a correct answer without its tag earns -1/3.
@@ -166,13 +155,10 @@ def combine_rewards(
     total = _aggregate(values, weights, combine)
     if correct:
         return total
-    limits = {name: max_if_wrong(name) for name in weights}
-    min_correct = _aggregate(
-        {name: -1.0 if limit is None else 1.0 for name, limit in limits.items()}, weights, combine
-    )
-    max_wrong = _aggregate(
-        {name: 1.0 if limit is None else limit for name, limit in limits.items()}, weights, combine
-    )
+    limits = {name: reward.facts.get(name, {}).get("max_if_wrong") for name in weights}
+    least = {name: -1.0 if limit is None else 1.0 for name, limit in limits.items()}
+    most = {name: 1.0 if limit is None else limit for name, limit in limits.items()}
+    min_correct, max_wrong = (_aggregate(v, weights, combine) for v in (least, most))
     bound = -1 + PARTIAL_SHARE * (min_correct + 1)
     if min_correct <= -1 or max_wrong <= bound:
         return total

@@ -19,7 +19,7 @@ import torch
 
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.rollout.collector import Group, Pending, grade_groups
-from glasshouse.rollout.reward_controls import random_rewards, shuffle_rewards
+from glasshouse.rollout.penalties import random_rewards, shuffle_rewards
 from glasshouse.tasks.streams import ProblemsExhausted
 from glasshouse.training.metrics import PhaseTimer, check_staleness, compute_step_metrics
 

@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from proofs.parser_speed import PATTERNS, worst_case_texts
 
-from glasshouse.rollout.grading import explain_grade, grade
+from glasshouse.rollout.explain import explain_grade
+from glasshouse.rollout.grading import grade
 from glasshouse.tasks.answers import extraction, numbers, parsing, sections, wording
 from glasshouse.tasks.answers.equality import answers_match
 from glasshouse.tasks.answers.extraction import extract_answer, split_completion
@@ -194,7 +195,7 @@ def test_any_text_can_be_graded_and_explained(text: str, strict: bool) -> None:
     problem = Problem(task="t", key="k", question="q", gold_answer="28")
     terms = {"closeness": 1, "alignment": 1, "format": 1}
     assert -1 <= grade(problem, text, terms=terms, strict=strict).reward <= 1
-    assert "lenient" in explain_grade(problem, text)
+    assert "lenient" in explain_grade(text, 28)
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ from glasshouse.errors import RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy
-from glasshouse.rollout.sampler import Chunk
+from glasshouse.rollout.collector import Chunk
 from glasshouse.types import SamplingParams
 
 

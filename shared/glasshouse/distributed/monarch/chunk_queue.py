@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glasshouse.rollout.sampler import Chunk, ChunkCompletions
+from glasshouse.rollout.collector import Chunk, ChunkCompletions
 from glasshouse.types import Completion, SamplingParams
 
 POLL_SECONDS = 0.05
