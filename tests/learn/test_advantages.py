@@ -33,6 +33,7 @@ def test_values_computed_by_hand() -> None:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 0.0, 0.0, 0.0]])
     # mean 1/2 and 3/4; sum of squares 1 and 27/4; sample deviations √(1/3) and √(9/4)
     assert no_baseline(rewards).tolist() == rewards.tolist()
+    assert no_baseline(rewards) is not rewards
     assert mean_baseline(rewards).tolist() == [[0.5, -0.5, -0.5, 0.5], [2.25, -0.75, -0.75, -0.75]]
     a, b, c = 0.5 / (3**-0.5 + 1e-4), 2.25 / 1.5001, -0.75 / 1.5001
     torch.testing.assert_close(
@@ -62,26 +63,6 @@ def test_advantages_equal_plain_loops(rewards: list[list[float]]) -> None:
 def test_group_of_equal_rewards_has_advantage_exactly_zero(advantage: Advantage, size: int) -> None:
     rewards = torch.tensor([0.1, 1 / 3, 0.7, 1.0, -2.3]).unsqueeze(1).expand(5, size)
     assert (advantage(rewards) == 0.0).all()
-
-
-@pytest.mark.parametrize("advantage", BASELINES)
-def test_baseline_ignores_a_constant_added_to_a_group(advantage: Advantage) -> None:
-    rewards = torch.tensor([[1.0, 0.0, 0.5], [0.25, 0.75, 1.0]], dtype=torch.float64)
-    shifted = rewards + torch.tensor([[7.0], [-3.0]])
-    torch.testing.assert_close(advantage(shifted), advantage(rewards))
-
-
-@pytest.mark.parametrize("advantage", ADVANTAGES)
-def test_groups_are_independent(advantage: Advantage) -> None:
-    rewards = torch.tensor([[1.0, 0.0, 0.5], [9.0, -9.0, 1.0]])
-    together = advantage(rewards)
-    assert torch.equal(together[:1], advantage(rewards[:1]))
-
-
-def test_advantages_without_baseline_are_a_copy() -> None:
-    rewards = torch.ones(1, 2)
-    no_baseline(rewards).zero_()
-    assert rewards.tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("advantage", ADVANTAGES)

@@ -20,14 +20,14 @@ from transformers import AutoModelForCausalLM
 from glasshouse.config.schema import LearnConfig
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.learn.learner import Learner
+from glasshouse.learn.learner import Learner, summarize_differences
 from glasshouse.learn.losses import LossInputs, algorithm, grpo
-from glasshouse.learn.microbatches import TrainingSample, pack_microbatches
+from glasshouse.learn.microbatches import TrainingSample, cot_mask, pack_microbatches
 from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import Policy, save_policy
+from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
@@ -406,6 +406,51 @@ def test_entropy_term_raises_entropy(tiny: Tiny) -> None:
     assert expected is not None
     reported = learner.update(on_policy_samples(policy, 0))["entropy"]
     assert reported == pytest.approx((expected.sum() / batch.mask.sum()).item(), rel=1e-4)
+
+
+# ── `kl_tokens: cot` ─────────────────────────────────────────────────────────────────────────────
+
+TEXT = "1+2=3\n[ANSWER] 3"
+
+
+def encode(policy: Policy, text: str) -> list[int]:
+    return [*policy.tokenizer(text)["input_ids"], policy.tokenizer.eos_token_id]
+
+
+def test_cot_mask_ends_where_the_answer_begins() -> None:
+    policy = load_policy("models/mock")
+    rows = [encode(policy, TEXT), encode(policy, "[ANSWER] 3")]
+    mask = cot_mask(policy, rows)
+    cot_tokens = [token for token, inside in zip(rows[0], mask[0].tolist(), strict=True) if inside]
+    assert policy.decode(cot_tokens) == "1+2=3\n"
+    assert not mask[1].any()
+
+
+def test_completion_without_cot_gets_no_kl_gradient() -> None:
+    grad_norms = {}
+    for kl_tokens in ("all", "cot"):
+        for text in (TEXT, "[ANSWER] 3"):
+            policy = load_policy("models/mock")
+            learner = Learner(
+                policy, LearnConfig(kl_coef=1.0, kl_tokens=kl_tokens), max_tokens=32, steps=1
+            )
+            with torch.no_grad():  # away from the starting policy
+                next(iter(policy.model.parameters())).mul_(1.1)
+            sample = TrainingSample(
+                prompt=tuple(encode(policy, "What?")), tokens=(row := encode(policy, text)),
+                sampler_logprobs=[0.0] * len(row), advantage=0.0,
+            )  # fmt: skip
+            grad_norms[kl_tokens, text] = learner.update([sample])["grad_norm"]
+    assert grad_norms["all", "[ANSWER] 3"] > 0
+    assert grad_norms["cot", "[ANSWER] 3"] == 0
+    assert 0 < grad_norms["cot", TEXT] != grad_norms["all", TEXT]
+
+
+def test_differences_of_sampler_and_learner_are_summarized() -> None:
+    values = torch.arange(1.0, 101.0)
+    expected = {"logprob_diff_p50": 50.0, "logprob_diff_p99": 99.0, "logprob_diff_max": 100.0}
+    assert summarize_differences([values[60:], values[:60]]) == expected
+    assert set(summarize_differences([]).values()) == {0.0}
 
 
 # ── adapters, determinism ────────────────────────────────────────────────────────────────────────

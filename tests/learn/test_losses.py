@@ -93,7 +93,7 @@ def gradient(name: str, inputs: LossInputs) -> Tensor:
 
 
 @pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["label"])
-def test_value_and_gradient_equal_trl(case: dict[str, Any]) -> None:
+def test_value_gradient_and_advantages_equal_trl(case: dict[str, Any]) -> None:
     logprobs = torch.tensor(FIXTURE["logprobs"]).requires_grad_()
     mask = torch.tensor(FIXTURE["mask"])
     inputs = LossInputs(
@@ -113,10 +113,6 @@ def test_value_and_gradient_equal_trl(case: dict[str, Any]) -> None:
     expected = torch.tensor(case["gradient"])
     assert loss.item() == pytest.approx(case["loss"], rel=0, abs=1e-6)
     assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
-@pytest.mark.parametrize("case", FIXTURE["cases"], ids=lambda case: case["label"])
-def test_advantages_equal_trl(case: dict[str, Any]) -> None:
     ours = get_algorithm(case["algorithm"]).advantage(torch.tensor(FIXTURE["rewards"])).flatten()
     torch.testing.assert_close(ours, torch.tensor(case["advantages"]), rtol=1e-5, atol=1e-6)
 
@@ -187,38 +183,27 @@ def plain_loss(name: str, inputs: LossInputs, logprobs: Tensor) -> float:
     return total
 
 
-PLAIN_LOSS_SETTINGS = [PLAIN, FULL, replace(FULL, importance_cap=0.0)]
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "loss_settings", PLAIN_LOSS_SETTINGS, ids=["plain", "kl+entropy", "no cap"]
+    "loss_settings",
+    [PLAIN, FULL, replace(FULL, importance_cap=0.0)],
+    ids=["plain", "kl+entropy", "no cap"],
 )
-def test_value_equals_the_plain_formula(name: str, loss_settings: LossSettings) -> None:
+def test_value_and_gradient_are_those_of_the_plain_formula(
+    name: str, loss_settings: LossSettings
+) -> None:
     for seed in range(4):
         inputs = make_inputs(loss_settings, seed=seed)
         expected = plain_loss(name, inputs, inputs.logprobs)
         assert LOSSES[name](inputs)[0].item() == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "loss_settings", PLAIN_LOSS_SETTINGS, ids=["plain", "kl+entropy", "no cap"]
-)
-def test_gradient_equals_the_difference_quotient_of_the_formula(
-    name: str, loss_settings: LossSettings
-) -> None:
-    inputs = make_inputs(loss_settings)
-    result = gradient(name, inputs)
-    step = 1e-6
+    result, step = gradient(name, inputs), 1e-6
     for row, position in inputs.mask.nonzero().tolist():
         nudge = torch.zeros_like(result)
         nudge[row, position] = step
         with torch.no_grad():
             up = plain_loss(name, inputs, inputs.logprobs + nudge)
             down = plain_loss(name, inputs, inputs.logprobs - nudge)
-        quotient = (up - down) / (2 * step)
-        assert result[row, position].item() == pytest.approx(quotient, abs=1e-8)
+        assert result[row, position].item() == pytest.approx((up - down) / (2 * step), abs=1e-8)
 
 
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "dr_grpo", "dapo", "cispo"])
@@ -356,33 +341,34 @@ def test_token_is_counted_as_clipped_only_if_clipping_changed_something(
         assert not any(metrics[key] for key in ("clip_low", "clip_high") if key in metrics)
 
 
+POLICY = torch.tensor([0.5, -1.0, 0.3, 1.2, -0.4, 0.0], dtype=torch.float64)
+SAMPLER = torch.tensor([-0.6, 0.4, 0.9, 0.1, 0.8, -1.5], dtype=torch.float64)
+
+
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_truncated_weights_correct_old_data_up_to_the_cap(name: str) -> None:
-    loss_settings = LossSettings(importance_cap=2.0)
-    weights = {0.5: 0.5, 1.0: 1.0, 1.5: 1.5, 3.0: 2.0}
-    for ratio, weight in weights.items():
-        inputs = one_token(ratio, 1.0, loss_settings)
-        assert gradient(name, inputs).item() == pytest.approx(-weight)
-        assert LOSSES[name](inputs)[1]["clip_high"].item() == float(ratio > 2)
-        unweighted = replace(inputs, settings=LossSettings(importance_cap=0.0))
-        assert gradient(name, unweighted).item() == -1.0
-
-
-def test_gspo_clips_a_whole_sequence_and_grpo_single_tokens() -> None:
-    logprobs = torch.full((1, 2), -1.0, requires_grad=True)
-    inputs = replace(
-        make_inputs(LossSettings()),
-        logprobs=logprobs,
-        sampler_logprobs=logprobs.detach() - torch.tensor([[0.6, 0.0]]),  # ratios 1.82 and 1
-        mask=torch.ones(1, 2),
-        advantages=torch.ones(1),
-        rows=1,
-        tokens=2,
-    )
-    assert gradient("grpo", inputs).tolist() == [[0.0, -0.5]]
-    assert gradient("gspo", inputs).tolist() == [[0.0, 0.0]]
-    assert LOSSES["grpo"](inputs)[1]["clip_high"] == 1
-    assert LOSSES["gspo"](inputs)[1]["clip_high"] == 2  # both of its tokens
+def test_importance_weights_give_the_on_policy_gradient_and_a_cap_trades_bias(name: str) -> None:
+    """In exact expectation over the sampler: one row per token of the vocabulary, weighted by its probability."""
+    rewards = torch.tensor([1.0, -0.5, 0.7, 0.2, -1.0, 0.4], dtype=torch.float64)
+    logits = POLICY.clone().requires_grad_()
+    [exact] = torch.autograd.grad(-(logits.softmax(0) * rewards).sum(), [logits])
+    sampled, errors = SAMPLER.log_softmax(0), []
+    assert (POLICY.softmax(0) / sampled.exp()).max() > 4  # some token would count that much
+    for cap in (0.0, 1.0, 2.0, 4.0, 1e6):  # 0 is off
+        inputs = LossInputs(
+            logprobs=logits.log_softmax(0)[:, None],
+            sampler_logprobs=sampled[:, None],
+            mask=torch.ones(6, 1),
+            advantages=rewards * sampled.exp() * 6,
+            rows=6,
+            tokens=6,
+            max_tokens=1,
+            settings=LossSettings(importance_cap=cap),
+        )
+        [found] = torch.autograd.grad(LOSSES[name](inputs)[0], [logits])
+        errors.append(((found - exact).norm() / exact.norm()).item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 1  # without the correction the gradient is more error than signal
+    assert errors[-1] < 1e-6 < errors[1]
 
 
 def test_metrics_are_sums_over_real_tokens() -> None:

@@ -16,13 +16,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from glasshouse.config.schema import LearnConfig
+from glasshouse.config.schema import ChatConfig, LearnConfig
 from glasshouse.errors import ConfigError, ModelError
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.adapters import add_adapters
-from glasshouse.models.chat_template import ChatOptions, drops_system_messages, find_turn_end
+from glasshouse.models.chat_template import (
+    check_template_options,
+    drops_system_messages,
+    find_turn_end,
+)
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import Message, Request, SamplingParams
@@ -221,7 +225,7 @@ def test_prompt_has_each_part_once_and_ends_where_the_model_continues(
     assert find_turn_end(tokenizer) == tokenizer.convert_tokens_to_ids(turn_end)
     if "Date" in text:
         assert "26 Jul 2024" in text  # not today: a resumed run gets the same prompt
-    merged, _ = replace(policy, chat=ChatOptions({}, "merge")).encode_prompt(CHAT)
+    merged, _ = replace(policy, chat=ChatConfig(system_role="merge")).encode_prompt(CHAT)
     assert "You add.\n\nWhat is 12 + 34?" in merged
 
 
@@ -229,9 +233,11 @@ def test_thinking_can_be_turned_off_and_think_markers_stay_in_the_text(
     family_tokenizer: Callable[[str], Any],
 ) -> None:
     tokenizer = family_tokenizer("qwen3")
-    policy = Policy("qwen3", None, tokenizer, {}, chat=ChatOptions({"enable_thinking": False}))
+    policy = Policy(
+        "qwen3", None, tokenizer, {}, chat=ChatConfig(template_options={"enable_thinking": False})
+    )
     assert policy.encode_prompt(CHAT)[0].endswith("<think>\n\n</think>\n\n")
-    assert not replace(policy, chat=ChatOptions()).encode_prompt(CHAT)[0].endswith("</think>\n\n")
+    assert not replace(policy, chat=ChatConfig()).encode_prompt(CHAT)[0].endswith("</think>\n\n")
     ids = tokenizer("<think>It is 46</think>46<|im_end|>", add_special_tokens=False)["input_ids"]
     assert policy.decode(ids) == "<think>It is 46</think>46"
 
@@ -242,9 +248,11 @@ def test_template_option_that_has_no_effect_is_an_error(
 ) -> None:
     tokenizer = family_tokenizer("qwen3")
     tokenizer.chat_template = template
-    ChatOptions({}).check(tokenizer, "model")
+    check_template_options(tokenizer, "model", ChatConfig())
     with pytest.raises(ConfigError, match="enable_thinkin"):
-        ChatOptions({"enable_thinkin_g": False}).check(tokenizer, "model")
+        check_template_options(
+            tokenizer, "model", ChatConfig(template_options={"enable_thinkin_g": False})
+        )
 
 
 def test_base_model_without_a_template_gets_bos_unless_it_is_the_end_token(

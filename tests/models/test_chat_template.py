@@ -66,13 +66,6 @@ def test_model_that_sees_system_messages_gets_the_worked_example_and_step_by_ste
     assert prompt.endswith(f"<|user|>{CHAT[1]['content']}<|end|><|assistant|>")
 
 
-def test_model_without_a_template_sees_every_message(pocket: Policy) -> None:
-    tokenizer = load_tokenizer("pocket")
-    tokenizer.chat_template = None
-    assert not drops_system_messages(tokenizer)
-    assert all(message["content"] in encode(tokenizer) for message in CHAT)
-
-
 @pytest.mark.parametrize(("template", "roles"), [("", ["user"]), (WITH_SYSTEM, ["system", "user"])])
 def test_logged_messages_are_those_in_the_prompt(
     pocket: Policy, template: str, roles: list[str]

@@ -61,20 +61,6 @@ def test_bfloat16_equals_float32_within_the_stated_tolerance(architecture: str) 
     assert found.logprob_max > 1e-4  # it was computed in bfloat16
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_activation_checkpointing_does_not_change_the_gradient(architecture: str) -> None:
-    start = device_checks.make_model(architecture)
-    samples = device_checks.generate_samples(start)
-    gradients = [
-        device_checks.compute_gradient(
-            device_checks.place(start, "cpu", "float32"), samples, activation_checkpointing=value
-        )
-        for value in (True, False)
-    ]
-    torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-5)
-    assert not start.model.training
-
-
 def test_host_does_not_wait_for_the_device_after_every_token() -> None:
     policy = device_checks.make_model("llama")
     policy.model.generation_config.eos_token_id = []
@@ -120,16 +106,6 @@ def test_training_evaluation_monitoring_and_checkpoints_run_on_the_device(
     assert any(not torch.equal(w, start[name]) for name, w in ours.items())
 
 
-def test_device_that_this_machine_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_device("cpu", 1).type == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device("auto", 10**9).type == "cpu"
-    with pytest.raises(ConfigError, match=r"^device is cuda:3.*device=cpu"):
-        resolve_device("cuda:3", 1)
-    with pytest.raises(ConfigError, match=r"^generate.device: .*nosuch"):
-        resolve_device("nosuch", 1, key="generate.device")
-
-
 @pytest.mark.parametrize(("device", "first"), [("cuda", 2), ("auto", 2), ("cuda:7", 0)])
 def test_generators_have_the_gpus_after_those_of_the_learners(
     monkeypatch: pytest.MonkeyPatch, device: str, first: int
@@ -155,6 +131,8 @@ def test_generators_have_the_gpus_after_those_of_the_learners(
 
 
 def test_gpu_is_chosen_by_model_size_number_and_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto", 10**9).type == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch, "empty", lambda *size, device: None)

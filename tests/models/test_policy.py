@@ -52,13 +52,10 @@ def test_missing_folder_is_an_error(name: str) -> None:
     assert f'"{name}"' in load_error(name)
 
 
-def test_file_is_not_a_model_folder(tmp_path: Path) -> None:
+def test_file_or_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    assert "config.json" in load_error(tmp_path)
     (tmp_path / "file").write_text("x")
     assert str(tmp_path / "file") in load_error(tmp_path / "file")
-
-
-def test_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
-    assert "config.json" in load_error(tmp_path)
 
 
 def test_unreachable_hub_is_an_error_with_the_download_command(
@@ -79,16 +76,11 @@ class Tripwire:
         return (Path.touch, (self.marker,))
 
 
-def test_pickled_weights_are_rejected_without_loading(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Tripwire(folder / "marker")))
-    assert "safetensors" in load_error(folder)
-    assert not (folder / "marker").exists()
-
-
-def test_safetensors_are_preferred_to_pickled_weights(folder: Path) -> None:
+def test_pickled_weights_are_never_loaded(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Tripwire(folder / "marker")))
     load_policy(str(folder))
+    (folder / "model.safetensors").unlink()
+    assert "safetensors" in load_error(folder)
     assert not (folder / "marker").exists()
 
 
@@ -108,28 +100,31 @@ def test_truncated_file_is_an_error(folder: Path, file: str) -> None:
     assert str(folder) in load_error(folder)
 
 
-def test_invalid_card_is_an_error(folder: Path) -> None:
-    (folder / "glasshouse.json").write_text("{")
-    assert str(folder) in load_error(folder)
-
-
 @pytest.mark.parametrize(
     "file", ["config.json", "generation_config.json", "tokenizer_config.json", "glasshouse.json"]
 )
-@pytest.mark.parametrize("content", ["[1, 2]", "7", "[" * 100_000], ids=["list", "number", "deep"])
+@pytest.mark.parametrize("content", ["[1, 2]", "{", "[" * 100_000], ids=["list", "cut", "deep"])
 def test_json_file_that_is_not_an_object_is_an_error(folder: Path, file: str, content: str) -> None:
     (folder / file).write_text(content)
     assert file in load_error(folder)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_weights_that_are_not_finite_are_an_error_with_the_tensor(
-    folder: Path, value: float
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_weights_that_are_not_finite_or_missing_are_named(
+    folder: Path, value: float | None
 ) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = value
+    name, weights = "model.layers.1.mlp.down_proj.weight", load_file(folder / "model.safetensors")
+    if value is None:
+        del weights[name]
+    else:
+        weights[name][0, 0] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "model.layers.1.mlp.down_proj.weight" in load_error(folder)
+    assert name in load_error(folder)
+
+
+def test_adapters_alone_are_an_error(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    assert "adapters" in load_error(folder)
 
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -161,18 +156,6 @@ def test_chat_template_that_fails_is_an_error(folder: Path, template: str) -> No
     policy = load_policy(str(folder))
     with pytest.raises(ModelError, match="chat template"):
         policy.encode_prompt([{"role": "user", "content": "1 + 1?"}])
-
-
-def test_missing_weights_are_an_error(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.layers.1.mlp.down_proj.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "model.layers.1.mlp.down_proj.weight" in load_error(folder)
-
-
-def test_adapters_alone_are_an_error(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("{}")
-    assert "adapters" in load_error(folder)
 
 
 # ── saving ───────────────────────────────────────────────────────────────────────────────────────
@@ -213,19 +196,6 @@ def test_saved_policy_keeps_tokenizer_card_and_end_tokens(pocket: Policy, tmp_pa
     )
 
 
-def test_messages_become_paragraphs_without_a_chat_template(tiny: Tiny) -> None:
-    policy = tiny("llama")
-    template, policy.tokenizer.chat_template = policy.tokenizer.chat_template, None
-    try:
-        text, tokens = policy.encode_prompt(
-            [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}]
-        )
-    finally:
-        policy.tokenizer.chat_template = template
-    assert text == "Add.\n\n1 + 1?\n\n"
-    assert policy.decode(tokens) == text
-
-
 def test_arbitrary_tokens_decode_to_valid_unicode(pocket: Policy) -> None:
     rows = [list(range(start, start + 7)) for start in range(0, 400, 7)]
     texts = pocket.decode_batch(rows)
@@ -236,32 +206,6 @@ def test_arbitrary_tokens_decode_to_valid_unicode(pocket: Policy) -> None:
 
 
 # ── the fast forward pass ─────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_fast_forward_equals_transformers_in_values_and_gradients(tiny: Tiny, name: str) -> None:
-    policy = tiny(name)
-    policy.model.double()  # so that rounding does not matter
-    assert llama.is_supported(policy.model)
-    tokens = torch.randint(0, 250, (3, 17), generator=torch.Generator().manual_seed(2))
-    probe = torch.randn(3, 17, policy.model.config.vocab_size, dtype=torch.float64)
-    parameters = dict(policy.model.named_parameters())
-
-    weights = llama.fuse_weights(policy.model)
-    hidden, cache = llama.forward(weights, tokens, return_cache=True)
-    fast = F.linear(hidden, weights.head)
-    fast_gradients = torch.autograd.grad((fast * probe).mean(), list(parameters.values()))
-    slow = policy.model(tokens, use_cache=True)
-    slow_gradients = torch.autograd.grad((slow.logits * probe).mean(), list(parameters.values()))
-
-    assert slow.logits.std() > 0.5
-    torch.testing.assert_close(fast, slow.logits, atol=1e-5, rtol=1e-5)
-    for gradient, expected, label in zip(fast_gradients, slow_gradients, parameters, strict=True):
-        assert expected.abs().max() > 0, label
-        torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-5)
-    for (keys, values), layer in zip(cache, slow.past_key_values.layers, strict=True):
-        torch.testing.assert_close(keys, layer.keys, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(values, layer.values, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ become paragraphs after the `<bos>` token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,34 +21,23 @@ TEMPLATE_DATE = datetime(2024, 7, 26)
 """What templates that insert today's date get instead, so that a run does not depend on the day."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """How chats are rendered; the config section `chat`."""
-
-    template_options: Mapping[str, Any] = field(default_factory=dict)
-    system_role: str = "auto"
-
-    @classmethod
-    def from_config(cls, config: ChatConfig) -> ChatOptions:
-        return cls(config.template_options, config.system_role)
-
-    def check(self, tokenizer: Any, name: str) -> None:
-        """Raises if the template does not know an option: it would be ignored."""
-        template = str(tokenizer.chat_template or "")
-        for option in self.template_options:
-            if option not in template:
-                reason = "does not mention it" if template else "does not exist"
-                raise ConfigError(
-                    f'chat.template_options: "{option}" has no effect on "{name}", because its chat '
-                    f"template {reason}. Remove it."
-                )
+DEFAULT_CHAT = ChatConfig()
 
 
-DEFAULT_CHAT = ChatOptions()
+def check_template_options(tokenizer: Any, name: str, chat: ChatConfig) -> None:
+    """Raises if the template does not know an option: it would be ignored."""
+    template = str(tokenizer.chat_template or "")
+    for option in chat.template_options:
+        if option not in template:
+            reason = "does not mention it" if template else "does not exist"
+            raise ConfigError(
+                f'chat.template_options: "{option}" has no effect on "{name}", because its chat '
+                f"template {reason}. Remove it."
+            )
 
 
 def render_prompt(
-    tokenizer: Any, messages: Sequence[Message], name: str, chat: ChatOptions = DEFAULT_CHAT
+    tokenizer: Any, messages: Sequence[Message], name: str, chat: ChatConfig = DEFAULT_CHAT
 ) -> str:
     """The text of the prompt, which ends where the model's turn begins. `name` is the model's, for errors."""
     if tokenizer.chat_template:
@@ -67,21 +55,19 @@ def render_prompt(
 
 
 def _apply_template(
-    tokenizer: Any, messages: Sequence[Message], name: str, chat: ChatOptions
+    tokenizer: Any, messages: Sequence[Message], name: str, chat: ChatConfig
 ) -> str:
-    has_system = any(m["role"] == "system" for m in messages)
-    attempts = [list(messages), merge_system_message(messages)] if has_system else [list(messages)]
+    attempts = [list(messages)]
+    if any(m["role"] == "system" for m in messages):  # merged if the template rejects its role
+        attempts.append(merge_system_message(messages))
     if chat.system_role == "merge":
         attempts = attempts[-1:]
+    options = {"tokenize": False, "add_generation_prompt": True}
     errors = []
     for attempt in attempts:
         try:
-            return str(
-                tokenizer.apply_chat_template(
-                    attempt, tokenize=False, add_generation_prompt=True,
-                    **_template_variables(tokenizer, chat),
-                )
-            )  # fmt: skip
+            variables = _template_variables(tokenizer, chat)
+            return str(tokenizer.apply_chat_template(attempt, **options, **variables))
         except Exception as error:  # a template is a program and may raise anything
             errors.append(error)
     first = errors[0]
@@ -91,11 +77,12 @@ def _apply_template(
     ) from None
 
 
-def _template_variables(tokenizer: Any, chat: ChatOptions) -> dict[str, Any]:
-    variables = dict(chat.template_options)
-    if "strftime_now" in str(tokenizer.chat_template):
-        variables["strftime_now"] = TEMPLATE_DATE.strftime
-    return variables
+def _template_variables(tokenizer: Any, chat: ChatConfig) -> dict[str, Any]:
+    has_date = "strftime_now" in str(tokenizer.chat_template)
+    return {
+        **chat.template_options,
+        **({"strftime_now": TEMPLATE_DATE.strftime} if has_date else {}),
+    }
 
 
 def merge_system_message(messages: Sequence[Message]) -> list[Message]:
@@ -141,15 +128,14 @@ def find_turn_end(tokenizer: Any) -> int | None:
     return None
 
 
-def drops_system_messages(tokenizer: Any, chat: ChatOptions = DEFAULT_CHAT) -> bool:
+def drops_system_messages(tokenizer: Any, chat: ChatConfig = DEFAULT_CHAT) -> bool:
     """Is the prompt the same whatever the system message says?"""
-    prompts = {
-        render_prompt(
-            tokenizer,
-            [{"role": "system", "content": text}, {"role": "user", "content": "question"}],
-            "model",
-            chat,
-        )
-        for text in ("first", "second")
-    }
-    return len(prompts) == 1
+
+    def render(system: str) -> str:
+        messages: list[Message] = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": "question"},
+        ]
+        return render_prompt(tokenizer, messages, "model", chat)
+
+    return render("first") == render("second")

@@ -126,17 +126,10 @@ def available_memory(device: torch.device) -> int | None:
         limits.append(int(line.split()[1]) * 1024)
     with suppress(OSError, ValueError):  # "max" is not a number
         limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        reclaimable = _read_statistic("inactive_file")
-        limits.append(limit - used + reclaimable)
+        statistics = (CGROUP / "memory.stat").read_text().splitlines()
+        reclaimable = dict(line.split() for line in statistics).get("inactive_file", 0)
+        limits.append(limit - used + int(reclaimable))
     return min(limits) if limits else None
-
-
-def _read_statistic(name: str) -> int:
-    for line in (CGROUP / "memory.stat").read_text().splitlines():
-        key, value = line.split()
-        if key == name:
-            return int(value)
-    return 0
 
 
 def keep_freed_memory() -> None:

@@ -191,15 +191,10 @@ def _fuse_qkv(
     """q, k and v, and the gains of the norms of q and k. Queries are scaled in the gain of their norm if
     they have one, else in the projection."""
     a = attention
-    q_gain = a.q_norm.weight if hasattr(a, "q_norm") else None
-    k_gain = a.k_norm.weight if hasattr(a, "k_norm") else None
-    first_scale = None
-    if query_scale is not None and q_gain is not None:
-        q_gain = q_gain * query_scale
-    else:
-        first_scale = query_scale
-    joined = read_linears(a.q_proj, a.k_proj, a.v_proj, first_scale=first_scale)
-    return joined, q_gain, k_gain
+    if not hasattr(a, "q_norm"):
+        return read_linears(a.q_proj, a.k_proj, a.v_proj, first_scale=query_scale), None, None
+    q_gain = a.q_norm.weight if query_scale is None else a.q_norm.weight * query_scale
+    return read_linears(a.q_proj, a.k_proj, a.v_proj), q_gain, a.k_norm.weight
 
 
 def rotary_tables(weights: LlamaWeights, positions: int) -> tuple[Tensor, Tensor]:

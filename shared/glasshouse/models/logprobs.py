@@ -22,6 +22,15 @@ from glasshouse.models import llama
 from glasshouse.models.fused_ops import token_logprobs
 
 
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens `(R, L)`, padded on the right with 0, and their lengths `(R,)`, on the CPU."""
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = torch.tensor(row)
+    return tokens, lengths
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
     """R prompt-and-completion rows, padded on the right."""
@@ -46,9 +55,7 @@ class CompletionBatch:
         """Builds a batch from (prompt, completion) pairs, on the CPU, and moves it to the device."""
         starts = torch.tensor([len(p) for p, _ in pairs])
         lengths = torch.tensor([len(c) for _, c in pairs])
-        tokens = torch.zeros(len(pairs), int((starts + lengths).max()), dtype=torch.long)
-        for row, (prompt, completion) in enumerate(pairs):
-            tokens[row, : len(prompt) + len(completion)] = torch.tensor([*prompt, *completion])
+        tokens, _ = pad_rows([[*prompt, *completion] for prompt, completion in pairs])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         rows, offsets = mask.nonzero(as_tuple=True)
         before = starts[rows] + offsets - 1
@@ -77,10 +84,10 @@ def compute_logprobs(
     hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
     predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
     if not entropy:
+        head, large = weights.head, weights.large
         chosen = token_logprobs(
-            predicting_hidden, weights.head, batch.targets, temperature or 1.0,
-            large=weights.large,
-        )  # fmt: skip
+            predicting_hidden, head, batch.targets, temperature or 1.0, large=large
+        )
         return scatter_to_mask(batch.mask, chosen), None
     logits = F.linear(predicting_hidden, weights.head)  # (N, V)
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits

@@ -2,9 +2,8 @@
 
     GGUF file of an installed package ──► SHA-256 ──► de-quantised by transformers ──► folder in the cache
 
-No code of the packages is imported: their files are read where pip put them. The converted folder is
-an ordinary model folder. It is written under another name and renamed at the end, so that a
-conversion that is killed leaves nothing that could be taken for a model.
+No code of the packages is imported: their files are read where pip put them. The converted folder is an ordinary model
+folder. It is renamed at the end, so that a conversion that is killed leaves nothing that could be taken for a model.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from glasshouse.errors import ModelError, install_command
 from glasshouse.files import compute_checksum, verify_folder, write_checksums
@@ -59,11 +59,11 @@ class PackagedModel:
             f"{self.license}."
         )
 
+    @property
     def installation(self) -> str:
         """The shell command that installs the files."""
-        return install_command(
-            self.extra, without_dependencies=(self.package,) if self.without_dependencies else ()
-        )
+        apart = (self.package,) if self.without_dependencies else ()
+        return install_command(self.extra, without_dependencies=apart)
 
 
 SMOLLM2 = PackagedModel(
@@ -97,12 +97,8 @@ PACKAGED_MODELS: Mapping[str, PackagedModel] = {m.name: m for m in (SMOLLM2, GEM
 def locate_packaged_model(name: str) -> Path:
     """The folder of a packaged model in the cache; converts it if it is not there or damaged. The folder is
     verified once per process."""
-    return convert_once(PACKAGED_MODELS[name], default_model_cache())
-
-
-def default_model_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "glasshouse" / "models"
+    return convert_once(PACKAGED_MODELS[name], Path(base) / "glasshouse" / "models")
 
 
 def convert_once(source: PackagedModel, cache_folder: Path) -> Path:
@@ -114,9 +110,8 @@ def convert_once(source: PackagedModel, cache_folder: Path) -> Path:
     cache_folder.mkdir(parents=True, exist_ok=True)
     with open(cache_folder / f".{folder.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists() and verify_folder(folder):
-            shutil.rmtree(folder)
-        if not folder.exists():
+        if verify_folder(folder):
+            shutil.rmtree(folder, ignore_errors=True)
             _convert(source, files, folder)
     return folder
 
@@ -133,7 +128,7 @@ def find_files(source: PackagedModel) -> list[Path]:
         what = "its weights are" if has_reader else "the package gguf is"
         raise ModelError(
             f'model: "{source.name}" needs the extra `{source.extra}` ({what} not installed). Install it '
-            f"with: {source.installation()}"
+            f"with: {source.installation}"
         )
     return paths
 
@@ -148,7 +143,8 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         partial.mkdir(parents=True)
         with console.status("converting"):
             gguf_file = partial / "weights.gguf"
-            join_verified(source, files, gguf_file)
+            gguf_file.write_bytes(b"".join(file.read_bytes() for file in files))
+            _check_digest(source, gguf_file, files[0].parent)
             dequantize(gguf_file, partial)
             gguf_file.unlink()
         described = ("name", "title", "package", "sha256", "license", "disclosure")
@@ -161,18 +157,13 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def join_verified(source: PackagedModel, files: list[Path], target: Path) -> None:
-    """Writes the whole GGUF file; raises unless its SHA-256 is the pinned one."""
-    with open(target, "wb") as output:
-        for file in files:
-            with open(file, "rb") as part:
-                shutil.copyfileobj(part, output)
-    digest = compute_checksum(target)["sha256"]
+def _check_digest(source: PackagedModel, gguf_file: Path, place: Path) -> None:
+    digest = compute_checksum(gguf_file)["sha256"]
     if digest != source.sha256:
         raise ModelError(
-            f'model: the weights of "{source.name}" in {files[0].parent} have the SHA-256 {digest} instead of '
+            f'model: the weights of "{source.name}" in {place} have the SHA-256 {digest} instead of '
             f"{source.sha256}: the package is damaged or is not {source.package}. Uninstall it and install it "
-            f"again: {source.installation()}"
+            f"again: {source.installation}"
         )
 
 
@@ -181,7 +172,7 @@ def dequantize(gguf_file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 
-    location = {"gguf_file": gguf_file.name, "trust_remote_code": False}
+    location: dict[str, Any] = {"gguf_file": gguf_file.name, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, **location)
     tqdm = modeling_gguf_pytorch_utils.tqdm
     modeling_gguf_pytorch_utils.tqdm = lambda items, **_: items  # it would also write to log files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,16 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from glasshouse.config.schema import Config
-from glasshouse.errors import ModelError, unwrap_os_error
+from glasshouse.config.schema import ChatConfig, Config
+from glasshouse.errors import ModelError, did_you_mean, unwrap_os_error
 from glasshouse.files import CHECKSUMS, verify_folder
 from glasshouse.models.adapters import add_adapters
-from glasshouse.models.chat_template import DEFAULT_CHAT, ChatOptions, find_turn_end, render_prompt
+from glasshouse.models.chat_template import (
+    DEFAULT_CHAT,
+    check_template_options,
+    find_turn_end,
+    render_prompt,
+)
 from glasshouse.models.devices import (
     LARGE_MODEL_PARAMETERS,
     WEIGHT_DTYPE,
@@ -68,7 +72,7 @@ class Policy:
     card: Mapping[str, Any]
     dtype: torch.dtype = torch.float32
     """What matrix products are computed in; the weights are float32."""
-    chat: ChatOptions = DEFAULT_CHAT
+    chat: ChatConfig = DEFAULT_CHAT
 
     @property
     def device(self) -> torch.device:
@@ -95,11 +99,11 @@ class Policy:
         return text, tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Decodes tokens to text without special tokens."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        """Text of tokens, without special tokens."""
+        return self.decode_batch([tokens])[0]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Decodes several completions."""
+        """Texts of several completions."""
         return list(self.tokenizer.batch_decode([list(r) for r in rows], skip_special_tokens=True))
 
     def weights(self) -> dict[str, Tensor]:
@@ -134,7 +138,7 @@ def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
         )
 
 
-def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
+def load_policy(name: str, chat: ChatConfig = DEFAULT_CHAT) -> Policy:
     """Loads `pocket`, the base model of an organism, a packaged model, a folder or a hub name, in float32
     and evaluation mode, on the CPU. Nothing is unpickled, and no code from the model repository is run."""
     folder = locate_model(name)
@@ -148,7 +152,6 @@ def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        card = _load_card(folder)
     except LOADING_ERRORS as error:
         raise loading_error(name, folder, error) from None
     missing = sorted(loading_info["missing_keys"])
@@ -159,10 +162,10 @@ def load_policy(name: str, chat: ChatOptions = DEFAULT_CHAT) -> Policy:
         )
     check_cache_support(model, source)
     check_finite(model, source)
-    chat.check(tokenizer, name)
+    check_template_options(tokenizer, name, chat)
     set_end_tokens(model, tokenizer, source)
     model.eval()
-    return Policy(name, model, tokenizer, card, chat=chat)
+    return Policy(name, model, tokenizer, read_card(name), chat=chat)
 
 
 def load_configured_policy(
@@ -185,7 +188,7 @@ def load_configured_policy(
     computes_here = role != "controller" and device.type == "cpu"
     if computes_here and parameters >= LARGE_MODEL_PARAMETERS:
         keep_freed_memory()
-    policy = load_policy(config.model, ChatOptions.from_config(config.chat))
+    policy = load_policy(config.model, config.chat)
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device
         learn = config.learn
         policy = add_adapters(policy, learn.lora_rank, config.seed, learn.lora_targets)
@@ -258,12 +261,12 @@ def loading_error(name: str, folder: Path | None, error: Exception) -> ModelErro
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     if folder:
         return ModelError(f'The folder "{folder}" could not be loaded as a model: {reason}')
-    if "gated" in str(error).lower():
+    if "gated" in reason.lower():
         return ModelError(
             f'"{name}" is gated: its owner gives access on request. Accept the terms at '
             f"https://huggingface.co/{name}, log in with `hf auth login`, and run the same command again."
         )
-    if "is not a valid model identifier" in str(error):
+    if "is not a valid model identifier" in reason:
         return ModelError(
             f'There is no model "{name}" on the hub, or it is private. Check the spelling, log in with '
             "`hf auth login` if it is yours, or set `model` to a local folder."
@@ -286,27 +289,19 @@ def locate_model(name: str) -> Path | None:
         _validate_folder(path)
         return path
     if path.exists() or name[:1] in "./~" or name.count("/") != 1:
-        close = difflib.get_close_matches(name, sorted([*embedded, *PACKAGED_MODELS]), n=1)
-        hint = f' Did you mean "{close[0]}"?' if close else ""
         raise ModelError(
-            f'There is no model folder "{name}".{hint} '
+            f'There is no model folder "{name}".{did_you_mean(name, [*embedded, *PACKAGED_MODELS])} '
             'Set `model` to a folder in the Hugging Face layout, a hub name such as "org/model", or "pocket".'
         )
     return None
 
 
 def read_card(name: str) -> dict[str, Any]:
-    """Reads the card of a local or embedded model; empty without one, and for a model on the hub."""
-    try:
-        return _load_card(locate_model(name))
-    except ValueError as error:
-        raise ModelError(f'{CARD_FILE} of "{name}" could not be read: {error}.') from None
-
-
-def _load_card(folder: Path | None) -> dict[str, Any]:
+    """The card of a local or embedded model; empty without one, and for a model on the hub."""
+    folder = locate_model(name)
     if folder is None or not (folder / CARD_FILE).is_file():
         return {}
-    card: dict[str, Any] = json.loads((folder / CARD_FILE).read_text())
+    card: dict[str, Any] = json.loads((folder / CARD_FILE).read_text())  # `check_json_files` did it
     return card
 
 

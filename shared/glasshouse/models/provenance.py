@@ -51,8 +51,7 @@ def _run_git(folder: Path, *arguments: str) -> str:
 
 
 def _cpu_model() -> str:
-    """Vendor, family and model number. Two CPUs with the same instruction set can still round
-    differently, because math libraries choose their kernels by model."""
+    """Vendor, family and model number: math libraries choose their kernels, which round differently, by model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -17,6 +17,8 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+CHAT = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1?"}]
+
 
 class GenerationTag(Extension):
     """`{% generation %}…{% endgeneration %}`, which transformers adds, renders its content."""
@@ -28,12 +30,8 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def main() -> int:
-    request = json.load(sys.stdin)
-    with suppress(ValueError, OSError):  # not supported on every system
-        resource.setrlimit(resource.RLIMIT_AS, (request["max_bytes"],) * 2)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CPU, (request["max_seconds"],) * 2)
+def render(template: str, max_characters: int) -> int:
+    """The exit code."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
@@ -41,9 +39,12 @@ def main() -> int:
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda text: text}
     length = 0
     try:
-        for piece in environment.from_string(request["template"]).generate(**request["variables"]):
+        pieces = environment.from_string(template).generate(
+            messages=CHAT, add_generation_prompt=True, tools=None
+        )
+        for piece in pieces:
             length += len(piece)
-            if length > request["max_characters"]:
+            if length > max_characters:
                 return 3
     except (MemoryError, OverflowError):
         return 4
@@ -57,4 +58,8 @@ def _raise(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    seconds, memory, characters = map(int, sys.argv[1:])
+    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
+        with suppress(ValueError, OSError):  # not supported on every system
+            resource.setrlimit(kind, (limit, limit))
+    sys.exit(render(sys.stdin.read(), characters))

@@ -26,7 +26,7 @@ from torch import Tensor
 from glasshouse.models import llama
 from glasshouse.models.fused_ops import token_logprobs
 from glasshouse.models.llama import Cache, Past
-from glasshouse.models.logprobs import scatter_to_mask
+from glasshouse.models.logprobs import pad_rows, scatter_to_mask
 
 Tokens = tuple[int, ...]
 
@@ -63,11 +63,7 @@ def forward_prompts(
     recompute: bool = False,
 ) -> PromptStates:
     """Computes prompts whose first `common` tokens are equal."""
-    lengths = torch.tensor([len(prompt) - common for prompt in prompts])
-    tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt) - common] = torch.tensor(prompt[common:])
-    tokens, lengths = tokens.to(w.device), lengths.to(w.device)
+    tokens, lengths = (t.to(w.device) for t in pad_rows([prompt[common:] for prompt in prompts]))
     past, start = None, Cache()
     if common:
         first = torch.tensor([list(prompts[0][:common])]).to(w.device)
@@ -122,14 +118,15 @@ class SharedPrefixes:
         # of each layer: keys and values of the rest of each prompt, and of their common start
         entries = [(*pair, *(common[n] if common else ())) for n, pair in enumerate(rest)]
         self.tensors_per_layer = len(entries[0])
-        self.outputs = [last, *(tensor for entry in entries for tensor in entry)]
+        self.outputs = [last, *itertools.chain.from_iterable(entries)]
         self.prompt_leaves = [tensor.detach().requires_grad_() for tensor in self.outputs]
 
     def completion_logprobs(
         self, pairs: Sequence[tuple[Tokens, Sequence[int]]], temperature: float = 1.0
     ) -> Tensor:
         """(R, T) log-probabilities of the completions of (prompt, completion) pairs, 0 on padding."""
-        tokens, mask = pad_completions([completion for _, completion in pairs])
+        tokens, lengths = pad_rows([completion for _, completion in pairs])
+        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
         rows = torch.tensor([self.prompt_index[prompt] for prompt, _ in pairs])
         starts, positions = self.lengths[rows], mask.flatten().nonzero()[:, 0]
         rows, tokens, mask, starts, positions = (
@@ -142,9 +139,12 @@ class SharedPrefixes:
             after, _ = llama.forward(weights, tokens[:, :-1], past, recompute=self.recompute)
             hidden = torch.cat([hidden, after], dim=1)
         chosen = token_logprobs(
-            hidden.flatten(0, 1)[positions], weights.head, tokens.flatten()[positions],
-            temperature or 1.0, large=weights.large,
-        )  # fmt: skip
+            hidden.flatten(0, 1)[positions],
+            weights.head,
+            tokens.flatten()[positions],
+            temperature or 1.0,
+            large=weights.large,
+        )
         return scatter_to_mask(mask, chosen)
 
     def _cache_entries(self) -> list[tuple[Tensor, ...]]:
@@ -203,12 +203,3 @@ def add_gradients(sums: list[Tensor | None], gradients: Sequence[Tensor | None])
         total = sums[index]
         if gradient is not None:
             sums[index] = gradient if total is None else total.add_(gradient)
-
-
-def pad_completions(completions: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens and mask, (R, T)."""
-    lengths = torch.tensor([len(completion) for completion in completions])
-    tokens = torch.zeros(len(completions), int(lengths.max()), dtype=torch.long)
-    for row, completion in enumerate(completions):
-        tokens[row, : len(completion)] = torch.tensor(completion)
-    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]

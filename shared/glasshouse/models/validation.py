@@ -31,27 +31,21 @@ MAX_ARCHITECTURE = {
     "vocab_size": 100_000_000,
 }
 JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "glasshouse.json")
-SAMPLE_CHAT = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1?"}]
 
 
 def check_json_files(folder: Path) -> None:
     """Raises unless each of the folder's JSON files is a JSON object of reasonable size."""
-    for file in (folder / name for name in JSON_FILES):
-        if not file.is_file():
-            continue
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise ModelError(f'"{file}" is larger than {MAX_JSON_BYTES:,} bytes.')
+    for file in filter(Path.is_file, (folder / name for name in JSON_FILES)):
+        problem = ""
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            if file.stat().st_size > MAX_JSON_BYTES:
+                problem = f"is larger than {MAX_JSON_BYTES:,} bytes"
+            elif not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
+                problem = "is not an object with keys"
         except (ValueError, RecursionError) as error:
-            raise ModelError(
-                f'"{file}" is not valid JSON: {error}. Copy the model again.'
-            ) from None
-        if not isinstance(content, dict):
-            raise ModelError(
-                f'"{file}" holds a {type(content).__name__} instead of an object with keys. Copy the '
-                "model again."
-            )
+            problem = f"is not valid JSON: {error}"
+        if problem:
+            raise ModelError(f'"{file}" {problem}. Copy the model again.')
 
 
 def check_architecture(config: Any, source: str) -> None:
@@ -88,8 +82,7 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
 def check_chat_template(tokenizer: Any, source: str) -> None:
     """Raises if the chat template needs too much time or memory for a chat of two short messages."""
     template = tokenizer.chat_template
-    templates = list(template.values()) if isinstance(template, dict) else [template]
-    for text in templates:
+    for text in template.values() if isinstance(template, dict) else [template]:
         problem = text and text != CHAT_TEMPLATE and _find_excess(text)
         if problem:
             raise ModelError(
@@ -103,23 +96,19 @@ def _find_excess(template: str) -> str:
     """Renders the template in a limited process; returns the limit that it exceeds, or an empty text."""
     if len(template) > MAX_TEMPLATE_BYTES:
         return f"has more than {MAX_TEMPLATE_BYTES:,} characters"
-    request = {
-        "template": template,
-        "variables": {"messages": SAMPLE_CHAT, "add_generation_prompt": True, "tools": None},
-        "max_bytes": MAX_TEMPLATE_MEMORY,
-        "max_seconds": MAX_TEMPLATE_SECONDS,
-        "max_characters": MAX_PROMPT_CHARACTERS,
-    }
-    script = str(Path(__file__).with_name("render_template.py"))
+    limits = [MAX_TEMPLATE_SECONDS, MAX_TEMPLATE_MEMORY, MAX_PROMPT_CHARACTERS]
+    script = Path(__file__).with_name("render_template.py")
+    command = [sys.executable, "-I", str(script), *map(str, limits)]
+    timeout = 10 * MAX_TEMPLATE_SECONDS
     try:
         process = subprocess.run(
-            [sys.executable, "-I", script], input=json.dumps(request), text=True,
-            capture_output=True, timeout=10 * MAX_TEMPLATE_SECONDS,
-        )  # fmt: skip
+            command, input=template, text=True, capture_output=True, timeout=timeout
+        )
+        code = process.returncode
     except subprocess.TimeoutExpired:
-        return f"runs for more than {MAX_TEMPLATE_SECONDS} s"
+        code = 1
     return {
         0: "",
         3: f"makes a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters",
         4: f"needs more than {MAX_TEMPLATE_MEMORY >> 20} MB",
-    }.get(process.returncode, f"runs for more than {MAX_TEMPLATE_SECONDS} s or crashes")
+    }.get(code, f"runs for more than {MAX_TEMPLATE_SECONDS} s or crashes")

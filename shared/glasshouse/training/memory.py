@@ -24,7 +24,6 @@ from glasshouse.generate.torch_engine import cache_width
 from glasshouse.measurement.evaluation_setup import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
-from glasshouse.models.chat_template import ChatOptions
 from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory, is_large
 from glasshouse.models.policy import (
     Policy,
@@ -335,7 +334,7 @@ def measure_prompts(config: Config, tokens: int | None = None) -> PromptLength:
         return PromptLength(tokens, tokens * 3 // 4)
     import_modules(config.imports)
     tokenizer, card = load_tokenizer(config.model), read_card(config.model)
-    policy = Policy(config.model, None, tokenizer, card, chat=ChatOptions.from_config(config.chat))
+    policy = Policy(config.model, None, tokenizer, card, chat=config.chat)
     task = make_task(config.task.name, fill_task_options(config, policy).task.options)
     random = randomness.stream("plan", config.seed)
     problems = [task.draw(random) for _ in range(SAMPLED_PROMPTS)]
