@@ -42,7 +42,7 @@ NEXT_ROLLOUTS = "next_rollouts.jsonl"
 WRITING, REMOVING = ".writing", ".removing"
 """Suffixes of folders that are being written or removed."""
 SHARD = re.compile(r"learner-([0-9]{5})-of-([0-9]{5})\.safetensors")
-"""The learner's tensors of one rank (`learn/tensor_shards.py`)."""
+"""The learner's tensors of one rank (`learn/sharded.py`)."""
 STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
 
 
@@ -224,7 +224,7 @@ def _read_learner(path: Path) -> dict[str, Tensor]:
 
 
 def read_shards(path: Path) -> dict[str, Tensor]:
-    """Put the tensors that ranks wrote (`learn/tensor_shards.py`) together in this process."""
+    """Put the tensors that ranks wrote (`learn/sharded.py`) together in this process."""
     import torch
     import torch.distributed.checkpoint as dcp
     from safetensors import safe_open
