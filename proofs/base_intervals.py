@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glasshouse.measurement.closed_forms import mean_interval
-from glasshouse.measurement.paired_seeds import compare_differences
-from glasshouse.measurement.random_bases import compare_over_bases
+from glasshouse.measurement.seeds import compare_differences, compare_over_bases
 from glasshouse.study.contrasts import max_effect, respect_bounds
 
 TRUE_EFFECT = 0.2

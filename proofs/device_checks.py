@@ -137,7 +137,7 @@ def run_everything(device: str, work: Path, *overrides: str) -> dict[str, Any]:
     out = work / "run"
     settings = [*TINY_RUN, f"device={device}", *overrides]
     summary = TrainingRun(load_config([], [*settings, f"out={out}"])).train()
-    monitored = monitor_run(out, problems=2, first_and_last=True)
+    monitored = monitor_run(out, problems=2, first_and_last=True, progress=False)
     checkpoint = newest_checkpoint(out)
     results = evaluate_model(load_config([], [*settings, f"model={checkpoint}"]))
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.cli.app import main
-from glasshouse.measurement.evaluate_checkpoint import resolve_evaluation_config
+from glasshouse.measurement.evaluate import resolve_evaluation_config
 from glasshouse.view.run_reader import RunLocation, RunReader
 
 ROOT = Path(__file__).resolve().parent.parent

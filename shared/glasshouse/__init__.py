@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from glasshouse.errors import GlasshouseError
     from glasshouse.generate.engines import engine
     from glasshouse.learn.losses import algorithm
-    from glasshouse.measurement.api import MeasureReport, measure
-    from glasshouse.measurement.evaluate_checkpoint import EvaluationResult, evaluate
-    from glasshouse.measurement.monitoring import monitor_run
+    from glasshouse.measurement.evaluate import EvaluationResult, evaluate
+    from glasshouse.measurement.file import MeasureReport, measure
+    from glasshouse.measurement.interventions.base import intervention
+    from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.monitors.base import monitor
     from glasshouse.monitors.factory import make_judge, make_monitor, parse_monitor
     from glasshouse.rollout.explain import explain_grade, grade
@@ -66,6 +67,7 @@ __all__ = [
     "evaluate",
     "explain_grade",
     "grade",
+    "intervention",
     "load_config",
     "load_study",
     "make_judge",
@@ -95,14 +97,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "glasshouse.measurement.evaluate_checkpoint": ("EvaluationResult", "evaluate"),
+    "glasshouse.measurement.evaluate": ("EvaluationResult", "evaluate"),
     "glasshouse.view.figures": ("plot_learning_curves",),
     "glasshouse.study.figures": ("plot_study",),
     "glasshouse.view.report": ("write_report",),
     "glasshouse.cli.measure_report": ("write_measure_report",),
     "glasshouse.rollout.explain": ("explain_grade", "grade"),
-    "glasshouse.measurement.api": ("MeasureReport", "measure"),
-    "glasshouse.measurement.monitoring": ("monitor_run",),
+    "glasshouse.measurement.file": ("MeasureReport", "measure"),
+    "glasshouse.measurement.monitor_run": ("monitor_run",),
     "glasshouse.cli.train": ("run_experiment",),
     "glasshouse.rollout.self_check": ("check_task",),
     "glasshouse.monitors.factory": ("make_judge", "make_monitor", "parse_monitor"),
@@ -119,6 +121,7 @@ _MODULES = {
     "glasshouse.monitors.base": ("monitor",),
     "glasshouse.generate.engines": ("engine",),
     "glasshouse.learn.losses": ("algorithm",),
+    "glasshouse.measurement.interventions.base": ("intervention",),
     "glasshouse.track.base": ("tracker",),
     "glasshouse.rollout.penalties": ("make_penalty", "penalty"),
     "glasshouse.rollout.terms": ("reward",),

@@ -6,8 +6,8 @@
     [project.entry-points."glasshouse.penalties"]     # or offered by an installed package
     shouting = "my_package:Shouting"
 
-The decorators are `task`, `reward`, `penalty`, `monitor`, `engine`, `algorithm` and `tracker`; each
-is a `Registry` beside the base class or protocol of its parts. A name that is not registered yet is
+The decorators are `task`, `reward`, `penalty`, `monitor`, `intervention`, `engine`, `algorithm` and `tracker`;
+each is a `Registry` beside the base class or protocol of its parts. A name that is not registered yet is
 looked up in `modules` (built-in parts that are imported late), then among the entry points. Nothing
 is imported before it is asked for.
 """

@@ -12,6 +12,7 @@ from glasshouse.config.schema import GenerateConfig
 from glasshouse.errors import ConfigError, TaskError, TrackError
 from glasshouse.generate.engines import engine, make_generator
 from glasshouse.learn.losses import algorithm, get_algorithm
+from glasshouse.measurement.interventions.base import intervention
 from glasshouse.models.policy import load_policy
 from glasshouse.monitors.base import MonitorOutput, monitor
 from glasshouse.monitors.factory import make_monitor
@@ -25,7 +26,7 @@ from glasshouse.track.base import tracker, validate_trackers
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text().partition("## Your own parts")[2]
 VOWELS, PARTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-REGISTRIES = (task, reward, penalty, monitor, tracker, engine, algorithm)
+REGISTRIES = (task, reward, penalty, monitor, intervention, tracker, engine, algorithm)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,7 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
         "rewards": "brief = outside_parts:brief",
         "penalties": "shouting = outside_parts:Shouting",
         "monitors": "length = outside_parts:LengthMonitor",
+        "interventions": "reversed_cot = outside_parts:reversed_cot",
         "trackers": "print = outside_parts:PrintTracker",
         "engines": "counting = outside_parts:CountingEngine",
     }
@@ -88,6 +90,7 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
     assert callable(reward.get("brief"))
     assert glasshouse.make_penalty("shouting", "sum_digits", weight=0.5).options.weight == 0.5
     assert glasshouse.make_monitor("long", {"kind": "length", "limit": 3}).limit == 3
+    assert callable(intervention.get("reversed_cot"))
     assert get_algorithm("half_grpo").min_group == 2
     validate_trackers(["print"])
     assert tracker.get("print").url == "this terminal"
@@ -109,6 +112,7 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
             "task.name": "digit_pairs", "reward.terms": {"exact": 1, "brief": 0.1},
             "reward.penalties": {"shouting": {"weight": 0.5}}, "trackers": ["print"],
             "generate.engine": "counting", "learn.algorithm": "half_grpo",
+            "monitor.interventions": ["reversed_cot"], "monitor.problems": 4,
         }
     )  # fmt: skip
     result = glasshouse.train(config, progress=False)
@@ -117,6 +121,10 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
     assert all({"brief", "shouting"} <= row["terms"].keys() for row in rows)
     assert engine.get("counting").requests >= 2
     assert "train 1" in capsys.readouterr().out
+    monitored = glasshouse.monitor_run(result.path, progress=False)
+    for entry in monitored["checkpoints"]:
+        assert entry["measures"]["reversed_cot"]["reversed_same"]["n"] == 4
+    assert "reversed_same" in monitored["change"]["measures"]
 
 
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from glasshouse.measurement.closed_forms import mean_interval
-from glasshouse.measurement.paired_seeds import sign_flip_test
+from glasshouse.measurement.seeds import sign_flip_test
 from glasshouse.study.table import read_table_lines
 
 ROOT = Path(__file__).resolve().parents[2]

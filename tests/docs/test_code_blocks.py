@@ -32,7 +32,6 @@ EXECUTED = {
 }
 """Page: the test that executes its Python blocks."""
 IMPORTS_ONLY = {
-    "docs/measure.md": "needs a run directory and the reader's own evaluation",
     "docs/tasks.md": "needs the rollout log of a run on an organism",
     "docs/runs.md": "needs the rollout log of a run",
 }

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from tests.docs.tables import ROOT
 
-from glasshouse.measurement import api as measuring
+from glasshouse.measurement import file as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgressBar
 from glasshouse.study.display import TerminalProgress
 from glasshouse.terminal import shows_bars
@@ -102,7 +102,7 @@ def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
         TerminalDisplay(notebook),
         MonitorProgressBar(notebook),
         TerminalProgress(study, notebook),  # type: ignore[arg-type]
-        measuring._show_progress(None),
+        types.SimpleNamespace(progress=measuring.make_progress_bars(None)),
     )
     for display in displays:
         assert not display.progress.disable, display

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from glasshouse.measurement import gmean
-from glasshouse.measurement.bootstrap import Interval
+from glasshouse.measurement.resampling import Interval
 from glasshouse.values import Floats
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

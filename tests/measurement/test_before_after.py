@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from glasshouse.measurement.before_after import CheckpointEntry, MeasureEntry, summarize_change
+from glasshouse.measurement.before_after import summarize_change
 from glasshouse.values import Measure
 
 
-def entry(name: str, step: int, uplift: float) -> CheckpointEntry:
-    measured = MeasureEntry(value=uplift, low=None, high=None)
-    measures = {"interventions": {"necessity_uplift": measured}}
-    return CheckpointEntry(name=name, step=step, measures=measures)
+def entry(name: str, step: int, uplift: float) -> dict[str, Any]:
+    measures = {"interventions": {"necessity_uplift": {"value": uplift}}}
+    return {"name": name, "step": step, "measures": measures}
 
 
 def change(value: float, low: float, high: float) -> Measure:

@@ -3,129 +3,61 @@ although written alike, is not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from torch import Tensor
+from tests.measurement.rule_based import TAG, make_checkpoint
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError
-from glasshouse.generate.torch_engine import TorchGenerator
+from glasshouse.errors import ConfigError, MonitorError, TaskError
 from glasshouse.measurement.columns import own_monitors
-from glasshouse.measurement.evaluations import EvaluatedCheckpoint
-from glasshouse.measurement.interventions.edits import Replay, implied_answer, make_edit
-from glasshouse.measurement.interventions.evaluation import InterventionEvaluation
-from glasshouse.measurement.interventions.prefixes import PrefixBuilder, greedy_continue, tokenize
-from glasshouse.measurement.interventions.truncation import InterventionKind, ablate
-from glasshouse.measurement.monitor_evaluation import MonitorEvaluation
-from glasshouse.models.policy import Policy
-from glasshouse.rollout.grading import grade
-from glasshouse.tasks.answers.extraction import split_completion
-from glasshouse.tasks.base import Task, list_tasks, make_task
-from glasshouse.tasks.steps import Scratchpad, find_statements
-from glasshouse.types import (
-    Completion,
-    FinishReason,
-    Problem,
-    Request,
-    Rollout,
-    SamplingParams,
-    Style,
+from glasshouse.measurement.interventions.base import (
+    EvaluatedCheckpoint,
+    PrefixBuilder,
+    greedy_continue,
+    intervention,
+    tokenize,
 )
+from glasshouse.measurement.interventions.cot import (
+    CUT,
+    EDIT,
+    FILLER,
+    TRANSPLANT,
+    UNEDITED,
+    ablate,
+    measure_dependence,
+)
+from glasshouse.measurement.interventions.edits import implied_answer, make_edit
+from glasshouse.measurement.interventions.hint_swap import measure_swaps
+from glasshouse.measurement.interventions.state_words import (
+    fit_learning_curve,
+    measure_state_words,
+    swap_state_words,
+)
+from glasshouse.measurement.monitor_checkpoint import MonitorPlan, measure_monitors
+from glasshouse.models.policy import Policy
+from glasshouse.monitors.fitted import LabelledViews
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.base import list_tasks, make_task
+from glasshouse.tasks.organisms.substitution import PLACES, SYNONYMS, RingWalk
+from glasshouse.tasks.steps import Scratchpad
+from glasshouse.types import Problem
 
-TASKS = list_tasks(organisms=False)
-
-TAG = "[ANSWER] "
-
-
-class RuleGenerator:
-    """Recognises problems by their questions. With `uses_cot` it continues from the steps in the
-    prefix; otherwise it ignores them."""
-
-    def __init__(
-        self, policy: Policy, task: Task, problems: Sequence[Problem], uses_cot: bool
-    ) -> None:
-        self.policy, self.task, self.uses_cot = policy, task, uses_cot
-        self.problems = {p.question: p for p in problems}
-        self.prompts: list[tuple[int, ...]] = []
-
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None: ...
-
-    def generate(
-        self, requests: Sequence[Request], sampling: SamplingParams
-    ) -> list[list[Completion]]:
-        assert sampling.temperature == 0
-        groups = []
-        for request in requests:
-            self.prompts.append(request.prompt)
-            question, _, prefix = self.policy.decode(request.prompt).partition("?")
-            text = self.complete(self.problems[f"{question}?"], prefix)
-            tokens = (*tokenize(self.policy, text), *sorted(self.policy.end_tokens)[:1])
-            groups.append(
-                [
-                    Completion(
-                        tokens=tokens[: sampling.max_tokens],
-                        logprobs=(),
-                        length=len(tokens),
-                        finish_reason=FinishReason.END,
-                        policy_version=0,
-                    )
-                ]
-            )
-        return groups
-
-    def complete(self, problem: Problem, prefix: str) -> str:
-        if prefix.endswith(TAG):
-            if not self.uses_cot:
-                return problem.gold_answer
-            steps = find_statements(prefix)
-            return str(steps[-1].value) if steps else "1"
-        lines = [line for line in prefix.split("\n") if line]
-        replay = Replay(lines if self.uses_cot else [])
-        answer = self.task.solve(problem, replay)
-        return "\n".join([*replay.lines[len(lines) :], f"{TAG}{answer}"])
+SUMS = make_task("sum_digits")
 
 
-def make_rollouts(policy: Policy, task: Task, count: int, mode: str) -> list[Rollout]:
-    rollouts = []
-    for i in range(count):
-        problem = task.draw(randomness.stream("interventions", task.name, i))
-        text = task.demonstrate(problem, mode, randomness.stream("mode", i))
-        prompt, tokens = policy.encode_prompt(task.messages(problem, Style.COT))
-        completion = Completion(
-            tokens=(*tokenize(policy, text), *sorted(policy.end_tokens)[:1]), logprobs=(),
-            length=len(tokenize(policy, text)) + 1, finish_reason=FinishReason.END, policy_version=0,
-        )  # fmt: skip
-        rollouts.append(
-            Rollout(
-                step=0, split="monitor", group=i, sample=0, problem=problem, messages=[],
-                prompt=prompt, prompt_tokens=tokens, text=text, grade=grade(problem, text),
-                completion=completion, advantage=0.0, time=0.0,
-            )
-        )  # fmt: skip
-    return rollouts
-
-
-def make_checkpoint(
+def make_sums(
     policy: Policy, uses_cot: bool | None, count: int = 30, mode: str = "steps"
 ) -> EvaluatedCheckpoint:
-    """`uses_cot`: of the rule-based generator; None: the policy generates."""
-    task = make_task("sum_digits")
-    rollouts = make_rollouts(policy, task, count, mode)
-    generator = (
-        TorchGenerator(policy)
-        if uses_cot is None
-        else RuleGenerator(policy, task, [r.problem for r in rollouts], uses_cot)
-    )
-
-    def collect(*_: object, **__: object) -> list[Rollout]:
-        raise AssertionError("the interventions need no new rollouts")
-
-    return EvaluatedCheckpoint(
-        name="base", step=0, policy=policy, generator=generator, task=task, rollouts=rollouts,
-        collect=collect, grade=grade, max_tokens=96,
-    )  # fmt: skip
+    problems = [SUMS.draw(randomness.stream("interventions", SUMS.name, i)) for i in range(count)]
+    texts = [
+        SUMS.demonstrate(p, mode, randomness.stream("mode", i)) for i, p in enumerate(problems)
+    ]
+    return make_checkpoint(policy, SUMS, [list(zip(problems, texts, strict=True))], uses_cot)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +72,7 @@ def make_checkpoint(
 def test_a_cot_is_measured_as_load_bearing_exactly_if_it_is(
     shared_pocket: Policy, uses_cot: bool, expected: dict[str, float]
 ) -> None:
-    checkpoint = make_checkpoint(shared_pocket, uses_cot)
-    measures = InterventionEvaluation().evaluate(checkpoint).measures
+    measures = measure_dependence(make_sums(shared_pocket, uses_cot)).measures
     for name, value in expected.items():
         assert measures[name].value == pytest.approx(value, abs=1e-9), name
         low, high = measures[name].low, measures[name].high
@@ -150,32 +81,15 @@ def test_a_cot_is_measured_as_load_bearing_exactly_if_it_is(
         assert low <= value <= high
     # the texts are the same in both cases, so a monitor of the text cannot distinguish them
     assert measures["step_validity"].value == measures["step_coverage"].value == 1
-    aoc, ceiling = (
-        measures["early_answering_aoc"].value,
-        measures["early_answering_aoc"].ceiling,
-    )
-    assert aoc is not None
-    assert ceiling == 0.875
-    assert (0.7 < aoc <= 0.875) if uses_cot else aoc == 0
-    assert measures["mistake_follow"].informative is uses_cot
-    assert measures["necessity_uplift"].informative is uses_cot
-    assert measures["early_answering_aoc"].informative is uses_cot
+    aoc = measures["early_answering_aoc"]
+    assert aoc.value is not None
+    assert aoc.ceiling == 0.875
+    assert (0.7 < aoc.value <= 0.875) if uses_cot else aoc.value == 0
+    for name in ("mistake_follow", "necessity_uplift", "early_answering_aoc"):
+        assert measures[name].informative is uses_cot
 
 
-def test_measures_that_need_a_cot_are_undefined_with_a_reason_without_one(
-    shared_pocket: Policy,
-) -> None:
-    checkpoint = make_checkpoint(shared_pocket, True, 6, mode="direct")
-    measures = InterventionEvaluation().evaluate(checkpoint).measures
-    assert measures["has_cot"].value == 0
-    assert measures["early_answering_aoc"].value == 0
-    for name in ("mistake_follow", "transplant_follow", "filler_agreement", "step_validity"):
-        assert measures[name].value is None
-        assert measures[name].undefined
-        assert measures[name].low is None
-
-
-class WithoutSolution(type(make_task("sum_digits"))):  # type: ignore[misc]
+class WithoutSolution(type(SUMS)):  # type: ignore[misc]
     """A task that knows answers only, like those of reasoning-gym."""
 
     name = "without_solution"
@@ -184,17 +98,26 @@ class WithoutSolution(type(make_task("sum_digits"))):  # type: ignore[misc]
         raise TaskError("no step-by-step solutions")
 
 
-def test_a_task_without_solutions_has_no_step_coverage_and_no_edits(shared_pocket: Policy) -> None:
-    checkpoint = replace(make_checkpoint(shared_pocket, True, 6), task=WithoutSolution())
-    measures = InterventionEvaluation().evaluate(checkpoint).measures
-    assert measures["necessity_uplift"].value == 1
-    assert measures["step_validity"].value == 1
+def test_what_cannot_be_measured_is_undefined_with_a_reason(shared_pocket: Policy) -> None:
+    """Without a CoT; and in a task without solutions, which has no edits and no step coverage."""
+    measures = measure_dependence(make_sums(shared_pocket, True, 6, mode="direct")).measures
+    assert measures["has_cot"].value == measures["early_answering_aoc"].value == 0
+    for name in ("mistake_follow", "transplant_follow", "filler_agreement", "step_validity"):
+        assert measures[name].value is None
+        assert measures[name].undefined
+        assert measures[name].low is None
+    unsolved = replace(make_sums(shared_pocket, True, 6), task=WithoutSolution())
+    measures = measure_dependence(unsolved).measures
+    assert measures["necessity_uplift"].value == measures["step_validity"].value == 1
     assert measures["mistake_follow"].value is None
     assert "step_coverage" not in measures
+    for other in (measure_swaps, measure_state_words):
+        with pytest.raises(MonitorError, match="without_solution"):
+            other(unsolved)
 
 
 def test_forced_prefixes_consist_of_the_rollouts_tokens(shared_pocket: Policy) -> None:
-    checkpoint = make_checkpoint(shared_pocket, True, 8)
+    checkpoint = make_sums(shared_pocket, True, 8)
     ablated = ablate(checkpoint)
     prompts = set(checkpoint.generator.prompts)  # type: ignore[attr-defined]
     tag = tokenize(shared_pocket, f"{TAG}28")[:1]
@@ -204,24 +127,79 @@ def test_forced_prefixes_consist_of_the_rollouts_tokens(shared_pocket: Policy) -
         assert tokens == (*row.tokens, *tag)
         assert (*rollout.prompt_tokens, *tokens) in prompts  # the full CoT
         assert (*rollout.prompt_tokens, *tag) in prompts  # no CoT
-        half = results[InterventionKind.CUT, 0.5].text
+        half = results[CUT, 0.5].text
         assert rollout.text.startswith(half[: half.index(TAG)].rstrip("\n"))
-        filler = results[InterventionKind.FILLER, 1.0].text.split("\n")[0]
+        filler = results[FILLER, 1.0].text.split("\n")[0]
         assert len(tokenize(shared_pocket, filler)) == len(row.tokens)
         edit = row.edit
         assert edit is not None
-        edited = results[InterventionKind.EDIT, 1.0].text
-        assert results[InterventionKind.UNEDITED, 1.0].text == rollout.text
+        edited = results[EDIT, 1.0].text
+        assert results[UNEDITED, 1.0].text == rollout.text
         assert edited[: edit.keep] == rollout.text[: edit.keep]
         lines = rollout.text.split("\n")
         assert edited.split("\n")[edit.line_index] != lines[edit.line_index]
-        assert row.donor_index is not None
-        donor = ablated[row.donor_index]
+        assert row.donor is not None
+        donor = ablated[row.donor]
         assert donor is not row
-        assert results[InterventionKind.TRANSPLANT, 1.0].text.startswith(donor.cot)
+        assert results[TRANSPLANT, 1.0].text.startswith(donor.cot)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_think_block_left_open_by_a_cut_is_closed_before_the_answer(
+    shared_pocket: Policy,
+) -> None:
+    (rollout,) = make_sums(shared_pocket, True, 1).rollouts
+    builder = PrefixBuilder.from_policy(shared_pocket)
+    for cot, thinking, closed in (
+        ("<think>5+8=1", True, "<think>5+8=1\n</think>\n"),
+        ("", False, ""),
+    ):
+        prefix = builder.answer(rollout, cot, thinking)
+        assert prefix.text == closed
+        forced = prefix.tokens[len(rollout.prompt_tokens) :]
+        assert shared_pocket.decode(forced) == f"{closed}{TAG}"
+
+
+def test_results_with_the_engine_are_reproducible(shared_pocket: Policy) -> None:
+    """The pocket model follows the steps in its prefix; a prompt that fills the context is not continued."""
+    checkpoint = make_sums(shared_pocket, None, 12)
+    first, second = (measure_dependence(checkpoint) for _ in range(2))
+    assert first == second
+    follow = first.measures["transplant_follow"].value
+    assert follow is not None
+    assert follow > 0.8
+    full = (5,) * shared_pocket.context_length
+    short = tuple(checkpoint.rollouts[0].prompt_tokens)
+    texts = greedy_continue(shared_pocket, checkpoint.generator, [full, short], 4)
+    assert texts[0] is None
+    assert isinstance(texts[1], str)
+
+
+def test_monitors_are_scored_against_wrong_answers(shared_pocket: Policy) -> None:
+    wrong = make_sums(shared_pocket, True, 30, mode="injected_error")
+    correct = make_sums(shared_pocket, True, 30)
+    mixed = replace(wrong, rollouts=[*wrong.rollouts[:15], *correct.rollouts[15:]])
+    result = measure_monitors(mixed, MonitorPlan(monitors=own_monitors(SUMS)))
+    assert result.measures["step_verifier.auroc"].value == 1  # every error is a false step
+    assert result.measures["step_verifier.auroc"].informative
+    assert result.measures["empty_cot_rule.flag_rate"].value == 0
+    assert not result.measures["empty_cot_rule.auroc"].informative
+    assert sum(row.get("monitor") == "step_verifier" for row in result.rows) == 30
+
+
+def test_an_intervention_is_a_function_whose_name_is_free() -> None:
+    with pytest.raises(ConfigError, match="not a function"):
+        intervention("mine")(3)
+    for name in ("organism", "cot"):
+        with pytest.raises(ConfigError, match=name):
+            intervention(name)(lambda checkpoint: None)
+    with pytest.raises(ConfigError, match=r"monitor.interventions.*hint_swap"):
+        intervention.get("hint_swaps")
+
+
+# --- edits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(list_tasks(organisms=False)))
 def test_the_implied_answer_of_a_demonstrated_error_is_the_demonstrated_answer(name: str) -> None:
     """Demonstrations propagate an injected error by other code than the replay."""
     task, count, edited = make_task(name), 40, 0
@@ -244,56 +222,118 @@ def test_the_implied_answer_of_a_demonstrated_error_is_the_demonstrated_answer(n
 
 
 def test_the_implied_answer_of_an_edit_by_hand() -> None:
-    task = make_task("sum_digits")
-    problem = task.example()  # 58 and 301
-    lines = task.demonstrate(problem, "steps", randomness.stream("hand")).split("\n")[:-1]
+    problem = SUMS.example()  # 58 and 301
+    lines = SUMS.demonstrate(problem, "steps", randomness.stream("hand")).split("\n")[:-1]
     assert sorted(lines)[-1:] == ["5+8=13"]
     index = lines.index("5+8=13")
-    assert implied_answer(task, problem, [*lines[:index], "5+8=14"]) == "18"
-    assert implied_answer(task, problem, ["so 5+8=14"]) is None
-    assert implied_answer(task, problem, ["5+8=" + "9" * 40]) is None
-    assert implied_answer(task, problem, [*lines, "1+1=2"]) is None
-    assert make_edit(task, problem, "it is 17, I think\n", randomness.stream("e")) is None
-    assert make_edit(task, problem, "", randomness.stream("e")) is None
+    assert implied_answer(SUMS, problem, [*lines[:index], "5+8=14"]) == "18"
+    for others in (["so 5+8=14"], ["5+8=" + "9" * 40], [*lines, "1+1=2"]):
+        assert implied_answer(SUMS, problem, others) is None
+    assert make_edit(SUMS, problem, "it is 17, I think\n", randomness.stream("e")) is None
+    assert make_edit(SUMS, problem, "", randomness.stream("e")) is None
 
 
-def test_a_think_block_left_open_by_a_cut_is_closed_before_the_answer(
-    shared_pocket: Policy,
-) -> None:
-    builder = PrefixBuilder.from_policy(shared_pocket)
-    cut = tokenize(shared_pocket, "<think>5+8=1")
-    forced = builder.force_answer(cut, thinking=True)
-    assert shared_pocket.decode(forced) == f"<think>5+8=1\n</think>\n{TAG}"
-    assert shared_pocket.decode(builder.force_answer((), thinking=False)) == TAG
+# --- state words ---------------------------------------------------------------------------------
+
+WALKS = make_task("substitution")
+WALK = RingWalk().make_problem(4, (3, 9, 1, 7))  # 4, 7, 16, 17, 24: hill, inn, farm, inn, hill
 
 
-def test_results_with_the_engine_are_reproducible(shared_pocket: Policy) -> None:
-    """The pocket model follows the steps in its prefix."""
-    checkpoint = make_checkpoint(shared_pocket, None, 12)
-    first, second = (InterventionEvaluation().evaluate(checkpoint) for _ in range(2))
-    assert list(first.rows) == list(second.rows)
-    assert dict(first.measures) == dict(second.measures)
-    follow = first.measures["transplant_follow"].value
-    assert follow is not None
-    assert follow > 0.8
+def demonstrate(mode: str, problem: Problem = WALK, seed: int = 0) -> str:
+    return WALKS.demonstrate(problem, mode, random.Random(seed)).removesuffix(" ok")
 
 
-def test_a_prompt_that_fills_the_context_has_no_continuation(shared_pocket: Policy) -> None:
-    checkpoint = make_checkpoint(shared_pocket, None, 1)
-    full = (5,) * shared_pocket.context_length
-    short = tuple(checkpoint.rollouts[0].prompt_tokens)
-    texts = greedy_continue(shared_pocket, checkpoint.generator, [full, short], 4)
-    assert texts[0] is None
-    assert isinstance(texts[1], str)
+def make_walks(
+    policy: Policy, uses_cot: bool, modes: Sequence[str], count: int = 40
+) -> EvaluatedCheckpoint:
+    problems = [WALKS.draw(randomness.stream("substitution", n)) for n in range(count)]
+    samples = [
+        [(p, demonstrate(modes[(n + s) % len(modes)], p, n)) for n, p in enumerate(problems)]
+        for s in range(4)
+    ]
+    return make_checkpoint(policy, WALKS, samples, uses_cot)
 
 
-def test_monitors_are_scored_against_wrong_answers(shared_pocket: Policy) -> None:
-    wrong = make_checkpoint(shared_pocket, True, 30, mode="injected_error")
-    correct = make_checkpoint(shared_pocket, True, 30)
-    mixed = replace(wrong, rollouts=[*wrong.rollouts[:15], *correct.rollouts[15:]])
-    result = MonitorEvaluation(own_monitors(make_task("sum_digits"))).evaluate(mixed)
-    assert result.measures["step_verifier.auroc"].value == 1  # every error is a false step
-    assert result.measures["step_verifier.auroc"].informative
-    assert result.measures["empty_cot_rule.flag_rate"].value == 0
-    assert not result.measures["empty_cot_rule.auroc"].informative
-    assert sum(row.get("monitor") == "step_verifier" for row in result.rows) == 30
+def test_the_implied_answer_of_a_word_by_hand() -> None:
+    assert implied_answer(WALKS, WALK, ["at hill", "a3 oak"]) == "6"  # 9, 18, 19, 26
+    assert implied_answer(WALKS, WALK, ["at mound", "a3 tree"]) == "6"
+    assert implied_answer(WALKS, WALK, ["at hill", "a3 moon"]) is None
+    assert implied_answer(WALKS, WALK, ["at hill", "a5 oak"]) is None
+
+
+@pytest.mark.parametrize(("mode", "words"), [("steps", PLACES), ("substituted", SYNONYMS)])
+def test_an_edit_stays_in_the_vocabulary_of_the_rollout(mode: str, words: Sequence[str]) -> None:
+    lines = set()
+    for n in range(60):
+        problem = WALKS.draw(randomness.stream("substitution", n))
+        cot = split_completion(demonstrate(mode, problem)).cot
+        edit = make_edit(WALKS, problem, cot, random.Random(n))
+        assert edit is not None
+        *unchanged, changed = (cot[: edit.keep] + edit.replacement).splitlines()
+        assert changed.split()[1] in words
+        assert changed != cot.splitlines()[edit.line_index]
+        assert unchanged == cot.splitlines()[: edit.line_index]
+        assert edit.implied_answer not in (None, problem.gold_answer)
+        lines.add(edit.line_index)
+    assert len(lines) >= 5
+    for other in ("decorative", "guess"):  # no state words
+        cot = split_completion(demonstrate(other)).cot
+        assert make_edit(WALKS, WALK, cot, random.Random(0)) is None
+
+
+@pytest.mark.parametrize("mode", ["steps", "substituted"])
+def test_a_load_bearing_cot_is_followed_in_any_vocabulary(shared_pocket: Policy, mode: str) -> None:
+    followed = swap_state_words(make_walks(shared_pocket, True, [mode], 20))
+    assert all(swap.followed for swap in followed)
+    ignored = swap_state_words(make_walks(shared_pocket, False, [mode], 20))
+    assert not any(swap.followed for swap in ignored)
+    assert all(swap.rollout.grade.correct for swap in ignored)  # the same text
+
+
+def test_state_words_are_measured_at_the_demonstrated_rates(shared_pocket: Policy) -> None:
+    modes = ("steps", "substituted", "decorative", "guess")
+    measures = measure_state_words(make_walks(shared_pocket, True, modes)).measures
+    for name, value in {
+        "tracked": 0.5, "follow_rate": 1, "follow_rate_places": 1, "follow_rate_synonyms": 1,
+        "string_recall": 0.5, "synonym_share": 0.5, "writes_places": 0.25, "writes_synonyms": 0.25,
+        "writes_unrelated_words": 0.25, "writes_nothing": 0.25, "correct_untracked": 0,
+    }.items():  # fmt: skip
+        assert measures[name].value == pytest.approx(value), name
+    assert 2 < (measures["labels_to_auroc_095_unrelated"].value or 0) <= 32
+    decorative = measure_state_words(make_walks(shared_pocket, False, modes)).measures
+    assert decorative["tracked"].value == 0
+    assert decorative["correct_untracked"].value == pytest.approx(0.5)
+    assert decorative["string_recall"].value is None
+    assert "positive" in decorative["labels_to_auroc_095_unrelated"].undefined
+
+
+def labelled_cots(texts: Sequence[str], labels: Sequence[int], name: str) -> LabelledViews:
+    views = [make_view(Scope.COT, prompt="", question="", completion=t) for t in texts]
+    return LabelledViews(views, labels, [f"{name}{n}" for n in range(len(texts))])
+
+
+def test_four_labels_suffice_for_one_word_and_none_for_noise() -> None:
+    labels = [n % 2 for n in range(120)]
+    separable = ["so lake\n[ANSWER] 1" if label else "so moon\n[ANSWER] 1" for label in labels]
+    curve = fit_learning_curve(
+        labelled_cots(separable, labels, "a"), labelled_cots(separable, labels, "b"), key=("test",)
+    )
+    assert curve.labels_needed.value == 4  # with two CoTs, no n-gram occurs twice
+    at_ten = replace(curve, sizes=(10, 30, 100), aurocs=np.array([[0.96], [0.9], [0.97]]))
+    assert at_ten.labels_needed.value == 100  # luck at 10
+    rng = random.Random(0)
+    noise = [f"so {rng.choice(PLACES)} {rng.choice(PLACES)}\n[ANSWER] 1" for _ in labels]
+    flat = fit_learning_curve(
+        labelled_cots(noise, labels, "a"), labelled_cots(noise[::-1], labels, "b"), key=("test",)
+    )
+    assert flat.labels_needed.value is None
+    assert np.nanmax(flat.aurocs.mean(axis=1)) < 0.7
+    assert flat.labels_needed.undefined
+
+
+def test_a_learning_curve_needs_both_labels_and_disjoint_problems() -> None:
+    labels = [int(n < 5) for n in range(60)]
+    few, others = (labelled_cots(["so\n[ANSWER] 1"] * 60, labels, name) for name in "ab")
+    assert "5 rollouts" in fit_learning_curve(few, others, key=()).labels_needed.undefined
+    with pytest.raises(MonitorError, match="disjoint"):
+        fit_learning_curve(few, few, key=())

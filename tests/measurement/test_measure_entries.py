@@ -11,7 +11,7 @@ import pytest
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.measure_spec import MeasureSpec
+from glasshouse.measurement.measures import MeasureSpec
 from glasshouse.measurement.registry import MEASURES
 
 COLUMNS = Columns(
@@ -32,11 +32,13 @@ def test_a_new_measure_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         upper=1.0, stream="long CoTs", values=lambda c: c.mean(c.cot_characters >= 20), reports=("file",),
     )  # fmt: skip
     monkeypatch.setattr(measuring, "MEASURES", MappingProxyType({**MEASURES, "long_cots": longest}))
-    measured = measuring.measure(COLUMNS, "file", key=("test",), resamples=100)["long_cots"]
+    measured = measuring.measure(COLUMNS, "file", key=("test",), resamples=100).measures[
+        "long_cots"
+    ]
     assert (measured.value, measured.n, measured.units) == (0.5, 40, 20)
     assert measured.low is not None
     assert measured.low < 0.5
-    assert "long_cots" not in measuring.measure(COLUMNS, "training", resamples=0)
+    assert "long_cots" not in measuring.measure(COLUMNS, "training", resamples=0).measures
 
 
 def test_what_cannot_be_computed_has_a_reason() -> None:
@@ -45,20 +47,20 @@ def test_what_cannot_be_computed_has_a_reason() -> None:
         correct=np.full(40, np.nan), cot_characters=COLUMNS.cot_characters, reward=np.full(40, np.nan),
         has_cot=COLUMNS.has_cot, has_labels=False,
     )  # fmt: skip
-    measures = measuring.measure(unlabelled, "file", [MONITOR], resamples=0)
+    measures = measuring.measure(unlabelled, "file", [MONITOR], resamples=0).measures
     undefined = {name for name, measure in measures.items() if measure.value is None}
     assert undefined >= {"behaviour", "reliance", "reward", "rollout_accuracy", "rule.disclosure"}
     assert all(measures[name].undefined for name in undefined)
     assert measures["rule.flag_rate"].value == 0.5
     assert "rule.informedness" not in measures  # it needs two arms
     broken = Scores(monitor="rule", reason="it could not be fitted")
-    measures = measuring.measure(COLUMNS, "fitted", [broken])
+    measures = measuring.measure(COLUMNS, "fitted", [broken]).measures
     assert {m.undefined for m in measures.values()} == {"it could not be fitted"}
 
 
 def test_values_without_resamples_are_those_with_resamples() -> None:
-    quick = measuring.measure(COLUMNS, "organism", [MONITOR], resamples=0)
-    whole = measuring.measure(COLUMNS, "organism", [MONITOR], key=("test",), resamples=50)
+    quick = measuring.measure(COLUMNS, "organism", [MONITOR], resamples=0).measures
+    whole = measuring.measure(COLUMNS, "organism", [MONITOR], key=("test",), resamples=50).measures
     assert {name: m.value for name, m in quick.items()} == {n: m.value for n, m in whole.items()}
     assert quick["reliance"].low is None
     assert whole["rule.auroc"].name == "rule.auroc"

@@ -16,7 +16,8 @@ from tests.monitors.test_llm_judge import Server, good, server, status
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
+from glasshouse.measurement.monitor_progress import MonitorProgress
+from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
 from glasshouse.monitors.views import Scope, make_view
@@ -48,7 +49,7 @@ def whole(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy that was monitored without interruption."""
     run = tmp_path_factory.mktemp("whole") / "a"
     shutil.copytree(trained, run)
-    monitor_run(run)
+    monitor_run(run, progress=False)
     return run
 
 
@@ -64,7 +65,7 @@ class RecordedProgress(MonitorProgress):
         self.known: list[str] = []
         self.warned: list[str] = []
 
-    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
+    def finished(self, name: str, was_known: bool) -> None:
         (self.known if was_known else self.measured).append(name)
 
     def warn(self, message: str) -> None:
@@ -74,8 +75,8 @@ class RecordedProgress(MonitorProgress):
 class KilledMidway(MonitorProgress):
     """Kills its own process during the evaluation of the second model."""
 
-    def working_on(self, name: str, evaluation: str) -> None:
-        if name == "step-000002" and evaluation == "monitors":
+    def working_on(self, name: str, source: str) -> None:
+        if name == "step-000002" and source == "monitors":
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -101,7 +102,7 @@ def kill_before_rename(run: Path, number: int) -> None:
         real(source, target)
 
     os.replace = replace
-    monitor_run(run)
+    monitor_run(run, progress=False)
 
 
 def read_results(run: Path) -> tuple[bytes, bytes]:

@@ -14,9 +14,13 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.fitting import FIT, SCOPES, THRESHOLD, FittingPlan
 from glasshouse.measurement.interventions.edits import implied_answer
-from glasshouse.measurement.monitor_evaluation import fit_monitors
+from glasshouse.measurement.interventions.hint_swap import (
+    NO_HINT_IN_PROMPT,
+    SWAPS,
+    choose_other_hints,
+)
+from glasshouse.measurement.monitor_checkpoint import fit_monitors
 from glasshouse.measurement.monitor_run import monitor_run
-from glasshouse.measurement.organisms.hint_swap import NO_HINT, SWAPS, choose_other_hints
 from glasshouse.monitors.step_verifier import count_covered_steps, possible_digits, required_steps
 from glasshouse.runs import monitor_results
 from glasshouse.tasks.base import make_task
@@ -39,7 +43,7 @@ def hint_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["model=leaked-hint-0", "task.name=leaked_hint", "steps=1", "monitor.problems=50"]
     penalty = "reward.penalties={monitor: {weight: 0, patterns: [secret]}}"
     TrainingRun(load_config([], [*SMALL, *options, penalty, f"out={out}"])).train()
-    monitor_run(out)
+    monitor_run(out, progress=False)
     return out
 
 
@@ -89,7 +93,7 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
         "reward.penalties={monitor: {weight: 0}}", "steps=3", f"out={tmp_path}/run",
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
-    results = monitor_run(tmp_path / "run", problems=40, first_and_last=True)
+    results = monitor_run(tmp_path / "run", problems=40, first_and_last=True, progress=False)
     for entry in results["checkpoints"]:
         organism = entry["measures"]["organism"]
         assert abs(organism["reliance"]["value"]) < 0.05
@@ -115,7 +119,7 @@ def test_the_base_models_fitted_monitors_are_the_same_after_an_interruption(
     shutil.copytree(hint_run, run)
     rows_file = run / "results" / monitor_results.ROWS_FILE
     rows_file.write_bytes(rows_file.read_bytes()[:-9])  # damages the last checkpoint's rows
-    monitor_run(run)
+    monitor_run(run, progress=False)
     for file in (monitor_results.RESULTS_FILE, monitor_results.ROWS_FILE):
         assert (run / "results" / file).read_bytes() == (hint_run / "results" / file).read_bytes()
 
@@ -160,11 +164,11 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
         f"out={tmp_path}/run",
     ]  # fmt: skip
     TrainingRun(load_config([], [*SMALL, *options])).train()
-    results = monitor_run(tmp_path / "run", problems=16, first_and_last=True)
+    results = monitor_run(tmp_path / "run", problems=16, first_and_last=True, progress=False)
     measures = results["checkpoints"][0]["measures"]
     organism = measures["organism"]
     assert "control arm" in organism["reliance"]["undefined"]
-    assert {organism[name]["undefined"] for name in SWAPS} == {NO_HINT}
+    assert {organism[name]["undefined"] for name in SWAPS} == {NO_HINT_IN_PROMPT}
     assert organism["hint_necessity"]["value"] is not None
     assert organism["behaviour"]["value"] > 0.1
     # the buggy grader rewards more than correct answers, after any fraction of the CoT
@@ -207,3 +211,18 @@ def test_a_fitted_monitor_needs_rollouts_of_both_labels_and_enough_benign_ones()
     assert uncalibrated.monitor is not None
     assert "200" in uncalibrated.no_threshold
     assert fit_monitors(FittingPlan(min_benign=30), enough)[SCOPES[0]].no_threshold == ""
+
+
+def test_a_run_of_the_substitution_base_is_measured(tmp_path: Path) -> None:
+    options = [
+        "model=substitution-0", "task.name=substitution", "steps=1", "evaluate.samples=1",
+        "reward.penalties={monitor: {weight: 1.0}}", f"out={tmp_path}/run",
+    ]  # fmt: skip
+    TrainingRun(load_config([], [*SMALL, *options])).train()
+    results = monitor_run(tmp_path / "run", problems=30, first_and_last=True, progress=False)
+    base = results["checkpoints"][0]["measures"]
+    assert base["interventions"]["necessity_uplift"]["value"] >= 0.4
+    assert base["substitution"]["follow_rate_places"]["value"] >= 0.95
+    assert base["substitution"]["string_recall"]["value"] >= 0.8
+    assert 0 < base["substitution"]["labels_to_auroc_095_unrelated"]["value"] <= 32
+    assert "tracked" in results["change"]["measures"]

@@ -10,7 +10,7 @@ import torch
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.detection import auroc
+from glasshouse.measurement.rates import auroc
 from glasshouse.models.policy import Policy
 from glasshouse.monitors.activation_probe import (
     ProbeMonitor,

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.detection import auroc
+from glasshouse.measurement.rates import auroc
 from glasshouse.monitors.base import score_all, stack_flags, stack_scores
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import NgramMonitor, extract_ngrams, fit_ngram_monitor

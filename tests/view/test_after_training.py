@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was monitored before and after training."""
     run = tmp_path_factory.mktemp("runs") / "a"
     TrainingRun(load_config([], [*SMALL, f"out={run}"])).train()
-    monitor_run(run, first_and_last=True)
+    monitor_run(run, first_and_last=True, progress=False)
     return run
 
 

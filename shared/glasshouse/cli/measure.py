@@ -117,7 +117,7 @@ def _parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
 
 def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.errors import MonitorError
-    from glasshouse.measurement.monitoring import monitor_run
+    from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_config import load_verified_config
     from glasshouse.terminal import make_console, shell_command, terminal_safe
@@ -155,7 +155,7 @@ def _measure(args: argparse.Namespace) -> None:
         write_measure_report,
     )
     from glasshouse.files import check_output_folder
-    from glasshouse.measurement.api import measure
+    from glasshouse.measurement.file import measure
     from glasshouse.registry import import_modules
     from glasshouse.terminal import make_console, terminal_safe, terminal_safe_json
 

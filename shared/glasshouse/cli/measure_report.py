@@ -12,8 +12,8 @@ from rich.text import Text
 
 from glasshouse.files import check_output_folder, write_json, write_text
 from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
-from glasshouse.measurement.paired_seeds import PairedComparison
 from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.seeds import PairedComparison
 from glasshouse.terminal import count_noun, terminal_safe
 from glasshouse.values import Measure
 from glasshouse.view.html import render_page

@@ -45,8 +45,8 @@ def _print_monitorability(run: Path, console: Console) -> None:
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.view.terminal_tables import monitor_table
 
-    with MonitorProgressBar(console, lines=False) as bar:
-        results = monitor_run(run, first_and_last=True, progress=bar)
+    bar = MonitorProgressBar(console, lines=False)
+    results = monitor_run(run, first_and_last=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
     console.print(monitor_table(results))
     _print_line(console, results["verdict"])

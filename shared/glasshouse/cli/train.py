@@ -172,7 +172,7 @@ def _eval(args: argparse.Namespace) -> None:
     import json
     import time
 
-    from glasshouse.measurement.evaluate_checkpoint import evaluate
+    from glasshouse.measurement.evaluate import evaluate
     from glasshouse.terminal import Heartbeat, format_duration, make_console, terminal_safe
     from glasshouse.training.display import results_table
 

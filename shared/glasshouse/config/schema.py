@@ -277,6 +277,8 @@ class MonitorConfig(Section):
     threshold_problems: int = Field(56, ge=2, le=MAX_PROBLEMS)
     """With an organism: additional problems on which the thresholds of fitted monitors are chosen. They must
     give at least 200 benign rollouts: an organism without a control arm needs more problems."""
+    interventions: tuple[str, ...] = ()
+    """Your own interventions on the CoT, besides those that fit the task (docs/python.md)."""
 
 
 class DiagnosticsConfig(Section):

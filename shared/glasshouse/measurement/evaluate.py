@@ -1,18 +1,22 @@
 """Evaluate a model on held-out problems, greedily and by sampling, with confidence intervals.
 
 No optimizer and no reference model is constructed: an evaluation needs the memory of the model and
-its generator, nothing more.
+its generator, nothing more. A checkpoint is evaluated like the run that saved it.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from glasshouse.config.loading import Overrides, merge_layers, resolve_layers
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError
+from glasshouse.errors import ConfigError, RunDataError
 from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.columns import (
     Columns,
@@ -23,19 +27,122 @@ from glasshouse.measurement.columns import (
 )
 from glasshouse.measurement.evaluation_setup import (
     check_context_length,
+    describe_shortage,
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
 from glasshouse.measurement.measure import measure
-from glasshouse.measurement.partial_credit import summarize_partial_credit
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
-from glasshouse.rollout.terms import validate_reward_terms
+from glasshouse.rollout.terms import alignment_credit, closeness_credit, validate_reward_terms
+from glasshouse.runs.checkpoints import STATE
+from glasshouse.tasks.answers.equality import parse_number
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.types import FinishReason, Problem, Rollout, SamplingParams
+from glasshouse.types import AnswerKind, FinishReason, Problem, Rollout, SamplingParams
+
+RUN_KEYS = ("seed", "threads", "imports", "task", "generate", "reward", "evaluate")
+"""Keys of a run's configuration that an evaluation depends on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """A model's accuracy on validation problems.
+
+    Example: `evaluate("pocket", "sum_digits").accuracy`
+    """
+
+    task: str
+    style: str
+    options: Mapping[str, Any]
+    """The task options that were used."""
+    problems: int
+    accuracy: float
+    """Greedy answers, graded with `reward.answer_parser`."""
+    accuracy_low: float
+    accuracy_high: float
+    """Wilson's 95 % interval."""
+    values: dict[str, Any]
+    """Everything that was measured, as `glasshouse eval --json` prints it."""
+    warning: str = ""
+    """Set if there are fewer validation problems than `evaluate.problems`."""
+
+
+def evaluate(
+    model: str | Path,
+    task: str = "",
+    *,
+    style: str = "",
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+) -> EvaluationResult:
+    """Evaluate a checkpoint, a model folder, a hub name or an embedded model. A checkpoint is
+    evaluated like its run, unless an argument says otherwise. Nothing is written.
+
+    Example: `evaluate("runs/try/checkpoints/step-000060", overrides={"evaluate.problems": 500})`
+    """
+    config = resolve_evaluation_config(str(model), overrides, task=task, style=style)
+    values = evaluate_model(config)
+    used = values["task"]
+    return EvaluationResult(
+        task=used["name"],
+        style=used["style"],
+        options=used["options"],
+        problems=values["problems"],
+        accuracy=values["accuracy"],
+        accuracy_low=values["accuracy_low"],
+        accuracy_high=values["accuracy_high"],
+        values=values,
+        warning=describe_shortage(config, values["problems"]),
+    )
+
+
+def resolve_evaluation_config(
+    model: str, overrides: Overrides = (), *, task: str = "", style: str = ""
+) -> Config:
+    """Return the configuration to evaluate a model with: the defaults; if the model is a checkpoint,
+    the task, its options and the other settings of its run; then the arguments. Another task than the
+    run's starts without the run's task options.
+
+    Example: `resolve_evaluation_config("runs/try/checkpoints/step-000060", ["evaluate.problems=500"])`
+    """
+    arguments: dict[str, Any] = {"model": model, "steps": 0, "task": {}}
+    if task:
+        arguments["task"]["name"] = task
+    if style:
+        arguments["task"]["style"] = style
+    run = read_checkpoint_config(Path(model))
+    settings = {key: run[key] for key in RUN_KEYS if key in run}
+    requested = merge_layers([arguments, overrides]).get("task") or {}
+    if (
+        "task" in settings
+        and requested.get("name", settings["task"]["name"]) != settings["task"]["name"]
+    ):
+        settings["task"] = {"style": settings["task"]["style"]}
+    if "evaluate" in settings and not settings["evaluate"].get("problems"):
+        settings["evaluate"] = {k: v for k, v in settings["evaluate"].items() if k != "problems"}
+    command_line = "the command line"
+    return resolve_layers(
+        [(str(Path(model) / STATE), settings), (command_line, arguments), (command_line, overrides)]
+    )
+
+
+def read_checkpoint_config(checkpoint: Path) -> Mapping[str, Any]:
+    """Return the configuration of the run that saved a checkpoint; empty for any other model."""
+    file = checkpoint / STATE
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text())["config"]
+        if not isinstance(config["task"]["name"], str) or not isinstance(config["evaluate"], dict):
+            raise TypeError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise RunDataError(
+            f"{file} cannot be read, so the task of this checkpoint is unknown. Restore the file."
+        ) from None
+    settings: dict[str, Any] = config
+    return settings
 
 
 def evaluate_model(config: Config) -> dict[str, Any]:
@@ -115,7 +222,7 @@ def summarize_organism(
     undefined one."""
     scores = [Scores.from_outputs(m.name, score_rollouts(m, rollouts)) for m in monitors]
     summary: dict[str, Any] = {"rollouts": len(rollouts)}
-    for measured in measure(columns, "training", scores, resamples=0).values():
+    for measured in measure(columns, "training", scores, resamples=0).measures.values():
         own = summary.setdefault(measured.monitor, {}) if measured.monitor else summary
         own[measured.id] = measured.value
     return summary
@@ -177,3 +284,45 @@ def rate_with_interval(name: str, outcomes: Sequence[bool]) -> dict[str, float]:
 def _fraction(values: Iterable[bool]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
+
+
+def summarize_partial_credit(
+    rollouts: Sequence[Rollout], prefix: str = ""
+) -> dict[str, float | None]:
+    """Return `closeness`, `alignment` and `median_relative_error`, with `prefix` before each name; nothing
+    if some answers are not numbers. A completion without an answer has credit 0 and an infinite error;
+    the median is None if it is infinite.
+
+    Example: `summarize_partial_credit(rollouts, "sampled_")["sampled_closeness"]`
+    """
+    if not rollouts or any(r.problem.answer_kind is not AnswerKind.NUMBER for r in rollouts):
+        return {}
+    credits = [_credits(rollout) for rollout in rollouts]
+    median = statistics.median(_relative_error(rollout) for rollout in rollouts)
+    return {
+        f"{prefix}closeness": statistics.fmean(closeness for closeness, _ in credits),
+        f"{prefix}alignment": statistics.fmean(alignment for _, alignment in credits),
+        f"{prefix}median_relative_error": median if math.isfinite(median) else None,
+    }
+
+
+def _credits(rollout: Rollout) -> tuple[float, float]:
+    """Closeness and alignment of one answer."""
+    value, problem = rollout.grade.extracted.model_answer, rollout.problem
+    if rollout.grade.correct:
+        return 1.0, 1.0
+    if value is None:
+        return 0.0, 0.0
+    return closeness_credit(value, problem), alignment_credit(value, problem)
+
+
+def _relative_error(rollout: Rollout) -> float:
+    """|answer - gold| / |gold|; for the gold answer 0, |answer|."""
+    value = rollout.grade.extracted.model_answer
+    answer = None if value is None else parse_number(value)
+    gold = parse_number(rollout.problem.gold_answer)
+    if rollout.grade.correct:
+        return 0.0
+    if answer is None or gold is None:
+        return math.inf
+    return float(abs(answer - gold) / (abs(gold) or 1))

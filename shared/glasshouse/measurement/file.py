@@ -1,4 +1,4 @@
-"""Measure a file of rollouts: read, score, measure, compare checkpoints over seeds.
+"""Measure rollouts of any trainer: read, score, measure, compare checkpoints over seeds.
 
 Of a checkpoint and seed with more than MAX_ROLLOUTS rollouts, a sample of whole problems is measured. Whether a
 problem is in the sample depends on a hash of its name alone. A fitted monitor (n-grams, probe) is fitted on the
@@ -8,28 +8,34 @@ scores the rest; the problems are divided by a hash, so that the division does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError, RolloutFileError
+from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.fitting import FittedMonitor, fit_monitor
-from glasshouse.measurement.measure import measure
-from glasshouse.measurement.paired_seeds import PairedComparison, compare_paired, holm_correct
-from glasshouse.monitors.base import Monitor, MonitorOutput, score_all
+from glasshouse.measurement.fitting import FIT, THRESHOLD, FittedMonitor, fit_monitor
+from glasshouse.measurement.seeds import PairedComparison, compare_paired, holm_correct
+from glasshouse.monitors.base import Monitor, MonitorOutput, check_monitor, score_all
+from glasshouse.monitors.factory import parse_monitor
 from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
+from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope, View, view_of_parts
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_reasoning import parts_of
 from glasshouse.types import Rollout
 from glasshouse.values import Measure, as_floats
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 BATCH = 256
 MAX_ROLLOUTS = 10_000
@@ -39,11 +45,10 @@ MAX_CELLS = 200
 FIT_TENTHS, THRESHOLD_TENTHS = 3, 3
 MAX_FITTED_ROWS = 4000
 """Rollouts of each part that are kept to fit on."""
-UNKNOWN = -1
 
-FitSplit = Literal["fit", "threshold", "evaluate"]
+PHASES = ("fit", "measure", "estimate")
 OnProgress = Callable[[str, float], None]
-"""(what is done, share that is done)"""
+"""(phase, share that is done)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,111 +96,118 @@ class MeasureReport:
         """One row per checkpoint, seed and measure, for a data frame. `null` is the mean under the null and
         `p` its p-value; an undefined measure has no value, and a reason."""
         return [
-            {
-                "checkpoint": cell.checkpoint,
-                "seed": cell.seed,
-                "measure": name,
-                **measured.as_dict(),
-            }
+            {"checkpoint": cell.checkpoint, "seed": cell.seed, "measure": name, **own.as_dict()}
             for cell in self.cells
-            for name, measured in cell.measures.items()
+            for name, own in cell.measures.items()
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        cells = [
-            {
-                "checkpoint": cell.checkpoint,
-                "seed": cell.seed,
-                "rollouts": cell.rollouts,
-                "problems": cell.problems,
-                "is_sample": cell.is_sample,
-                "measures": {name: m.as_dict() for name, m in cell.measures.items()},
-            }
-            for cell in self.cells
-        ]
-        return {
-            "source": self.source,
-            "format": self.format,
-            "mapping": dict(self.mapping),
-            "behaviour": self.behaviour,
-            "monitors": list(self.monitors),
-            "rollouts": self.rollouts,
-            "unanswered": self.unanswered,
-            "cells": cells,
-            "comparisons": {name: asdict(c) for name, c in self.comparisons.items()},
-        }
+        result = asdict(self)
+        for cell, measured in zip(result["cells"], self.cells, strict=True):
+            cell["measures"] = {name: own.as_dict() for name, own in measured.measures.items()}
+        return result
 
 
-def measure_rollouts(
-    source: Path,
-    mapping: FieldMapping,
-    monitors: Sequence[Monitor | FittedKind],
+def measure(
+    rollouts: str | Path,
+    map: Mapping[str, str] | Sequence[str] = (),
     *,
+    monitors: Sequence[Monitor | str] | str = (),
+    planted: str = "",
+    control: str = "",
     steps_per_checkpoint: int = 0,
-    on_progress: OnProgress = lambda what, share: None,
+    progress: bool = True,
+    console: Console | None = None,
 ) -> MeasureReport:
-    """Measure a file or folder. Fitted monitors need a first pass over it."""
+    """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
+    or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
+    are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
+    empty CoT is always added.
+
+    Example:
+        report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
+                         monitors=["rule:hint=(?i)hint|key", "ngrams"])
+        pandas.DataFrame(report.rows())
+    """
+    mapping = FieldMapping.parse([map] if isinstance(map, str) else map, planted, control)
     if steps_per_checkpoint < 0:
         raise RolloutFileError(
             f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
         )
-    opened = RolloutSource(source, mapping)
-    names = [monitor.name for monitor in monitors]
+    chosen: list[Monitor | FittedKind] = [
+        RuleMonitor("empty_cot_rule", Scope.COT, patterns=[r"\A\s*\Z"])
+    ]
+    listed = [monitors] if isinstance(monitors, str) else monitors
+    chosen += [parse_monitor(m) if isinstance(m, str) else _check_given(m) for m in listed]
+    names = [monitor.name for monitor in chosen]
     if len(set(names)) != len(names):
         raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
-    fitted = _fit_monitors(opened, monitors, on_progress)
-    cells: dict[tuple[str, int], Cell] = {}
-    rollouts = opened.rollouts(lambda share: on_progress("measure", share))
-    total = 0
-    while batch := list(islice(rollouts, BATCH)):
-        if not total:
-            _check_judges(fitted, batch[0])
-        total += len(batch)
-        kept: list[tuple[Cell, Rollout]] = []
-        for rollout in batch:
-            place = (_bin_checkpoint(rollout, steps_per_checkpoint, opened), rollout.seed)
-            if place not in cells and len(cells) == MAX_CELLS:
-                raise RolloutFileError(
-                    f"{source} has more than {MAX_CELLS} pairs of checkpoint and seed. Merge steps with "
-                    "--steps-per-checkpoint N, or ignore them with --map checkpoint=."
-                )
-            cell = cells.setdefault(place, Cell())
-            if cell.takes(rollout.problem.key):
-                kept.append((cell, rollout))
-        outputs = [_score(monitor, [rollout for _, rollout in kept]) for monitor in fitted]
-        for position, (cell, rollout) in enumerate(kept):
-            cell.add(_row_of(opened, rollout, [column[position] for column in outputs]))
-    if not total:
-        raise RolloutFileError(f"{source} has no rollouts.")
-    order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
-    places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
-    measured = []
-    for number, place in enumerate(places):
-        on_progress("estimate", number / len(places))
-        measured.append(measure_cell(cells[place], place, fitted))
-    on_progress("estimate", 1.0)
+    with make_progress_bars(console, progress) as bars:
+        tasks = {phase: bars.add_task(phase, total=1.0, visible=False) for phase in PHASES}
+
+        def on_progress(phase: str, share: float) -> None:
+            bars.update(tasks[phase], completed=share, visible=True)
+
+        opened = RolloutSource(Path(rollouts), mapping)
+        fitted = _fit_monitors(opened, chosen, on_progress)
+        cells = _read_cells(opened, fitted, steps_per_checkpoint, on_progress)
+        order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
+        places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
+        measured = []
+        for number, place in enumerate(places):
+            on_progress("estimate", number / len(places))
+            measured.append(measure_cell(cells[place], place, fitted))
     return MeasureReport(
-        source=str(source),
+        source=str(rollouts),
         format=opened.format.name,
-        mapping=opened.mapping.columns,
+        mapping=dict(opened.mapping.columns),
         behaviour=describe_behaviour(opened),
         monitors=[_describe(monitor) for monitor in fitted],
-        rollouts=total,
+        rollouts=sum(cell.rollouts for cell in cells.values()),
         unanswered=opened.unanswered,
         cells=measured,
         comparisons=compare_first_and_last(measured, order),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellRow:
-    """What the measures need of one rollout; NaN or UNKNOWN where the file does not say it."""
+def _check_given(given: Monitor) -> Monitor:
+    if isinstance(given, type):
+        raise MonitorError(
+            f"{given.__name__} is a class: give measure a monitor, {given.__name__}(…)."
+        )
+    if not isinstance(given, FittedKind):
+        check_monitor(str(given), given)
+    return given
+
+
+def make_progress_bars(console: Console | None, is_shown: bool = True) -> Progress:
+    from rich import progress
+
+    from glasshouse.terminal import make_console, shows_bars
+
+    console = console or make_console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("[bold]{task.description}"),
+        progress.BarColumn(bar_width=24),
+        progress.TaskProgressColumn(),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not (is_shown and shows_bars(console)),
+        transient=True,
+    )
+
+
+# --- the rollouts of a checkpoint and seed -------------------------------------------------------------
+
+
+class CellRow(NamedTuple):
+    """What the measures need of one rollout; NaN where the file does not say it."""
 
     problem: int
     """A hash of its name."""
     planted: bool
-    label: int
+    label: float
     correct: float
     reward: float
     has_cot: float
@@ -234,57 +246,35 @@ def hash_problem(name: str) -> int:
     return randomness.key("external problem", name)
 
 
-def measure_cell(
-    cell: Cell, place: tuple[str, int], monitors: Sequence[FittedMonitor]
-) -> MeasuredCell:
-    """The measures of one checkpoint and seed."""
-    rows, key = cell.rows, ("external", *place)
-    labels = np.array([row.label for row in rows])
-    columns = Columns(
-        problems=np.array([row.problem for row in rows], dtype=np.uint64),
-        planted=np.array([row.planted for row in rows], dtype=bool),
-        behaviour=labels == 1,
-        has_labels=bool((labels != UNKNOWN).all()),
-        correct=as_floats(row.correct for row in rows),
-        reward=as_floats(row.reward for row in rows),
-        has_cot=as_floats(row.has_cot for row in rows),
-        cot_characters=as_floats(row.cot_characters for row in rows),
-        stream=(*key, "monitor"),
-    )
-    scores = [
-        Scores(monitor=fitted.name, reason=fitted.reason)
-        if fitted.monitor is None
-        else Scores.from_outputs(
-            fitted.name,
-            [row.outputs[number] for row in rows],
-            no_threshold=fitted.no_threshold,
-        )
-        for number, fitted in enumerate(monitors)
-    ]
-    return MeasuredCell(
-        checkpoint=place[0],
-        seed=place[1],
-        rollouts=cell.rollouts,
-        problems=len({row.problem for row in rows}),
-        is_sample=cell.limit < 2**64,
-        measures=measure(columns, "file", scores, key=key),
-    )
-
-
-def label_of(source: RolloutSource, rollout: Rollout) -> int:
-    """1, 0 or UNKNOWN. Without a label or a hint in the file, the behaviour is a wrong answer."""
-    if "label" in source.mapping.columns or "hint" in source.mapping.columns:
-        return UNKNOWN if rollout.behaviour is None else int(rollout.behaviour)
-    return UNKNOWN if rollout.grade.correct is None else int(not rollout.grade.correct)
-
-
-def describe_behaviour(source: RolloutSource) -> str:
-    columns = source.mapping.columns
-    if "label" in columns:
-        return f"the column {columns['label']}"
-    if "hint" in columns:
-        return f"the answer equals the column {columns['hint']}"
-    return "a wrong answer" if "correct" in columns or "gold" in columns else ""
+def _read_cells(
+    opened: RolloutSource,
+    monitors: Sequence[FittedMonitor],
+    steps_per_checkpoint: int,
+    on_progress: OnProgress,
+) -> dict[tuple[str, int], Cell]:
+    """Read and score the rollouts, by checkpoint and seed."""
+    cells: dict[tuple[str, int], Cell] = {}
+    rollouts = opened.rollouts(lambda share: on_progress("measure", share))
+    while batch := list(islice(rollouts, BATCH)):
+        if not cells:
+            _check_judges(monitors, batch[0])
+        kept: list[tuple[Cell, Rollout]] = []
+        for rollout in batch:
+            place = (_bin_checkpoint(rollout, steps_per_checkpoint, opened), rollout.seed)
+            if place not in cells and len(cells) == MAX_CELLS:
+                raise RolloutFileError(
+                    f"{opened.path} has more than {MAX_CELLS} pairs of checkpoint and seed. Merge steps with "
+                    "--steps-per-checkpoint N, or ignore them with --map checkpoint=."
+                )
+            cell = cells.setdefault(place, Cell())
+            if cell.takes(rollout.problem.key):
+                kept.append((cell, rollout))
+        outputs = [_score(monitor, [rollout for _, rollout in kept]) for monitor in monitors]
+        for position, (cell, rollout) in enumerate(kept):
+            cell.add(_row_of(opened, rollout, [column[position] for column in outputs]))
+    if not cells:
+        raise RolloutFileError(f"{opened.path} has no rollouts.")
+    return cells
 
 
 def _row_of(source: RolloutSource, rollout: Rollout, outputs: Sequence[MonitorOutput]) -> CellRow:
@@ -301,6 +291,78 @@ def _row_of(source: RolloutSource, rollout: Rollout, outputs: Sequence[MonitorOu
     )
 
 
+def label_of(source: RolloutSource, rollout: Rollout) -> float:
+    """1, 0 or NaN. Without a label or a hint in the file, the behaviour is a wrong answer."""
+    if "label" in source.mapping.columns or "hint" in source.mapping.columns:
+        return np.nan if rollout.behaviour is None else float(rollout.behaviour)
+    return np.nan if rollout.grade.correct is None else float(not rollout.grade.correct)
+
+
+def describe_behaviour(source: RolloutSource) -> str:
+    columns = source.mapping.columns
+    if "label" in columns:
+        return f"the column {columns['label']}"
+    if "hint" in columns:
+        return f"the answer equals the column {columns['hint']}"
+    return "a wrong answer" if "correct" in columns or "gold" in columns else ""
+
+
+def _bin_checkpoint(rollout: Rollout, size: int, opened: RolloutSource) -> str:
+    if not size:
+        return rollout.checkpoint
+    try:
+        return str(int(float(rollout.checkpoint)) // size * size)
+    except ValueError:
+        raise RolloutFileError(
+            f"{opened.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the checkpoint "
+            f'is "{rollout.checkpoint}".'
+        ) from None
+
+
+def _order_checkpoints(names: Sequence[str]) -> list[str]:
+    """Numbers in order; other names as they appear."""
+    distinct = list(dict.fromkeys(names))
+    try:
+        return sorted(distinct, key=float)
+    except ValueError:
+        return distinct
+
+
+def measure_cell(
+    cell: Cell, place: tuple[str, int], monitors: Sequence[FittedMonitor]
+) -> MeasuredCell:
+    """The measures of one checkpoint and seed."""
+    rows, key = cell.rows, ("external", *place)
+    labels = as_floats(row.label for row in rows)
+    columns = Columns(
+        problems=np.array([row.problem for row in rows], dtype=np.uint64),
+        planted=np.array([row.planted for row in rows], dtype=bool),
+        behaviour=labels == 1,
+        has_labels=not np.isnan(labels).any(),
+        correct=as_floats(row.correct for row in rows),
+        reward=as_floats(row.reward for row in rows),
+        has_cot=as_floats(row.has_cot for row in rows),
+        cot_characters=as_floats(row.cot_characters for row in rows),
+        stream=(*key, "monitor"),
+    )
+    scores = [
+        Scores(monitor=fitted.name, reason=fitted.reason)
+        if fitted.monitor is None
+        else Scores.from_outputs(
+            fitted.name, [row.outputs[n] for row in rows], no_threshold=fitted.no_threshold
+        )
+        for n, fitted in enumerate(monitors)
+    ]
+    return MeasuredCell(
+        checkpoint=place[0],
+        seed=place[1],
+        rollouts=cell.rollouts,
+        problems=len({row.problem for row in rows}),
+        is_sample=cell.limit < 2**64,
+        measures=measuring.measure(columns, "file", scores, key=key).measures,
+    )
+
+
 def compare_first_and_last(
     cells: Sequence[MeasuredCell], order: Sequence[str]
 ) -> dict[str, PairedComparison]:
@@ -308,48 +370,51 @@ def compare_first_and_last(
     if len(order) < 2:
         return {}
     first, last = (
-        {c.seed: c for c in cells if c.checkpoint == name} for name in (order[0], order[-1])
+        {c.seed: c.measures for c in cells if c.checkpoint == name}
+        for name in (order[0], order[-1])
     )
     seeds = sorted(first.keys() & last.keys())
     names = list(dict.fromkeys(name for cell in cells for name in cell.measures))
-
-    def values(side: Mapping[int, MeasuredCell], name: str) -> list[float | None]:
-        return [side[seed].measures[name].value for seed in seeds]
-
-    compared = [compare_paired(values(last, name), values(first, name)) for name in names]
+    compared = [
+        compare_paired(*([side[seed][name].value for seed in seeds] for side in (last, first)))
+        for name in names
+    ]
     return dict(zip(names, holm_correct(compared), strict=True))
 
 
-def part_of(group: str) -> FitSplit:
+# --- monitors ------------------------------------------------------------------------------------------
+
+
+def part_of(problem: str) -> str:
     """What the rollouts of a problem are used for, if a monitor is fitted."""
-    tenth = randomness.key("external part", group) % 10
+    tenth = randomness.key("external part", problem) % 10
     if tenth < FIT_TENTHS:
-        return "fit"
-    return "threshold" if tenth < FIT_TENTHS + THRESHOLD_TENTHS else "evaluate"
+        return FIT
+    return THRESHOLD if tenth < FIT_TENTHS + THRESHOLD_TENTHS else "evaluate"
 
 
 def _fit_monitors(
     opened: RolloutSource, monitors: Sequence[Monitor | FittedKind], on_progress: OnProgress
 ) -> list[FittedMonitor]:
+    """Fitted monitors need a first pass over the file."""
     has_states = "activations" in opened.mapping.columns
     if not has_states and any(monitor.scope is Scope.ACTIVATIONS for monitor in monitors):
         raise RolloutFileError(
             f"{opened.path}: a probe reads hidden states. Map a column with a list of numbers, as in "
             "--map activations=hidden_state."
         )
-    parts: dict[FitSplit, list[tuple[Rollout, int]]] = {"fit": [], "threshold": []}
+    parts: dict[str, list[tuple[Rollout, int]]] = {FIT: [], THRESHOLD: [], "evaluate": []}
     if any(isinstance(monitor, FittedKind) for monitor in monitors):
         for rollout in opened.rollouts(lambda share: on_progress("fit", share)):
             label, part = label_of(opened, rollout), part_of(rollout.problem.key)
-            rows = parts.get(part)
-            is_useful = label != UNKNOWN and (part == "fit" or not label)  # a threshold is benign
-            if rows is not None and is_useful and len(rows) < MAX_FITTED_ROWS:
-                rows.append((rollout, label))
+            is_useful = part == FIT or (part == THRESHOLD and not label)  # a threshold is benign
+            if is_useful and not np.isnan(label) and len(parts[part]) < MAX_FITTED_ROWS:
+                parts[part].append((rollout, int(label)))
     return [
         fit_monitor(
             monitor,
-            _labelled(monitor.scope, parts["fit"]),
-            _labelled(monitor.scope, parts["threshold"]),
+            _labelled(monitor.scope, parts[FIT]),
+            _labelled(monitor.scope, parts[THRESHOLD]),
         )
         if isinstance(monitor, FittedKind)
         else FittedMonitor(name=monitor.name, monitor=monitor)
@@ -372,7 +437,7 @@ def _score(fitted: FittedMonitor, rollouts: Sequence[Rollout]) -> list[MonitorOu
     ]
 
 
-def _check_judges(monitors: Iterable[FittedMonitor], first: Rollout) -> None:
+def _check_judges(monitors: Sequence[FittedMonitor], first: Rollout) -> None:
     """Raise if a judge has no verdict on the first rollout: one that cannot be reached, or refuses the key,
     would be asked about all the others, with retries."""
     for fitted in monitors:
@@ -402,24 +467,3 @@ def _describe(monitor: FittedMonitor) -> dict[str, Any]:
         return {"name": monitor.name, "reason": monitor.reason}
     described = monitor.monitor.describe()
     return {name: value for name, value in described.items() if name != "weights"}
-
-
-def _bin_checkpoint(rollout: Rollout, size: int, opened: RolloutSource) -> str:
-    if not size:
-        return rollout.checkpoint
-    try:
-        return str(int(float(rollout.checkpoint)) // size * size)
-    except ValueError:
-        raise RolloutFileError(
-            f"{opened.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the checkpoint "
-            f'is "{rollout.checkpoint}".'
-        ) from None
-
-
-def _order_checkpoints(names: Sequence[str]) -> list[str]:
-    """Numbers in order; other names as they appear."""
-    distinct = list(dict.fromkeys(names))
-    try:
-        return sorted(distinct, key=float)
-    except ValueError:
-        return distinct

@@ -8,17 +8,18 @@ registry say which measures each of them reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from glasshouse.measurement.bootstrap import RESAMPLES
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.estimates import Key, Values, estimate
-from glasshouse.measurement.measure_spec import MeasureSpec, Report
+from glasshouse.measurement.estimates import Values, estimate
+from glasshouse.measurement.measures import MeasureSpec, Report
 from glasshouse.measurement.registry import MEASURES, lookup, monitor_stream
+from glasshouse.measurement.resampling import RESAMPLES, Key
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, undefined_measure
 
@@ -33,11 +34,15 @@ NEEDS_ARMS = "it needs a planted and a control arm: map a column to arm"
 class Measurement:
     """Measures, and the rows behind them."""
 
-    measures: Mapping[str, Measure]
+    measures: dict[str, Measure] = field(default_factory=dict)
     """By monitor and id."""
-    rows: Sequence[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """In long form. A row with `measure`, `key`, `sample` and `value` is one rollout's value of a measure; two
     checkpoints are compared on equal rows, in pairs."""
+
+    def add(self, other: Measurement) -> None:
+        self.measures.update(other.measures)
+        self.rows.extend(other.rows)
 
 
 def measure(
@@ -47,52 +52,57 @@ def measure(
     *,
     key: Key = (),
     resamples: int = RESAMPLES,
-) -> dict[str, Measure]:
+    rollouts: Sequence[Rollout] = (),
+) -> Measurement:
     """Every measure of a report, by monitor and id, with interval, null and ceiling; without resamples, its
-    value. What cannot be computed has a reason.
+    value. What cannot be computed has a reason. With the rollouts, also their values.
 
-    Example: `measure(label_rollouts(rollouts, task), "training", resamples=0)["reliance"].value`
+    Example: `measure(label_rollouts(rollouts, task), "training", resamples=0).measures["reliance"].value`
     """
+    result = Measurement()
+
+    def add(
+        name: str, spec: MeasureSpec, key: Key, reason: str, make: Callable[[], Values]
+    ) -> None:
+        reason = reason or _why_not(spec, columns)
+        if reason:
+            result.measures[name] = undefined(name, reason)
+            return
+        values = make()
+        result.measures[name] = estimate(values, spec, key=key, resamples=resamples)
+        if rollouts and values.rows is not None:
+            result.rows.extend(value_rows(name, rollouts, values.rows))
+
     specs = [spec for spec in MEASURES.values() if report in spec.reports]
-    measures: dict[str, Measure] = {}
     for spec in specs:
-        if spec.values:
+        if make := spec.values:
             name = spec.id.removeprefix(f"{report}.")
-            reason = _why_not(spec, columns)
-            measures[name] = (
-                undefined(name, reason)
-                if reason
-                else estimate(
-                    spec.values(columns), replace(spec, id=name), key=key, resamples=resamples
-                )
-            )
+            add(name, replace(spec, id=name), key, "", partial(make, columns))
     for scored in scores:
         own = monitor_stream(scored.monitor) if report == "monitors" else "monitor"
         for spec in specs:
-            if spec.monitor_values and (columns.has_arms or "arms" not in spec.needs):
+            if (make_own := spec.monitor_values) and (columns.has_arms or "arms" not in spec.needs):
                 name = f"{scored.monitor}.{spec.id}"
-                reason = scored.reason or _why_not(spec, columns)
-                if spec.id != "auroc":
-                    reason = reason or scored.no_threshold
-                measures[name] = (
-                    undefined(name, reason)
-                    if reason
-                    else estimate(
-                        spec.monitor_values(columns, scored),
-                        lookup(name),
-                        key=(*key, own),
-                        resamples=resamples,
-                    )
-                )
-    return measures
+                reason = scored.reason or (scored.no_threshold if spec.id != "auroc" else "")
+                add(name, lookup(name), (*key, own), reason, partial(make_own, columns, scored))
+    return result
 
 
-def estimate_all(
-    values: Mapping[str, Values], *, key: Key, null_key: Key | None = None
-) -> dict[str, Measure]:
-    """Measures by name, from their values."""
+def measure_values(
+    values: Mapping[str, Values],
+    rollouts: Sequence[Rollout] = (),
+    *,
+    key: Key,
+    null_key: Key | None = None,
+) -> Measurement:
+    """Measures by name, from their values, and the rollouts' own values."""
+    result = Measurement()
     null_key = key if null_key is None else null_key
-    return {n: estimate(v, lookup(n), key=key, null_key=null_key) for n, v in values.items()}
+    for name, own in values.items():
+        result.measures[name] = estimate(own, lookup(name), key=key, null_key=null_key)
+        if rollouts and own.rows is not None:
+            result.rows.extend(value_rows(name, rollouts, own.rows))
+    return result
 
 
 def undefined(name: str, reason: str) -> Measure:
@@ -101,21 +111,12 @@ def undefined(name: str, reason: str) -> Measure:
     return replace(undefined_measure(reason), id=id, monitor=monitor)
 
 
-def contribution_rows(name: str, rollouts: Sequence[Rollout], values: Floats) -> Iterator[Row]:
+def value_rows(name: str, rollouts: Sequence[Rollout], values: Floats) -> list[Row]:
     """Each rollout's value of a measure; NaN (no value) becomes null."""
-    for rollout, value in zip(rollouts, values.tolist(), strict=True):
-        known = None if np.isnan(value) else float(value)
-        place = {"key": rollout.problem.key, "sample": rollout.sample}
-        yield {"measure": name, **place, "value": known}
-
-
-def value_rows(values: Mapping[str, Values], rollouts: Sequence[Rollout]) -> list[Row]:
-    """Each rollout's value of every measure that is a mean of them."""
+    known = [None if np.isnan(value) else value for value in values.tolist()]
     return [
-        row
-        for name, v in values.items()
-        if v.rows is not None
-        for row in contribution_rows(name, rollouts, v.rows)
+        {"measure": name, "key": rollout.problem.key, "sample": rollout.sample, "value": value}
+        for rollout, value in zip(rollouts, known, strict=True)
     ]
 
 

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from glasshouse.measurement.monitor_run import MonitorProgress
-from glasshouse.terminal import Heartbeat, format_duration, shows_bars, terminal_safe
+from glasshouse.terminal import Heartbeat, format_duration, make_console, shows_bars, terminal_safe
+
+
+class MonitorProgress:
+    """Receives the progress of `monitor_run` and ignores it."""
+
+    def __enter__(self) -> MonitorProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+    def start(self, names: Sequence[str], steps_each: int) -> None: ...
+    def working_on(self, name: str, source: str) -> None: ...
+    def finished(self, name: str, was_known: bool) -> None: ...
+    def warn(self, message: str) -> None: ...
+
+
+def make_progress(progress: MonitorProgress | bool, console: Console | None) -> MonitorProgress:
+    if isinstance(progress, bool):
+        return MonitorProgressBar(console or make_console()) if progress else MonitorProgress()
+    return progress
 
 
 class MonitorProgressBar(MonitorProgress):
     """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model. Without a
     terminal it says what it is doing whenever nothing was printed for a while.
 
-    Example: `with MonitorProgressBar(console) as bar: monitor_run(run, progress=bar)`
+    Example: `monitor_run(run, progress=MonitorProgressBar(console, lines=False))`
     """
 
     def __init__(self, console: Console, lines: bool = True) -> None:
@@ -59,12 +76,12 @@ class MonitorProgressBar(MonitorProgress):
         self.bar = self.progress.add_task("", total=len(names) * steps_each)
         self.completed = 0
 
-    def working_on(self, name: str, evaluation: str) -> None:
-        self.progress.update(self.bar, description=f"{escape(name)}: {escape(evaluation)}")
+    def working_on(self, name: str, source: str) -> None:
+        self.progress.update(self.bar, description=f"{escape(name)}: {escape(source)}")
         self.progress.advance(self.bar)
-        self.status = terminal_safe(f"{name}: {evaluation}")
+        self.status = terminal_safe(f"{name}: {source}")
 
-    def finished(self, name: str, entry: dict[str, Any], was_known: bool) -> None:
+    def finished(self, name: str, was_known: bool) -> None:
         self.completed += self.steps_each
         self.progress.update(self.bar, completed=self.completed)
         if self.lines:

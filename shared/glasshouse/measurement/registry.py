@@ -22,8 +22,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from glasshouse.measurement.measure_spec import Family, MeasureSpec
-from glasshouse.measurement.measures import SPECS, share
+from glasshouse.measurement.measures import SPECS, Family, MeasureSpec, share
 
 
 class MonitorName(NamedTuple):
@@ -152,4 +151,4 @@ def _pass_at_k(segment: str) -> MeasureSpec | None:
         return None
     k = match[1]
     sentence = f"Chance that at least one of {k} samples is correct."
-    return share(segment, f"pass@{k}", sentence, tabled="never")
+    return share(segment, f"pass@{k}", sentence=sentence, tabled="never")

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glasshouse.measurement.closed_forms import mean_interval, wilson_interval
-from glasshouse.measurement.paired_seeds import PairedComparison, compare_differences
-from glasshouse.measurement.random_bases import (
+from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.seeds import (
     BaseInteraction,
+    PairedComparison,
+    compare_differences,
     compare_over_bases,
     estimate_interaction,
 )
-from glasshouse.measurement.registry import lookup
 from glasshouse.study.points import Point, point_at_step
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question
 from glasshouse.study.table import SeedValues, Table

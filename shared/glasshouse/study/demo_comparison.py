@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from glasshouse.errors import RunDataError
-from glasshouse.measurement.bootstrap import count_problems
 from glasshouse.measurement.closed_forms import newcombe_interval
 from glasshouse.measurement.columns import label_rollouts, own_monitors, score_rollouts
 from glasshouse.measurement.estimates import Values, estimate, mean_values
+from glasshouse.measurement.rates import mean_statistic
 from glasshouse.measurement.registry import lookup
-from glasshouse.measurement.weighted_statistics import mean_statistic
+from glasshouse.measurement.resampling import count_trials
 from glasshouse.monitors.base import stack_flags
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
@@ -83,21 +83,20 @@ class DemoComparison:
     def difference(self, measure: str) -> Measure:
         """Monitor minus outcome after training, paired by problem."""
         sides = [curve[-1].samples[measure] for curve in (self.monitor, self.outcome)]
-        trials = [count_problems(*side) for side in sides]
-        if not all(trials):
+        (trials, hits), (other_trials, other_hits) = (count_trials(*side) for side in sides)
+        if not trials or not other_trials:
             return undefined_measure("a run has no rollout with a value")
         values = np.concatenate([side.values for side in sides])
         is_monitor = np.arange(len(values)) < len(sides[0].values)
         monitor = mean_statistic(np.where(is_monitor, values, np.nan))
         outcome = mean_statistic(np.where(is_monitor, np.nan, values))
         means = [float(np.nanmean(side.values)) for side in sides]
-        hits = [round(mean * n) for mean, n in zip(means, trials, strict=True)]
         return estimate(
             Values(
                 measure=Measure(value=means[0] - means[1], n=len(values)),
                 problems=[problem for side in sides for problem in side.problems],
                 statistic=lambda weights: monitor(weights) - outcome(weights),
-                ends=newcombe_interval(hits[0], trials[0], hits[1], trials[1]),
+                ends=newcombe_interval(hits, trials, other_hits, other_trials),
             ),
             lookup(measure),
             key=("demo difference",),

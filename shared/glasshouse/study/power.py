@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from glasshouse.measurement.paired_seeds import ALPHA
+from glasshouse.measurement.seeds import ALPHA
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Study
 
 POWER = 0.8

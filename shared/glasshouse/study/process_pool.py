@@ -247,5 +247,5 @@ def _train(run: StudyRun, only_check: bool, send: Send) -> dict[str, Any]:
     if "after" not in summary:
         raise SystemExit("it was interrupted")
     if run.config.monitor.at_end:
-        monitor_run(Path(summary["run"]), first_and_last=True)
+        monitor_run(summary["run"], first_and_last=True, progress=False)
     return summary

@@ -11,7 +11,7 @@ from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.measurement.evaluate import evaluate_policy
 from glasshouse.measurement.evaluation_setup import draw_validation
-from glasshouse.measurement.interventions.prefixes import (
+from glasshouse.measurement.interventions.base import (
     ANSWER_TAG,
     ANSWER_TOKENS,
     PrefixBuilder,

@@ -5,7 +5,7 @@ and answer use only the numbers of places, so no word of the steps has to appear
 cost reward, a policy may track the state in words that the monitor does not know (an encoded CoT), write
 meaningless words (a decorative CoT), or write none. Only an intervention can distinguish these: replace
 the word at one step and check whether the answer changes accordingly
-(`measurement/organisms/substitution.py`).
+(`measurement/interventions/state_words.py`).
 """
 
 from __future__ import annotations

@@ -1,31 +1,134 @@
-"""Nulls: what a measure would be for a monitor without information, or without the intervention.
+"""Bootstrap intervals and permutation nulls over keyed streams.
 
-The monitor's flags stay the same in number and kind; only the rollouts they belong to are permuted.
-Rollouts of one problem in one arm are alike, so whole blocks of them are exchanged: with rows
-exchanged one by one, a monitor that is constant per problem would seem informative.
+Rollouts of one problem are alike, so whole problems are drawn, not rows; and whole blocks (problem, arm) are
+exchanged: with rows exchanged one by one, a monitor that is constant per problem would seem informative. The same
+rows and the same key give bitwise the same result, which no library offers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse import randomness
-from glasshouse.measurement.contingency import TABLE_SHAPE, as_flags, tabulate
-from glasshouse.measurement.weighted_statistics import TableStatistic
+from glasshouse.measurement.closed_forms import t_quantile_975, wilson_interval
+from glasshouse.measurement.rates import (
+    TABLE_SHAPE,
+    TableStatistic,
+    WeightedStatistic,
+    as_flags,
+    tabulate,
+)
 from glasshouse.values import FAILED, Bools, Floats, Ints, as_labels, check_same_length
 
-PERMUTATIONS = 2000
+RESAMPLES = 2000
+MAX_UNDEFINED = 0.05
+"""If more than this share of the resamples leaves a measure undefined, so is its interval."""
 MIN_EXCHANGEABLE = 0.5
 """At least this share of the rows must have a block of equal size to be exchanged with."""
-CHUNK_ROWS = 2_000_000
-MAX_CACHED_ROWS = 4_000_000
-"""Largest set of permutations that is cached for the next monitor of the same rows: 32 MB."""
-MAX_CACHED_SETS = 3
-"""Over all rows, within the arms, and in the planted arm alone."""
+CHUNK_WEIGHTS, CHUNK_ROWS = 500_000, 2_000_000
+"""Numbers held at once, resamples × rows: about what a core's cache holds."""
+MAX_CACHED = 4_000_000
+"""Largest set of draws that is cached for the next measure of the same rows under the same key: 32 MB."""
+
+Key = Sequence[randomness.Part]
+
+
+# --- intervals -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A 95 % interval, or the reason why there is none."""
+
+    low: float | None
+    high: float | None
+    units: int
+    """Problems that were resampled."""
+    reason: str = ""
+
+
+def bootstrap(
+    statistic: WeightedStatistic, problems: ArrayLike, *, key: Key, resamples: int = RESAMPLES
+) -> Interval:
+    """The 95 % interval of a measure, by resampling problems. `problems`: that of each row.
+
+    Example: `bootstrap(auroc_statistic(behaviour, scores), problem, key=("auroc", "step 20"))`
+    """
+    names, unit = np.unique(np.asarray(problems), return_inverse=True)
+    if len(names) < 2:
+        reason = "one unit alone has no interval"
+        return Interval(low=None, high=None, units=len(names), reason=reason)
+    is_small = resamples * len(unit) <= MAX_CACHED
+    weights: Iterable[Floats] = (
+        _cached_weights(unit.tobytes(), resamples, tuple(key))
+        if is_small
+        else draw_weights(unit, resamples, key)
+    )
+    values = np.concatenate([statistic(chunk) for chunk in weights])
+    return expanded_percentile_interval(values, len(names))
+
+
+def draw_weights(unit: Ints, count: int, key: Key) -> Iterator[Floats]:
+    """(B, R) how often each row is drawn in each resample, in chunks; their size changes nothing. `unit`
+    numbers the problems from 0."""
+    units, size = int(unit.max()) + 1, max(1, CHUNK_WEIGHTS // len(unit))
+    keys = [randomness.key("level", 0, randomness.key("bootstrap", *key, b)) for b in range(count)]
+    for start in range(0, count, size):
+        chunk = np.array(keys[start : start + size], dtype=np.uint64)
+        noise = randomness.uniforms(chunk, 0, units)  # (B, units)
+        drawn = np.minimum((noise * units).astype(np.int64), units - 1)  # u·n may round to n
+        places = drawn + np.arange(len(chunk))[:, None] * units
+        times = np.bincount(places.ravel(), minlength=len(chunk) * units)
+        yield times.reshape(len(chunk), units)[:, unit].astype(np.float64)
+
+
+@lru_cache(maxsize=2)
+def _cached_weights(unit: bytes, count: int, key: tuple[randomness.Part, ...]) -> list[Floats]:
+    """Several monitors are measured on the same rows; drawing takes longer than measuring."""
+    return list(draw_weights(np.frombuffer(unit, dtype=np.int64), count, key))
+
+
+def expanded_percentile_interval(values: Floats, units: int) -> Interval:
+    """The expanded percentile interval of resampled values.
+
+    Plain percentiles are too narrow for few units, as if t were normal and n − 1 were n; the tails
+    are taken further out, so that for a mean they end where Student's t does (Hesterberg 2015, "What
+    teachers should know about the bootstrap").
+    """
+    known = values[~np.isnan(values)]
+    missing = 1 - len(known) / len(values)
+    if missing > MAX_UNDEFINED:
+        reason = f"the measure is undefined in {missing:.0%} of the resamples"
+        return Interval(low=None, high=None, units=units, reason=reason)
+    tail = 0.5 * math.erfc(t_quantile_975(units - 1) * math.sqrt(units / (units - 1) / 2))
+    low, high = np.quantile(known, [tail, 1 - tail])
+    return Interval(low=float(low), high=float(high), units=units)
+
+
+def wilson_by_problem(rows: ArrayLike, problems: ArrayLike) -> tuple[float, float]:
+    """Wilson's interval of a rate with problems as trials: wide, and never without width.
+
+    Example: four samples of each of ten problems, all 1: 0.72 to 1.
+    """
+    trials, hits = count_trials(rows, problems)
+    return wilson_interval(hits, trials)
+
+
+def count_trials(rows: ArrayLike, problems: ArrayLike) -> tuple[int, int]:
+    """Problems that have a row with a value, and the hits among them at the rows' mean rate."""
+    values = np.asarray(rows, dtype=np.float64)
+    trials = len(np.unique(np.asarray(problems)[~np.isnan(values)]))
+    return trials, round(float(np.nanmean(values)) * trials) if trials else 0
+
+
+# --- nulls ---------------------------------------------------------------------------------------------
 
 
 class Null(NamedTuple):
@@ -53,35 +156,31 @@ def exchangeable_blocks(blocks: ArrayLike, strata: ArrayLike | None = None) -> l
 
 
 def permute_column(
-    values: Floats, groups: Sequence[Ints], permutations: int, *key: randomness.Part
+    values: Floats, groups: Sequence[Ints], permutations: int, key: Key
 ) -> Iterator[Floats]:
     """(N, R) permuted columns in chunks."""
-    for source in _cached_sources(len(values), groups, permutations, key):
+    if permutations * len(values) > MAX_CACHED:
+        sources: Iterable[Ints] = _draw_sources(len(values), groups, permutations, key)
+    else:
+        stored = tuple((group.shape, group.tobytes()) for group in groups)
+        sources = _cached_sources(len(values), stored, permutations, tuple(key))
+    for source in sources:
         yield values[source]
 
 
-_CACHE: dict[tuple[object, ...], list[Ints]] = {}
-
-
+@lru_cache(maxsize=3)  # over all rows, within the arms, and in the planted arm alone
 def _cached_sources(
-    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
-) -> Iterable[Ints]:
-    """(N, R) the row that each row's flag comes from, cached: several monitors are permuted over the
-    same blocks under the same key."""
-    if permutations * rows > MAX_CACHED_ROWS:
-        return _draw_sources(rows, groups, permutations, key)
-    arrays = (*(g.shape for g in groups), *(g.tobytes() for g in groups))
-    cache_key = (rows, permutations, key, *arrays)
-    sources = _CACHE.pop(cache_key, None) or list(_draw_sources(rows, groups, permutations, key))
-    while len(_CACHE) >= MAX_CACHED_SETS:
-        del _CACHE[next(iter(_CACHE))]  # the least recently used
-    _CACHE[cache_key] = sources
-    return sources
+    rows: int,
+    stored: tuple[tuple[tuple[int, ...], bytes], ...],
+    permutations: int,
+    key: tuple[randomness.Part, ...],
+) -> list[Ints]:
+    groups = [np.frombuffer(data, dtype=np.int64).reshape(shape) for shape, data in stored]
+    return list(_draw_sources(rows, groups, permutations, key))
 
 
-def _draw_sources(
-    rows: int, groups: Sequence[Ints], permutations: int, key: tuple[randomness.Part, ...]
-) -> Iterator[Ints]:
+def _draw_sources(rows: int, groups: Sequence[Ints], permutations: int, key: Key) -> Iterator[Ints]:
+    """(N, R) the row that each row's flag comes from."""
     size = max(1, CHUNK_ROWS // max(1, rows))
     for start in range(0, permutations, size):
         count = min(size, permutations - start)
@@ -100,10 +199,10 @@ def table_null(
     behaviour: ArrayLike,
     flagged: ArrayLike,
     *,
-    key: Sequence[randomness.Part],
+    key: Key,
     blocks: ArrayLike | None = None,
     strata: ArrayLike | None = None,
-    permutations: int = PERMUTATIONS,
+    permutations: int = RESAMPLES,
     low_is_good: bool = False,
 ) -> Null:
     """The null of a rate of the contingency table.
@@ -126,7 +225,7 @@ def table_null(
         return statistic(np.stack(counts, axis=-1).reshape(-1, *TABLE_SHAPE))
 
     observed = float(statistic(tabulate(arm, shows, flags)))
-    permuted = permute_column(flags.astype(np.float64), groups, permutations, *key)
+    permuted = permute_column(flags.astype(np.float64), groups, permutations, key)
     chunks = (values(chunk) for chunk in permuted)
     return _null(observed, groups, int(has_flag.sum()), chunks, permutations, low_is_good)
 
@@ -135,9 +234,9 @@ def auroc_null(
     behaviour: ArrayLike,
     scores: ArrayLike,
     *,
-    key: Sequence[randomness.Part],
+    key: Key,
     blocks: ArrayLike | None = None,
-    permutations: int = PERMUTATIONS,
+    permutations: int = RESAMPLES,
 ) -> Null:
     """The null of the AUROC; rows without a score are not permuted."""
     labels, s = as_labels("behaviour", behaviour), np.asarray(scores, dtype=np.float64)
@@ -158,9 +257,8 @@ def auroc_null(
         return (ranks @ labels.astype(np.float64) - smallest_sum) / pairs
 
     observed = float(areas(rank[None])[0]) if len(rank) else float("nan")
-    permuted = permute_column(rank, groups, permutations, *key)
-    values = (areas(chunk) for chunk in permuted)
-    return _null(observed, groups, int(has_score.sum()), values, permutations, False)
+    chunks = (areas(chunk) for chunk in permute_column(rank, groups, permutations, key))
+    return _null(observed, groups, int(has_score.sum()), chunks, permutations, False)
 
 
 def control_null(
@@ -168,13 +266,12 @@ def control_null(
     control: ArrayLike,
     problems: ArrayLike,
     *,
-    key: Sequence[randomness.Part],
-    permutations: int = PERMUTATIONS,
+    key: Key,
+    permutations: int = RESAMPLES,
 ) -> Null:
-    """Is the mean of `rows` above that of their controls, which had no intervention?
-
-    Each row has a control. If the intervention does nothing, which of the two is which is a coin
-    toss, one per problem. `mean` is the controls' mean. Rows without a value on either side are left out.
+    """The null of a mean over rollouts with an intervention; `control`: each rollout's value without it.
+    If the intervention does nothing, which of the two is which is a coin toss, one per problem. `mean` is
+    the controls' mean. Rows without a value on either side are left out.
 
     Example: `control_null([1, 1, 0, 1], [0, 0, 0, 0], problems, key=("edit",)).mean` is 0.
     """

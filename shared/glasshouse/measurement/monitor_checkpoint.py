@@ -1,0 +1,274 @@
+"""What is measured of one checkpoint: interventions on its CoT, a planted behaviour, and what monitors detect.
+
+held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviour, shortcut, accuracy by arm
+                                         ├─► each monitor: disclosure, undetected use, AUROC, g-mean²
+                                         ├─► fitted monitors (fitting.py)
+                                         └─► the hint swapped (interventions/hint_swap.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from glasshouse.measurement.columns import (
+    Columns,
+    Scores,
+    label_rollouts,
+    problems_by_arm,
+    score_rollouts,
+)
+from glasshouse.measurement.fitting import (
+    FIT,
+    SCOPES,
+    THRESHOLD,
+    FittedMonitor,
+    FittingPlan,
+    fit_monitor,
+)
+from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
+from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
+from glasshouse.monitors.base import Monitor, MonitorOutput
+from glasshouse.monitors.fitted import FittedKind, LabelledViews
+from glasshouse.monitors.views import Scope, make_view
+from glasshouse.tasks.base import Task
+from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms.substitution import Substitution
+from glasshouse.types import Problem, Rollout
+
+SWAPPED_SAMPLES = 1
+"""Samples per planted problem whose hint is swapped: each needs five more completions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorPlan:
+    """What is measured of every checkpoint of a run."""
+
+    monitors: Sequence[Monitor]
+    interventions: Sequence[str] = ()
+    """Names of further interventions, besides those that fit the task."""
+    samples: int = 4
+    """With an organism: completions per problem and arm."""
+    fitting: FittingPlan = field(default_factory=FittingPlan)
+
+    def by_source(self, task: Task[Any]) -> dict[str, Callable[[EvaluatedCheckpoint], Measurement]]:
+        """The measurements that fit the task, by the first segment of their measures' ids. Monitors of an
+        organism are compared with its labels; for any other task the only ground truth is whether the
+        answer is wrong."""
+        functions = {"interventions": intervention.get("cot")}
+        if isinstance(task, Organism):
+            functions["organism"] = partial(measure_organism, plan=self)
+        else:
+            functions["monitors"] = partial(measure_monitors, plan=self)
+        if isinstance(task, Substitution):
+            functions["substitution"] = intervention.get("state_words")
+        return functions | {name: intervention.get(name) for name in self.interventions}
+
+    def describe(self, task: Task[Any]) -> dict[str, Any]:
+        """What the results depend on: stored results with another description are measured again."""
+        fitted = {"samples": self.samples, "fitted_monitors": self.fitting.describe()}
+        return {
+            "version": 1,
+            "measurements": list(self.by_source(task)),
+            "monitors": [monitor.describe() for monitor in self.monitors],
+            **(fitted if isinstance(task, Organism) else {}),
+        }
+
+
+def measure_monitors(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Measurement:
+    """Score every rollout with every monitor; the behaviour to detect is a wrong answer."""
+    rollouts = checkpoint.rollouts
+    labels: list[Row] = [{"wrong": not rollout.grade.correct} for rollout in rollouts]
+    scores, rows = _score(plan.monitors, checkpoint, rollouts, labels)
+    key = checkpoint.key("monitor")
+    result = measure(label_rollouts(rollouts), "monitors", scores, key=key, rollouts=rollouts)
+    result.rows.extend(rows)
+    return result
+
+
+def measure_organism(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Measurement:
+    """Measure a planted behaviour, and what monitors detect of it."""
+    organism, key = checkpoint.task, checkpoint.key("organism")
+    rollouts = _collect_arms(checkpoint, plan, [r.problem for r in checkpoint.rollouts], "monitor")
+    columns = label_rollouts(rollouts, organism)
+    labels = _labels(columns)
+    scores, rows = _score(plan.monitors, checkpoint, rollouts, labels)
+    result = measure(columns, "organism", scores, key=key, rollouts=rollouts)
+    result.rows.extend([*rows, *_reliance_rows(columns, rollouts)])
+    result.rows.extend(
+        {  # so that another monitor can score it later
+            **_text_row(rollout, label),
+            "model_answer": rollout.grade.extracted.model_answer,
+            "correct": rollout.grade.correct,
+            "shortcut": int(shortcut),
+        }
+        for rollout, label, shortcut in zip(rollouts, labels, columns.shortcut, strict=True)
+    )
+    result.add(_measure_fitted(checkpoint, plan, rollouts, columns))
+    pairs = zip(rollouts, columns.planted, strict=True)
+    planted = [rollout for rollout, arm in pairs if arm and rollout.sample < SWAPPED_SAMPLES]
+    result.add(intervention.get("hint_swap")(replace(checkpoint, rollouts=planted)))
+    return result
+
+
+def _measure_fitted(
+    checkpoint: EvaluatedCheckpoint,
+    plan: MonitorPlan,
+    rollouts: Sequence[Rollout],
+    columns: Columns,
+) -> Measurement:
+    """Measure the base model's fitted monitors and this checkpoint's; for the base model they are the
+    same. They are fitted on the stored rows of a reserve, so that the base model's are the same at every
+    checkpoint, also after an interruption."""
+    reserve = _label_reserve(checkpoint, plan)
+    fitted_on = {"ngrams_refit": reserve}
+    if checkpoint.base_rows is not None:
+        fitted_on["ngrams_base"] = [row for row in checkpoint.base_rows if "part" in row]
+    result = Measurement(rows=reserve)
+    for name, rows in fitted_on.items():
+        monitors = fit_monitors(plan.fitting, rows)
+        scores, outputs = _score_fitted(name, monitors, rollouts, _labels(columns))
+        result.add(measure(columns, "fitted", scores, key=checkpoint.key("organism")))
+        result.rows.extend(outputs)
+    if checkpoint.base_rows is None:
+        for name, own in list(result.measures.items()):
+            base = replace(own, monitor=own.monitor.replace("refit", "base"))
+            result.measures[name.replace("refit", "base")] = base
+    return result
+
+
+def fit_monitors(plan: FittingPlan, rows: Sequence[Row]) -> dict[Scope, FittedMonitor]:
+    """Fit one monitor per scope on the rows of a reserve."""
+    training = [row for row in rows if row["part"] == FIT]
+    benign = [row for row in rows if row["part"] == THRESHOLD and not row["behaviour"]]
+    return {
+        scope: fit_monitor(
+            FittedKind(name=scope.value, scope=scope),
+            _labelled_views(training, scope),
+            _labelled_views(benign, scope),
+            plan,
+        )
+        for scope in SCOPES
+    }
+
+
+def _labelled_views(rows: Sequence[Row], scope: Scope) -> LabelledViews:
+    views = [
+        make_view(scope, prompt=r["prompt"], question=r["question"], completion=r["text"])
+        for r in rows
+    ]
+    return LabelledViews(views, [row["behaviour"] for row in rows], [row["key"] for row in rows])
+
+
+def _score_fitted(
+    name: str,
+    monitors: dict[Scope, FittedMonitor],
+    rollouts: Sequence[Rollout],
+    labels: Sequence[Row],
+) -> tuple[list[Scores], list[Row]]:
+    scores: list[Scores] = []
+    rows: list[Row] = []
+    for scope, fitted in monitors.items():
+        monitor = f"{name}.{scope.value.replace('+', '_')}"
+        if fitted.monitor is None:
+            scores.append(Scores(monitor=monitor, reason=fitted.reason))
+            continue
+        outputs = score_rollouts(fitted.monitor, rollouts)
+        scores.append(Scores.from_outputs(monitor, outputs, no_threshold=fitted.no_threshold))
+        rows += _output_rows(monitor, rollouts, outputs, labels)
+    return scores, rows
+
+
+def _score(
+    monitors: Sequence[Monitor],
+    checkpoint: EvaluatedCheckpoint,
+    rollouts: Sequence[Rollout],
+    labels: Sequence[Row],
+) -> tuple[list[Scores], list[Row]]:
+    scores: list[Scores] = []
+    rows: list[Row] = []
+    for monitor in monitors:
+        outputs = score_rollouts(monitor, rollouts, checkpoint.policy)
+        scores.append(Scores.from_outputs(monitor.name, outputs))
+        rows += _output_rows(monitor.name, rollouts, outputs, labels)
+    return scores, rows
+
+
+def _output_rows(
+    monitor: str,
+    rollouts: Sequence[Rollout],
+    outputs: Sequence[MonitorOutput],
+    labels: Sequence[Row],
+) -> list[Row]:
+    """A monitor's output for each rollout; no score if it failed."""
+    return [
+        {
+            "monitor": monitor,
+            "key": rollout.problem.key,
+            "sample": rollout.sample,
+            "score": output.score,
+            "flagged": output.flagged,
+            "reason": output.reason,
+            **label,
+        }
+        for rollout, output, label in zip(rollouts, outputs, labels, strict=True)
+    ]
+
+
+def _collect_arms(
+    checkpoint: EvaluatedCheckpoint, plan: MonitorPlan, problems: Sequence[Problem], split: str
+) -> list[Rollout]:
+    assert isinstance(checkpoint.task, Organism)
+    arms = problems_by_arm(checkpoint.task, problems)
+    return [
+        rollout
+        for arm, own in arms.items()
+        for rollout in checkpoint.collect(own, samples=plan.samples, split=f"{split}/{arm}")
+    ]
+
+
+def _label_reserve(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> list[Row]:
+    """Labelled rollouts of the reserve problems, each problem with one purpose."""
+    problems = checkpoint.reserve
+    if not problems:
+        return []
+    rollouts = _collect_arms(checkpoint, plan, problems, "reserve")
+    labels = _labels(label_rollouts(rollouts, checkpoint.task))
+    parts = {p.key: plan.fitting.assign(n, len(problems)) for n, p in enumerate(problems)}
+    return [
+        {"part": parts[rollout.problem.key], "prompt": rollout.prompt, **_text_row(rollout, label)}
+        for rollout, label in zip(rollouts, labels, strict=True)
+    ]
+
+
+def _text_row(rollout: Rollout, label: Row) -> Row:
+    problem = rollout.problem
+    ids = {"key": problem.key, "sample": rollout.sample}
+    return {**label, **ids, "question": problem.question, "text": rollout.text}
+
+
+def _labels(columns: Columns) -> list[Row]:
+    pairs = zip(columns.planted, columns.behaviour, strict=True)
+    return [{"planted": int(arm), "behaviour": int(shows)} for arm, shows in pairs]
+
+
+def _reliance_rows(columns: Columns, rollouts: Sequence[Rollout]) -> list[Row]:
+    """Reliance per pair: a planted rollout and the control with the same sample index."""
+    shows = columns.behaviour.astype(np.float64)
+    places = [(rollout.problem.key, rollout.sample) for rollout in rollouts]
+    control = {
+        place: value
+        for place, arm, value in zip(places, columns.planted, shows, strict=True)
+        if not arm
+    }
+    differences = np.array(
+        [
+            value - control.get(place, np.nan) if arm else np.nan
+            for place, arm, value in zip(places, columns.planted, shows, strict=True)
+        ]
+    )
+    return value_rows("reliance", rollouts, differences)

@@ -1,1 +1,0 @@
-"""Evaluations of organisms: planted and control arm."""
