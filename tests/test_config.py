@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import describe_keys, to_yaml
+from glasshouse.config.loading import describe_keys, load_config, to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.types import Style

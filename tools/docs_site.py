@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import glasshouse
-from glasshouse.config.rendering import describe_keys
+from glasshouse.config.loading import describe_keys
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "build" / "docs-source"

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias, TypedDict
 
-from glasshouse.errors import ConfigError
-
 Unknown: TypeAlias = Any
 """In a field's type: None if another trainer's rows do not say. A run's own rollouts always have the
 value, so their code need not ask; hence Any."""
@@ -117,14 +115,6 @@ class SamplingParams:
     """Drop tokens less likely than this share of the most likely one."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion when they appear in it."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or self.top_k < 0:
-            raise ConfigError(
-                "generate: max_tokens must be at least 1, temperature and top_k at least 0."
-            )
-        if not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
-            raise ConfigError("generate: top_p must be in (0, 1] and min_p in [0, 1].")
 
     @property
     def is_truncated(self) -> bool:

@@ -20,8 +20,7 @@ import pytest
 from tests.docs.tables import ROOT
 
 from glasshouse.cli.app import make_parser
-from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import describe_keys
+from glasshouse.config.loading import describe_keys, load_config
 from glasshouse.study.spec import load_study
 from glasshouse.training.recipes import load_recipe
 

@@ -9,7 +9,7 @@ from tests.docs.tables import ROOT
 from tools.docs_site import format_api_page, format_config_page, link_folders, list_pages
 
 import glasshouse
-from glasshouse.config.rendering import describe_keys
+from glasshouse.config.loading import describe_keys
 
 
 def test_every_config_key_and_every_public_name_is_in_the_reference() -> None:

@@ -2,8 +2,7 @@ from pathlib import Path
 
 from tests.mock_training import train_one_step
 
-from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import diff_configs
+from glasshouse.config.loading import diff_configs, load_config
 
 EXPERIMENT = Path(__file__).parent
 

@@ -23,35 +23,16 @@ UNTRIED_SECTIONS = ("generate.vllm.", "hosts.")
 
 
 def add_commands(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "config",
-        _config,
-        "explain every configuration key, with type and default",
-        examples=["glasshouse config", "glasshouse config learn"],
-    )
-    parser.add_argument(
-        "section", nargs="?", default="", help="only keys with this prefix, e.g. learn"
+    summary = "explain every configuration key, with type and default"
+    parser = add_command(commands, "config", _config, summary, examples=["glasshouse config learn"])
+    parser.add_argument("section", nargs="?", default="", help="only keys with this prefix")
+
+    summary = "list the tasks, show one in full, grade a text, write a problem file"
+    examples = ["glasshouse tasks", "glasshouse tasks arithmetic", "glasshouse tasks grade --help"]
+    actions = add_actions(
+        add_command(commands, "tasks", None, summary, examples=examples), default="show"
     )
 
-    parser = add_command(
-        commands,
-        "tasks",
-        None,
-        "list the tasks, show one in full, grade a text, write a problem file",
-        examples=[
-            "glasshouse tasks",
-            "glasshouse tasks arithmetic",
-            "glasshouse tasks grade --help",
-        ],
-    )
-    actions = add_actions(parser, default="show")
-    _add_show(actions)
-    _add_grade(actions)
-    _add_generate(actions)
-
-
-def _add_show(actions: Any) -> None:
     parser = add_command(
         actions,
         "show",
@@ -68,22 +49,11 @@ def _add_show(actions: Any) -> None:
     )
     parser.add_argument("name", nargs="?", metavar="TASK", help="show this task in full")
     add_imports(parser)
-    parser.add_argument(
-        "--model",
-        default="pocket",
-        metavar="NAME",
-        help="show the prompts that this model gets (default: pocket)",
-    )
-    parser.add_argument(
-        "--validate",
-        type=int,
-        metavar="N",
-        default=0,
-        help="check the grading of each task on N problems",
-    )
+    help = "show the prompts that this model gets (default: pocket)"
+    parser.add_argument("--model", default="pocket", metavar="NAME", help=help)
+    help = "check the grading of each task on N problems"
+    parser.add_argument("--validate", type=int, metavar="N", default=0, help=help)
 
-
-def _add_grade(actions: Any) -> None:
     parser = add_command(
         actions,
         "grade",
@@ -96,13 +66,10 @@ def _add_grade(actions: Any) -> None:
     )
     parser.add_argument("--task", default="sum_digits", help="see glasshouse tasks")
     parser.add_argument("--answer", required=True, help="the correct answer")
-    parser.add_argument(
-        "--decimals", type=int, default=0, help="decimals that the question asks for (default 0)"
-    )
+    help = "decimals that the question asks for (default 0)"
+    parser.add_argument("--decimals", type=int, default=0, help=help)
     parser.add_argument("text", nargs="?", help="the completion (default: standard input)")
 
-
-def _add_generate(actions: Any) -> None:
     parser = add_command(
         actions,
         "generate",
@@ -115,27 +82,14 @@ def _add_generate(actions: Any) -> None:
         ],
     )
     parser.add_argument("--task", required=True, help="see glasshouse tasks")
-    parser.add_argument(
-        "--split",
-        choices=["train", "validation", "test"],
-        default="validation",
-        help="default: validation",
-    )
+    splits = ["train", "validation", "test"]
+    parser.add_argument("--split", choices=splits, default="validation", help="default: validation")
     parser.add_argument("--count", type=int, default=1000, help="problems (default 1000)")
-    parser.add_argument(
-        "--oversize",
-        type=float,
-        default=1.0,
-        help="multiplies --count, so that enough problems remain after decontamination (default 1)",
-    )
+    help = "multiplies --count, so that enough problems remain after decontamination (default 1)"
+    parser.add_argument("--oversize", type=float, default=1.0, help=help)
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
-    parser.add_argument(
-        "--options",
-        nargs="*",
-        default=[],
-        metavar="key=value",
-        help="task options, e.g. left_digits=3 count=[2,2]",
-    )
+    help = "task options, e.g. left_digits=3 count=[2,2]"
+    parser.add_argument("--options", nargs="*", default=[], metavar="key=value", help=help)
     add_imports(parser)
     parser.add_argument("--out", required=True, help="the file to write, .jsonl or .parquet")
 
@@ -146,7 +100,7 @@ def _config(args: argparse.Namespace) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from glasshouse.config.rendering import describe_keys
+    from glasshouse.config.loading import describe_keys
     from glasshouse.errors import ConfigError, did_you_mean
 
     described = describe_keys()
@@ -165,10 +119,8 @@ def _config(args: argparse.Namespace) -> None:
     if not args.section:
         for section in UNTRIED_SECTIONS:
             count = sum(row[0].startswith(section) for row in described)
-            line = (
-                f"{section}*: {count} keys, not run on hardware (glasshouse config {section[:-1]})"
-            )
-            console.print(Text(line, "dim"))
+            command = f"glasshouse config {section[:-1]}"
+            console.print(Text(f"{section}*: {count} keys, not run on hardware ({command})", "dim"))
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -193,11 +145,8 @@ def _show(args: argparse.Namespace) -> int:
             passed &= report.passed
             console.print(f"    {report}", markup=False)
     if not args.name:
-        console.print(
-            f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
-            soft_wrap=True,
-            markup=False,
-        )
+        line = f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})"
+        console.print(line, soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 
@@ -208,12 +157,8 @@ def _print_task(console: Console, task: Task[Any]) -> None:
     lines = [f"{task.name}: {task.description}; {counted} problems"]
     lines.append(f"    {problem.question}  →  {problem.gold_answer}")
     for option, field in task.Options.model_fields.items():
-        default = (
-            "required"
-            if field.is_required()
-            else f"= {field.get_default(call_default_factory=True)}"
-        )
-        lines.append(f"    {option} {default}: {' '.join((field.description or '').split())}")
+        default = field.get_default(call_default_factory=True)
+        lines.append(f"    {option} = {default}: {' '.join((field.description or '').split())}")
     for line in lines:
         console.print(line, markup=False)
 
@@ -250,7 +195,6 @@ def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
 
 def _grade(args: argparse.Namespace) -> None:
     from glasshouse.rollout.explain import explain_grade
-    from glasshouse.terminal import terminal_safe
 
     text = args.text if args.text is not None else sys.stdin.read()
     explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals)

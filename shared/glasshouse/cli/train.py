@@ -130,8 +130,7 @@ def run_experiment(script: str) -> None:
 
 
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
-    from glasshouse.config.loading import load_config
-    from glasshouse.config.rendering import to_yaml
+    from glasshouse.config.loading import load_config, to_yaml
     from glasshouse.registry import script_import
 
     config = load_config([*config_files, *args.config], args.overrides)

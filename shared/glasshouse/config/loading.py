@@ -1,4 +1,7 @@
-"""Builds a `Config` from YAML files and overrides. Errors name the key and suggest the nearest one."""
+"""Builds a `Config` from YAML files and overrides, describes its keys, and renders it as YAML or as a diff.
+
+Errors name the key and suggest the nearest one.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,22 @@ import copy
 import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
-from glasshouse.config.rendering import describe_keys
-from glasshouse.config.schema import FREE_FORM_SECTIONS, Config
+from glasshouse.config.schema import FREE_FORM_SECTIONS, Config, Section
 from glasshouse.config.yaml_files import (
     MAX_CONFIG_BYTES,
     MAX_DEPTH,
     SURROGATE,
     RefusedYAML,
+    dump_yaml,
     flatten_keys,
     parse_yaml,
     read_yaml_file,
@@ -27,8 +32,6 @@ from glasshouse.config.yaml_files import (
 from glasshouse.errors import ConfigError, plain_reason
 
 MAX_SHOWN_ERRORS = 20
-MAX_SHOWN_VALUE = 200
-"""Characters of an invalid value that an error message shows."""
 
 Overrides = Mapping[str, Any] | Sequence[str]
 """Values by dotted key, as in `{"learn.learning_rate": 1e-4}`, or texts as on the command line."""
@@ -45,7 +48,7 @@ def load_config(files: str | Path | Sequence[str | Path] = (), overrides: Overri
         raise ConfigError("load_config takes files first: write load_config(overrides={…}).")
     named = [files] if isinstance(files, str | Path) else files
     layers: list[Layer] = [(str(file), read_yaml_file(Path(file))) for file in named]
-    return resolve_layers([*layers, _name_overrides(overrides)] if overrides else layers)
+    return resolve_layers([*layers, *_name_overrides(overrides)])
 
 
 def override_config(config: Config, overrides: Overrides) -> Config:
@@ -54,12 +57,13 @@ def override_config(config: Config, overrides: Overrides) -> Config:
     Example: `override_config(config, {"seed": 1, "out": "runs/seed-1"})`
     """
     return resolve_layers(
-        [("the config", config.model_dump(mode="json")), _name_overrides(overrides)]
+        [("the config", config.model_dump(mode="json")), *_name_overrides(overrides)]
     )
 
 
-def _name_overrides(overrides: Overrides) -> Layer:
-    return "the overrides" if isinstance(overrides, Mapping) else "the command line", overrides
+def _name_overrides(overrides: Overrides) -> list[Layer]:
+    name = "the overrides" if isinstance(overrides, Mapping) else "the command line"
+    return [(name, overrides)] if overrides else []
 
 
 def resolve_layers(layers: Sequence[Layer]) -> Config:
@@ -164,9 +168,7 @@ def _explain(error: Mapping[str, Any], key: str) -> str:
     if error["type"] in ("model_type", "dict_type"):
         example = next((k for k, *_ in describe_keys() if k.startswith(f"{key}.")), f"{key}.name")
         reason = f"this is a section; set its keys, as in {example}=…, or write a mapping"
-    value = repr(error["input"])
-    value = value if len(value) <= MAX_SHOWN_VALUE else f"{value[:MAX_SHOWN_VALUE]}…"
-    return f'"{key}" is {value}: {reason}.'
+    return f'"{key}" is {error["input"]!r:.200}: {reason}.'
 
 
 def _suggest_key(key: str) -> str:
@@ -186,3 +188,55 @@ def _suggest_key(key: str) -> str:
 def _paths_to(key: str) -> Iterator[str]:
     """Example: "hosts.slurm.gpus" gives "hosts", "hosts.slurm" and "hosts.slurm.gpus"."""
     return itertools.accumulate(key.split("."), "{}.{}".format)
+
+
+# --- rendering -----------------------------------------------------------------------------
+
+
+def diff_configs(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    """The old and the new value of each dotted key in which two configs differ."""
+    old, new = dict(flatten(before)), dict(flatten(after))
+    pairs = {key: (old.get(key), new.get(key)) for key in old | new}
+    return {key: (value, other) for key, (value, other) in pairs.items() if value != other}
+
+
+def flatten(config: Config) -> Iterator[tuple[str, Any]]:
+    """All (dotted key, value) pairs of a config, without its empty sections."""
+    pairs = flatten_keys(config.model_dump(mode="json"))
+    return ((key, value) for key, value in pairs if value != {})
+
+
+def to_yaml(config: Config) -> str:
+    """The config as YAML, in the order of the schema."""
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+@cache
+def describe_keys() -> tuple[tuple[str, str, str, str], ...]:
+    """(key, type, default, description) of every key, for help texts."""
+    return tuple(_describe_section(Config, Config().model_dump(mode="json"), ""))
+
+
+def _describe_section(
+    section: type[BaseModel], defaults: dict[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in section.model_fields.items():
+        kind, default = field.annotation, defaults[name]
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _describe_section(kind, default, f"{prefix}{name}.")
+        else:
+            text = dump_yaml(default, flow=True).removesuffix("...\n").strip()
+            about = " ".join((field.description or "").split())
+            yield f"{prefix}{name}", _format_type(kind), text, about
+
+
+def _format_type(kind: Any) -> str:
+    """A readable type: `int`, `fresh | fixed`, `float or empty`."""
+    if get_origin(kind) is Literal:
+        return " | ".join(str(choice) for choice in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " | ".join(str(member.value) for member in kind)
+    if get_origin(kind) in (Union, UnionType):
+        options = [_format_type(k) for k in get_args(kind) if k is not NoneType]
+        return " | ".join(options) + (" or empty" if NoneType in get_args(kind) else "")
+    return kind.__name__ if get_origin(kind) is None else str(kind).replace("typing.", "")

@@ -5,6 +5,7 @@ The field docstrings are the reference text of `glasshouse config`.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -124,14 +125,7 @@ class GenerateConfig(Section):
 
     def sampling(self) -> SamplingParams:
         """How completions are sampled."""
-        return SamplingParams(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            stop=self.stop,
-        )
+        return SamplingParams(**{f.name: getattr(self, f.name) for f in fields(SamplingParams)})
 
 
 class RewardConfig(Section):
@@ -185,9 +179,8 @@ class LearnConfig(Section):
     """Tokens per forward and backward pass. Small models are fastest if a pass fits into a core's cache;
     increase it for large models."""
     gradient_blocks: int = Field(1, ge=1, le=MAX_PROCESSES)
-    """Splits each step into a multiple of this many blocks; set it to monarch.learners, so that each
-    learner gets an equal share. The rounding of the gradient depends on it, but not on the number of
-    learners."""
+    """Splits each step into a multiple of this many blocks; set it to monarch.learners, so that each learner gets an
+    equal share. The rounding of the gradient depends on it, but not on the number of learners."""
     skip_zero_advantage: bool = True
     """Skip rollouts with zero advantage where they do not affect the loss (no KL or entropy term)."""
     activation_checkpointing: bool = False
@@ -228,26 +221,22 @@ class EvaluateConfig(Section):
     are removed. If none are removed, the first ones are used, whatever the value."""
 
 
+CheckpointRole = Literal["first", "previous", "last", "best"]
+
+
 class CheckpointConfig(Section):
     every: int = Field(20, ge=0)
     """Save every N steps; 0: not periodically. The last step is always saved."""
     save_above_reward: float | None = 0.3
     """Save when the mean reward exceeds this value; empty: never."""
     save_above_reward_when: Literal["crossing", "always"] = "crossing"
-    """`crossing`: save when the mean reward rises above `save_above_reward`, having been at or below it one
-    step before; `always`: save after every step whose mean reward exceeds it. The default is `crossing`,
-    because a trained model exceeds the value at nearly every step: `always` then writes a checkpoint per
-    step, and `keep` deletes all but the last few of them."""
+    """`crossing`: save when the mean reward rises above `save_above_reward`; `always`: save after every step whose
+    mean reward exceeds it, which a trained model does at nearly every step."""
     save_best: bool = True
     """Save when the mean reward is the highest so far."""
     min_improvement: float = Field(0.0, ge=0)
     """With `save_best`: minimum improvement over the previous best."""
-    keep: tuple[Literal["first", "previous", "last", "best"], ...] = (
-        "first",
-        "previous",
-        "last",
-        "best",
-    )
+    keep: tuple[CheckpointRole, ...] = ("first", "previous", "last", "best")
     """Which checkpoints to keep; others are deleted. `previous` and `last` are required, in case the newest
     one is damaged."""
 
@@ -348,9 +337,8 @@ class Config(Section):
     out: str = ""
     """Run directory; empty: the next free runs/<task>-<algorithm>-<number>."""
     device: str = Field("auto", pattern=rf"^({DEVICE})$")
-    """Where the model runs: `cpu`, or, not run on hardware, `cuda` or `cuda:1`. `auto`: a GPU if there is one,
-    but the CPU for models of
-    less than 10 million parameters, which are faster there."""
+    """Where the model runs: `cpu`, or, not run on hardware, `cuda` or `cuda:1`. `auto`: a GPU if there is one, but
+    the CPU for models of less than 10 million parameters, which are faster there."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of matrix products. Weights, gradients and optimizer state are float32 in both cases."""
     threads: int = Field(1, ge=1, le=MAX_PROCESSES)
@@ -404,7 +392,7 @@ class Config(Section):
         return (imports,) if isinstance(imports, str) and imports else imports
 
 
-FREE_FORM_SECTIONS = {
-    "options", "terms", "schedule", "penalties", "monitors", "template_options",
-}  # fmt: skip
+FREE_FORM_SECTIONS = frozenset(
+    ("options", "terms", "schedule", "penalties", "monitors", "template_options")
+)
 """Sections whose keys are not defined by this schema."""

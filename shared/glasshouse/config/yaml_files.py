@@ -101,10 +101,8 @@ def parse_yaml(text: str) -> Any:
 
 def dump_yaml(content: Any, *, width: int = 80, flow: bool = False) -> str:
     """The content as YAML, in its order; with `flow` in brackets, on one line if it is short."""
-    text = yaml.dump(
-        content, Dumper=Dumper, default_flow_style=flow, width=width, sort_keys=False, allow_unicode=True
-    )  # fmt: skip
-    return str(text)
+    options: dict[str, Any] = {"width": width, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(content, Dumper=Dumper, default_flow_style=flow, **options))
 
 
 def flatten_keys(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -130,15 +128,18 @@ def _build(event: Any, events: Iterator[Any], depth: int) -> Any:
     if isinstance(event, yaml.SequenceStartEvent):
         return [_build(item, events, depth + 1) for item in inner]
     mapping: dict[Any, Any] = {}
-    sources: dict[Any, Any] = {}
     for name in inner:
         key = _build(name, events, depth + 1)
         if isinstance(key, list | dict):
             raise _refuse("a list or a mapping cannot be a key", name)
         if key in mapping:
             raise _refuse(f'the key "{key}" is repeated; remove one of the two', name)
-        mapping[key], sources[key] = _build(next(events), events, depth + 1), name
-    _refuse_two_spellings(mapping, sources)
+        mapping[key] = _build(next(events), events, depth + 1)
+    if any("." in str(key) for key in mapping):  # `learn.kl_coef: 1` beside a section `learn`
+        paths = sorted(f"{path}." for path, _ in flatten_keys(mapping))
+        for path, longer in itertools.pairwise(paths):
+            if longer.startswith(path):
+                raise _refuse(f'"{longer[:-1]}" is set twice; remove one of the two', event)
     return mapping
 
 
@@ -157,23 +158,6 @@ def _read_scalar(event: Any) -> Any:
     if FLOAT.fullmatch(text):
         return float(re.sub(r"\.(?=[a-zA-Z])", "", text))  # .inf and .nan
     return text
-
-
-def _refuse_two_spellings(mapping: dict[Any, Any], sources: dict[Any, Any]) -> None:
-    """Refuses a value that is set both by a dotted key (`learn.kl_coef: 1`) and in a section."""
-    if not any("." in str(key) for key in mapping):
-        return
-    paths = sorted(
-        (f"{path}.", key) for key in mapping for path, _ in flatten_keys({key: mapping[key]})
-    )
-    for (path, key), (longer, other) in itertools.pairwise(paths):
-        if longer.startswith(path) and key != other:
-            first, second = sorted((key, other), key=list(mapping).index)
-            line = sources[first].start_mark.line + 1
-            raise _refuse(
-                f'"{second}" sets {longer[:-1]}, and so does "{first}" in line {line}; remove one of the two',
-                sources[second],
-            )
 
 
 def _refuse(problem: str, source: Any) -> RefusedYAML:

@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from glasshouse.config.loading import load_config
-from glasshouse.config.rendering import diff_configs, flatten, to_yaml
+from glasshouse.config.loading import diff_configs, flatten, load_config, to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, GlasshouseError, RunError

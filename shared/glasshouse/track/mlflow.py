@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config.rendering import flatten
+from glasshouse.config.loading import flatten
 from glasshouse.terminal import shell_command
 from glasshouse.track.base import DEFAULT_PROJECT, LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import METRIC_KINDS, MetricKind, StepMetrics

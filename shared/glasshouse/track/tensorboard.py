@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from glasshouse.config.rendering import to_yaml
+from glasshouse.config.loading import to_yaml
 from glasshouse.terminal import shell_command
 from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, tracker
 from glasshouse.track.step_metrics import StepMetrics

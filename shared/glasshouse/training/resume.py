@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.config.rendering import diff_configs
+from glasshouse.config.loading import diff_configs
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.files import write_text
