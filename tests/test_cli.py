@@ -90,7 +90,7 @@ def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(
 )
 def test_overrides_may_be_placed_anywhere(arguments: list[str]) -> None:
     args = make_parser().parse_args(arguments)
-    assert (args.run_directory, args.fork) == ("RUN", "NEW")
+    assert (args.run, args.fork) == ("RUN", "NEW")
     assert args.overrides == ["steps=3", "seed=1"]
 
 

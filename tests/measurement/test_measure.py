@@ -198,8 +198,8 @@ def test_report_page_and_json(tmp_path, capsys):
     file = write(tmp_path, make_rows(reward=0.5))
     assert main(["measure", str(file), "--monitor", RULE, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "g-mean² per instance" in printed
-    assert "undefined: accuracy of the rollouts" in printed
+    assert "g-mean² per" in printed
+    assert "accuracy of the rollouts: no" in printed
     stored = json.loads((tmp_path / "out" / "measures.json").read_text())
     report = glasshouse.measure(file, monitors=[RULE], progress=False)
     glasshouse.write_measure_report(report, tmp_path / "again")
@@ -375,7 +375,7 @@ def test_hostile_names_are_drawn_and_written(tmp_path, capsys):
 def test_one_row_and_one_label(tmp_path, capsys):
     file = write(tmp_path, make_rows(1))
     assert main(["measure", str(file), "--monitor", RULE]) == 0
-    assert "undefined" in capsys.readouterr().out
+    assert "Undefined" in capsys.readouterr().out
     one_label = [{**row, "label": 0} for row in make_rows(20)]
     report = glasshouse.measure(write(tmp_path, one_label), monitors=[RULE], progress=False)
     assert "behaviour" in report.cells[0].measures["key.disclosure"].undefined

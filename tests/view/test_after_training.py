@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.view.test_report import read_data
 
 from glasshouse.cli.app import main
-from glasshouse.cli.post_train import MIN_REPORT_STEPS, report_after_training
+from glasshouse.cli.train import MIN_REPORT_STEPS, report_after_training
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.registry import lookup

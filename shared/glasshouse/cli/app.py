@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import os
 import sys
-from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 
 from glasshouse import __version__
-from glasshouse.cli import demo, hosts, measure, plan, rollouts, runs, sft, study, tasks, train
-from glasshouse.cli.parser import CommandParser
+
+# each module declares its commands
+from glasshouse.cli import machines, measure, rollouts, runs, study, tasks, train  # noqa: F401
+from glasshouse.cli.parser import COMMANDS, CommandParser, add_commands
 from glasshouse.errors import GlasshouseError
 from glasshouse.terminal import terminal_safe
 
 GROUPS = {
-    "start": (demo.add_commands,),
-    "train": (train.add_commands, sft.add_commands),
-    "measure": (measure.add_commands, study.add_commands),
-    "look": (rollouts.add_commands, runs.add_commands, tasks.add_commands),
-    "scale out": (plan.add_commands, hosts.add_commands),
+    "start": ("demo",),
+    "train": ("train", "resume", "eval", "sft"),
+    "measure": ("monitor", "measure", "study"),
+    "look": ("rollouts", "check", "report", "view", "config", "tasks"),
+    "scale out": ("plan", "hosts"),
 }
-"""The sections of `glasshouse --help`, and the modules with their commands."""
+"""The sections of `glasshouse --help`."""
 INTRODUCTION = """\
 Train language models with RL, and measure whether their chain of thought can still be monitored."""
 EPILOG = """\
@@ -41,29 +43,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def parse_and_run() -> int | None:
         args = make_parser().parse_args(argv)
-        return args.run(args)
+        return args.call(args)
 
     return run_command(parse_and_run)
 
 
 def make_parser() -> CommandParser:
     """The parser of all commands, with the command list in sections."""
+    lines = [INTRODUCTION]
+    for title, names in GROUPS.items():
+        lines.append(f"\n{title}:")
+        lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     parser = CommandParser(
-        prog="glasshouse", usage="glasshouse [-h] [--version] COMMAND ...", epilog=EPILOG
+        prog="glasshouse",
+        usage="glasshouse [-h] [--version] COMMAND ...",
+        description="\n".join(lines),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"glasshouse {__version__}")
-    commands = parser.add_subparsers(
-        prog="glasshouse", dest="command", metavar="COMMAND", required=True, help=SUPPRESS
-    )
-    lines, listed = [INTRODUCTION], set[str]()
-    for title, adders in GROUPS.items():
-        for add_commands in adders:
-            add_commands(commands)
-        lines.append(f"\n{title}:")
-        new = {name: command for name, command in commands.choices.items() if name not in listed}
-        lines += [f"  {name:<12} {command.summary}" for name, command in new.items()]
-        listed |= new.keys()
-    parser.description = "\n".join(lines)
+    add_commands(parser)
     return parser
 
 
@@ -94,10 +93,9 @@ def _print_error(message: str) -> int:
 
 def explain_os_error(error: OSError) -> str:
     """What the operating system refused, where, and what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        problem = (
-            "The disk is full" if error.errno == errno.ENOSPC else "The disk quota is exceeded"
-        )
+    code = error.errno or 0
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        problem = "The disk is full" if code == errno.ENOSPC else "The disk quota is exceeded"
         return (
             f"{problem} and the command stopped. Files written before are intact: free some space, then "
             "repeat the command. Training continues from its last checkpoint."
@@ -110,5 +108,4 @@ def explain_os_error(error: OSError) -> str:
         errno.EACCES: "Change its permissions, or choose another place with out=… or --out.",
         errno.ENAMETOOLONG: "Choose a shorter name.",
     }
-    hint = hints.get(error.errno or 0, "")
-    return f"{where}{error.strerror or os.strerror(error.errno or 0)}. {hint}".rstrip()
+    return f"{where}{error.strerror or os.strerror(code)}. {hints.get(code, '')}".rstrip()

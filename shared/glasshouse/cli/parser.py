@@ -1,42 +1,116 @@
-"""The argument parser of every command: argparse, plus overrides anywhere, suggestions and examples."""
+"""How commands are declared: a decorator with the command's arguments as data, and argparse behind it.
+
+    @command("check audit", "find leaked problems", {"RUN": "a run directory", "--json": "print JSON"},
+             examples=["glasshouse check audit runs/try"])
+    def _audit(args): ...
+
+An argument is written as `glasshouse … --help` shows it:
+
+    RUN  RUN?  RUN+  RUN*      one, at most one, some, any number
+    --json                     a switch
+    --out FOLDER               an option with a value; ! it is required, ... it may be repeated
+    --jobs N = 2               a whole number and its default; X is any number
+    --style cot|direct         one of these
+    key=value                  overrides of the configuration, before, between or after other arguments
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from glasshouse.errors import did_you_mean
-from glasshouse.terminal import terminal_safe
+from glasshouse.terminal import terminal_safe, terminal_safe_json
 
+Arguments = Mapping[str, str | dict[str, Any]]
+"""How an argument is written → its help, or the keywords of `add_argument`."""
+Handler = TypeVar("Handler", bound=Callable[..., int | None])
 OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=")
+
+RUN: Arguments = {"RUN": "a run directory"}
+JSON: Arguments = {"--json": "print JSON"}
+CONFIG: Arguments = {
+    "--config FILE...": "a YAML file that replaces defaults; repeatable, later files win"
+}
+IMPORTS: Arguments = {
+    "--imports MODULE...": "a module or file.py that registers your own parts, as in the config key `imports`; "
+    "repeatable"
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, or a group of them, as `glasshouse check`."""
+
+    summary: str
+    arguments: Arguments
+    details: str
+    examples: Sequence[str]
+    exclusive: Sequence[Sequence[str]]
+    """Options of which at most one may be given."""
+    run: Callable[..., int | None] | None
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def command(
+    name: str,
+    summary: str,
+    arguments: Arguments,
+    details: str = "",
+    *,
+    examples: Sequence[str],
+    exclusive: Sequence[Sequence[str]] = (),
+) -> Callable[[Handler], Handler]:
+    """Declare the command that the function below runs."""
+
+    def declare(run: Handler) -> Handler:
+        COMMANDS[name] = Command(summary, arguments, details, examples, exclusive, run)
+        return run
+
+    return declare
+
+
+def command_group(name: str, summary: str, details: str = "", *, examples: Sequence[str]) -> None:
+    """Declare a command whose actions, as in `check audit`, are declared after it."""
+    COMMANDS[name] = Command(summary, {}, details, examples, (), None)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Like `ArgumentParser`, but `key=value` overrides may be placed before, between or after other
-    arguments, and the error for an unknown command or choice suggests the nearest known one."""
+    """Like `ArgumentParser`, but overrides may be placed anywhere, and the error for an unknown command or
+    choice suggests the nearest known one."""
 
     takes_overrides = False
     default_action = ""
     """The action that is meant if the first argument names none, as in `glasshouse check RUN`."""
     actions: Collection[str] = ()
 
-    def __init__(
-        self, summary: str = "", details: str = "", examples: Iterable[str] = (), **kwargs: Any
-    ) -> None:
-        self.summary = summary
-        paragraphs = [f"{summary[:1].upper()}{summary[1:]}.", *details.split("\n\n")]
-        kwargs.setdefault("description", "\n\n".join(textwrap.fill(p, 96) for p in paragraphs))
-        kwargs.setdefault("epilog", "\n  ".join(["examples:", *examples]) if examples else None)
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
-
-    def add_overrides(self, help: str) -> None:
-        """Accept `key=value` arguments and collect them in `args.overrides`."""
-        self.takes_overrides = True
-        self.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+    def declare(self, declared: Command) -> None:
+        """Add what a command declares."""
+        summary = f"{declared.summary[:1].upper()}{declared.summary[1:]}."
+        paragraphs = [summary, *declared.details.split("\n\n")]
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        self.description = "\n\n".join(textwrap.fill(p, 96) for p in paragraphs)
+        self.epilog = "\n  ".join(["examples:", *declared.examples])
+        groups = [(names, self.add_mutually_exclusive_group()) for names in declared.exclusive]
+        for text, help in declared.arguments.items():
+            option = text.partition(" ")[0]
+            target = next((group for names, group in groups if option in names), self)
+            name, keywords = _parse_argument(text)
+            self.takes_overrides |= name == "overrides"
+            keywords |= help if isinstance(help, dict) else {"help": help}
+            if keywords.get("default"):
+                keywords["help"] += f" (default {keywords['default']})"
+            target.add_argument(name, **keywords)
+        if declared.run:
+            self.set_defaults(call=declared.run)
 
     def parse_known_args(  # type: ignore[override]  # typeshed has overloads for the namespace
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -66,61 +140,68 @@ class CommandParser(argparse.ArgumentParser):
             )
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int | None] | None,
-    summary: str,
-    details: str = "",
-    examples: Iterable[str] = (),
-) -> CommandParser:
-    """Add the subcommand `name`, which calls `run` with its parsed arguments.
+def _parse_argument(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and keywords for `add_argument`.
 
-    Example: `add_command(commands, "eval", _eval, "evaluate a model", examples=["glasshouse eval pocket"])`
+    Example: `_parse_argument("--jobs N = 2")` gives `("--jobs", {"metavar": "N", "type": int, "default": 2})`
     """
-    parser: CommandParser = commands.add_parser(
-        name, help=summary, summary=summary, details=details, examples=examples
+    if text == "key=value":
+        return "overrides", {"nargs": "*", "metavar": text}
+    name, _, value = text.partition(" ")
+    if not name.startswith("--"):
+        word = name.rstrip("?+*")
+        keywords: dict[str, Any] = {"metavar": word}
+        if count := name[len(word) :]:
+            keywords |= {"nargs": count, "default": "" if count == "?" else []}
+        return word.lower().partition(".")[0], keywords
+    if not value:
+        return name, {"action": "store_true"}
+    value, _, default = value.partition(" = ")
+    metavar = value.removesuffix("...").removesuffix("!")
+    if "|" in value:
+        choices = metavar.split("|")
+        return name, {"choices": choices, "metavar": metavar, "default": default}
+    if value.endswith("..."):
+        return name, {"action": "append", "metavar": metavar, "default": []}
+    keywords = {"metavar": metavar, "default": default}
+    if metavar in ("N", "X"):
+        kind = int if metavar == "N" else float
+        keywords |= {"type": kind, "default": kind(default) if default else None}
+    return name, keywords | ({"required": True} if value.endswith("!") else {})
+
+
+def add_commands(parser: CommandParser) -> Any:
+    """Add all declared commands; an action named `run`, `page` or `show` may be left out."""
+    commands = parser.add_subparsers(
+        prog="glasshouse", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
     )
-    if run is not None:
-        parser.set_defaults(run=run)
-    return parser
+    groups: dict[str, Any] = {}
+    for name, declared in COMMANDS.items():
+        group, _, action = name.partition(" ")
+        parent = groups[group] if action else commands
+        added: CommandParser = parent.add_parser(action or name, help=declared.summary)
+        added.declare(declared)
+        if declared.run is None:
+            groups[name] = added.add_subparsers(dest="action", metavar="ACTION", required=True)
+            added.actions = groups[name].choices
+        if action in ("run", "page", "show"):
+            commands.choices[group].default_action = action
+    return commands
 
 
-def add_actions(parser: CommandParser, default: str = "") -> Any:
-    """The second level of a command, as in `glasshouse check audit RUN`; `default` may be left out."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    parser.default_action, parser.actions = default, actions.choices
-    return actions
+# --- output ------------------------------------------------------------------------------------
 
 
-def add_run_directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", metavar="RUN", help="a run directory")
+def print_safe(*lines: object) -> None:
+    """Print lines in which nothing controls the terminal."""
+    for line in lines:
+        print(terminal_safe(str(line)))
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def print_json(value: Any) -> None:
+    print(terminal_safe_json(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
 
 
-def add_imports(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module or file.py that registers your own parts, as in the config key `imports`; repeatable",
-    )
-
-
-def add_config_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a YAML file that replaces defaults; repeatable, later files win",
-    )
-
-
-def print_damage(message: str) -> None:
+def print_damage(message: object) -> None:
     """Name what is damaged of a run on stderr; the command continues with the rest."""
     print(terminal_safe(f"damage: {message}"), file=sys.stderr)

@@ -12,9 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_command, add_run_directory
+from glasshouse.cli.parser import RUN, command, print_damage, print_safe
 from glasshouse.errors import RunError
-from glasshouse.terminal import count_noun, shell_command, terminal_safe, terminal_safe_json
+from glasshouse.terminal import (
+    count_noun,
+    format_bytes,
+    shell_command,
+    terminal_safe,
+    terminal_safe_json,
+)
 from glasshouse.types import ExtractionRule
 
 if TYPE_CHECKING:
@@ -23,76 +29,54 @@ if TYPE_CHECKING:
     from glasshouse.runs.rollout_log import RolloutReader
 
 PRINTED_DAMAGE = 20
+RULES = "|".join(rule.value for rule in ExtractionRule)
 
 
-def add_commands(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "rollouts",
-        _rollouts,
-        "query the rollout log: every prompt and completion of a run",
-        "Without a display option, prints a table of what the log holds. Exit code 1 if the log is damaged; "
-        "the readable part is shown anyway.",
-        [
-            "glasshouse rollouts runs/try",
-            "glasshouse rollouts runs/try --step 60 --wrong --show",
-            "glasshouse rollouts runs/try --group 60:0",
-            "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
-            'glasshouse rollouts runs/try --sql "select rule, count(*) from rollouts group by rule"',
-            "glasshouse rollouts runs/try --export rollouts.parquet",
-        ],
-    )
-    add_run_directory(parser)
-    filters = parser.add_argument_group("filters")
-    filters.add_argument(
-        "--step", default="", metavar="N or A..B", help="for example 5, 10..20, 10.."
-    )
-    filters.add_argument(
-        "--split",
-        default="",
-        help="train, validation (or a part of it, as validation/greedy), discarded (resampled by DAPO)",
-    )
-    filters.add_argument("--task", default="", help="the name of the task")
-    filters.add_argument("--key", default="", help="the canonical key of the problem")
-    correctness = filters.add_mutually_exclusive_group()
-    correctness.add_argument(
-        "--correct", action="store_const", const=True, help="only correct answers"
-    )
-    correctness.add_argument(
-        "--wrong", dest="correct", action="store_const", const=False, help="only wrong answers"
-    )
-    filters.add_argument(
-        "--rule",
-        default="",
-        choices=[rule.value for rule in ExtractionRule],
-        help="the rule that extracted the answer: %(choices)s",
-        metavar="RULE",
-    )
-    filters.add_argument(
-        "--reward",
-        default="",
-        metavar="A..B",
-        help="reward in this range (negative: --reward=-1..0)",
-    )
-    filters.add_argument(
-        "--text", default="", help="contained in the question or completion, ignoring case"
-    )
-    filters.add_argument("--regex", default="", help="matches in the question or completion")
-    filters.add_argument("--limit", type=int, metavar="N", help="at most N (default 3 with --show)")
-    display = parser.add_argument_group("display").add_mutually_exclusive_group()
-    display.add_argument("--show", action="store_true", help="print each rollout in full")
-    display.add_argument("--group", metavar="STEP:GROUP", help="print one group side by side")
-    display.add_argument("--sql", metavar="QUERY", help="query the table `rollouts` with DuckDB")
-    display.add_argument("--export", metavar="FILE", help="write a .parquet or .jsonl file")
-    parser.add_argument("--json", action="store_true", help="print JSON lines, also with --sql")
-    parser.add_argument("--prompt", action="store_true", help="with --show: print the whole prompt")
-
-
+@command(
+    "rollouts",
+    "query the rollout log: every prompt and completion of a run",
+    {
+        **RUN,
+        "--step N..M": "for example 5, 10..20, 10..",
+        "--split NAME": "train, validation (or a part of it, as validation/greedy), discarded (resampled by DAPO)",
+        "--task NAME": "the name of the task",
+        "--key KEY": "the canonical key of the problem",
+        "--correct": {"action": "store_const", "const": True, "help": "only correct answers"},
+        "--wrong": {
+            "dest": "correct",
+            "action": "store_const",
+            "const": False,
+            "help": "only wrong answers",
+        },
+        f"--rule {RULES}": "the rule that extracted the answer",
+        "--reward A..B": "reward in this range (negative: --reward=-1..0)",
+        "--text TEXT": "contained in the question or completion, ignoring case",
+        "--regex PATTERN": "matches in the question or completion",
+        "--limit N": "at most N (default 3 with --show)",
+        "--show": "print each rollout in full",
+        "--group STEP:GROUP": "print one group side by side",
+        "--sql QUERY": {"default": None, "help": "query the table `rollouts` with DuckDB"},
+        "--export FILE": "write a .parquet or .jsonl file",
+        "--json": "print JSON lines, also with --sql",
+        "--prompt": "with --show: print the whole prompt",
+    },
+    "Options from --step to --limit select rollouts. Without --show, --group, --sql, --export or --json, prints a "
+    "table of what the log holds. Exit code 1 if the log is damaged; the readable part is shown anyway.",
+    examples=[
+        "glasshouse rollouts runs/try",
+        "glasshouse rollouts runs/try --step 60 --wrong --show",
+        "glasshouse rollouts runs/try --group 60:0",
+        "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
+        'glasshouse rollouts runs/try --sql "select rule, count(*) from rollouts group by rule"',
+        "glasshouse rollouts runs/try --export rollouts.parquet",
+    ],
+    exclusive=(("--correct", "--wrong"), ("--show", "--group", "--sql", "--export")),
+)
 def _rollouts(args: argparse.Namespace) -> int:
     from glasshouse.runs.rollout_log import RolloutReader
     from glasshouse.runs.rows import RolloutFilter
 
-    run = Path(args.run_directory)
+    run = Path(args.run)
     reader = RolloutReader(run)
     group = None
     if args.group:
@@ -146,7 +130,7 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     console = make_console()
     if args.export:
         if count := export_rows(rows, Path(args.export)):
-            print(terminal_safe(f"{count_noun(count, 'rollout')} written to {args.export}."))
+            print_safe(f"{count_noun(count, 'rollout')} written to {args.export}.")
     elif args.sql is not None:
         names, records = run_sql(rows, args.sql)
         if rows.count:
@@ -164,13 +148,12 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
         for row in rows:
             console.print(render_rollout(row, args.prompt))
     else:
-        _print_overview(console, args.run_directory, log, rows)
+        _print_overview(console, args.run, log, rows)
 
 
 def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) -> None:
     """Print one line per split and step, the size of the log, and further commands."""
     from glasshouse.runs.rollout_log import LogSize, scan_log
-    from glasshouse.terminal import format_bytes
     from glasshouse.view.terminal_tables import overview_table, tally_by_step
 
     tallies = tally_by_step(rows)
@@ -189,9 +172,7 @@ def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) ->
     for options in (
         ["--step", str(last), "--wrong", "--show"],
         ["--group", f"{last}:0"],
-        ["--correct", "--reward", "0.3..1", "--json"],
         ["--sql", "select rule, count(*), avg(reward) from rollouts group by rule"],
-        ["--export", "rollouts.parquet"],
     ):
         print(f"  {shell_command(['glasshouse', 'rollouts', run, *options])}")
 
@@ -223,9 +204,9 @@ def _print_damage(run: Path, reader: RolloutReader) -> bool:
     state = read_newest_state(run / "checkpoints")
     messages = [*reader.damage, *find_lost_rollouts(run, state)]
     for message in messages[:PRINTED_DAMAGE]:
-        print(f"damage: {terminal_safe(message)}", file=sys.stderr)
+        print_damage(message)
     if len(messages) > PRINTED_DAMAGE:
-        print(f"damage: … and {len(messages) - PRINTED_DAMAGE:,} more", file=sys.stderr)
+        print_damage(f"… and {len(messages) - PRINTED_DAMAGE:,} more")
     if reader.unfinished:
         print(f"note: {reader.unfinished}: being written, or cut off by a crash.", file=sys.stderr)
     return bool(messages)
@@ -238,10 +219,8 @@ def _describe_steps(log: Path) -> str:
     steps: dict[str, list[int]] = {}
     for frame in scan_log(log).frames:
         steps.setdefault(frame.kind, []).append(frame.step)
-    if not steps:
-        return "The rollout log is empty."
     spans = (f"{kind} at steps {min(values)} to {max(values)}" for kind, values in steps.items())
-    return f"The rollout log holds {', '.join(spans)}."
+    return f"The rollout log holds {', '.join(spans) or 'nothing'}."
 
 
 def _parse_range(text: str, option: str, least: float) -> tuple[float, float]:
@@ -261,9 +240,9 @@ def _parse_range(text: str, option: str, least: float) -> tuple[float, float]:
 
 def _parse_group(text: str) -> tuple[str, int]:
     """The step and group of `3:5`."""
-    step, colon, group = text.partition(":")
-    if not (colon and step.isascii() and step.isdigit() and group.isascii() and group.isdigit()):
+    if not re.fullmatch("[0-9]+:[0-9]+", text):
         raise RunError(f'--group is "{text}"; write STEP:GROUP, as in 12:0.')
+    step, _, group = text.partition(":")
     return step, int(group)
 
 

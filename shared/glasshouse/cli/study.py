@@ -1,132 +1,100 @@
-"""`glasshouse study`: train arms × seeds, write a table, answer each question."""
+"""`glasshouse demo` and `study`: train arms × seeds, write a table, answer each question."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glasshouse.cli.parser import add_actions, add_command, add_config_files
-from glasshouse.terminal import count_noun, shell_command, terminal_safe
+from glasshouse.cli.parser import CONFIG, command, command_group, print_safe
+from glasshouse.terminal import count_noun, shell_command
 
 if TYPE_CHECKING:
     from glasshouse.study.spec import Study
 
-
-def add_commands(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "study",
-        None,
-        "compare arms over paired seeds and answer a study's questions",
-        "docs/studies.md explains the study file.",
-        [
-            "glasshouse study my-study.yaml --dry-run",
-            "glasshouse study freeze my-study.yaml",
-            "glasshouse study control --config training/example.rl/config.yaml",
-        ],
-    )
-    actions = add_actions(parser, default="run")
-    run = add_command(
-        actions,
-        "run",
-        _study,
-        "train every arm with every seed and answer the questions",
-        "Trains several runs in parallel. If it is interrupted, the same command resumes. Finished runs "
-        "are not repeated, so seeds and arms can be added later. Of a finished run only about 0.1 MB is "
-        "kept: configuration, summary, metrics, events and table rows.",
-        [
-            "glasshouse study training/digits.reinforce/study.yaml --dry-run",
-            "glasshouse study training/digits.reinforce/study.yaml --seeds 3 --jobs 4",
-            "glasshouse study my-study.yaml --publish results",
-        ],
-    )
-    run.add_overrides("override the study's config, but not what its arms set, e.g. steps=4")
-    freeze = add_command(
-        actions,
-        "freeze",
-        _freeze,
-        "register a study before its runs",
-        "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
-        "file. Later changes are reported as amendments.",
-        ["glasshouse study freeze my-study.yaml"],
-    )
-    for parser in (run, freeze):
-        parser.add_argument("study", metavar="STUDY.yaml", help="the study file")
-    control = add_command(
-        actions,
-        "control",
-        _control,
-        "check that a configuration learns, and only from its rewards",
-        "Positive control: the configuration itself. Negative control: the same configuration with the "
-        "rewards shuffled among rollouts, which must not improve. Runs several seeds of each and "
-        "prints a verdict.",
-        ["glasshouse study control --config training/example.rl/config.yaml --seeds 5"],
-    )
-    scaling = add_command(
-        actions,
-        "scaling",
-        _scaling,
-        "measure how large a fixed training set must be",
-        "Trains on fixed sets of factor × base problems and on fresh problems, with equal steps and "
-        "several seeds. Reports held-out and training accuracy, the gap between them, and the cost. "
-        "Finished runs are not repeated.",
-        ["glasshouse study scaling --config training/example.rl/config.yaml --factors 0.5,1,2"],
-    )
-    for parser, seeds, out in ((run, None, None), (control, 5, "control"), (scaling, 3, "scaling")):
-        default = seeds or "as in the study"
-        parser.add_argument(
-            "--seeds",
-            type=int,
-            metavar="N",
-            default=seeds,
-            help=f"seeds per arm (default {default})",
-        )
-        parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default 2)")
-        folder = out and f"runs/{out}"
-        parser.add_argument(
-            "--out", default=folder, help=f"default: {folder or 'runs/studies/<name of the study>'}"
-        )
-    for parser in (control, scaling):
-        parser.add_overrides("as for glasshouse train")
-        add_config_files(parser)
-    scaling.add_argument("--base", type=int, default=250, help="problems at factor 1 (default 250)")
-    scaling.add_argument(
-        "--factors", default="0.25,0.5,1,2,4,10", help="comma-separated (default %(default)s)"
-    )
-    run.add_argument("--arms", metavar="A,B", help="only these arms")
-    run.add_argument(
-        "--check",
-        metavar="FILE",
-        help="compare the table byte by byte with this file; exit code 1 if it differs. With --arms "
-        "or --seeds, only the rows of these runs are compared",
-    )
-    run.add_argument(
-        "--keep", action="store_true", help="keep checkpoints and rollouts of finished runs"
-    )
-    run.add_argument(
-        "--table", metavar="FILE", help="train nothing: analyse this table (.jsonl or .jsonl.zst)"
-    )
-    run.add_argument(
-        "--publish",
-        metavar="FOLDER",
-        help="write the compressed table, the analysis and the figures to this folder",
-    )
-    run.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="list the runs, print the smallest effect that the study can show, and exit",
-    )
+JOBS = {"--jobs N = 2": "parallel runs"}
 
 
+@command(
+    "demo",
+    "compare the outcome reward with a monitor in the reward, in a few minutes",
+    {
+        "--out FOLDER = runs/demo": "output folder",
+        "key=value": "override the configuration of both runs, e.g. steps=20",
+    },
+    "Trains the organism leaked_hint twice at the same time, in two processes: with the outcome reward, "
+    "and with a monitor in the reward. Ends with a picture, the rates and their intervals, and one problem "
+    "before and after. If it is interrupted, the same command resumes; if it is finished, the same command "
+    "only shows the result again.",
+    examples=["glasshouse demo", "glasshouse demo --out runs/short steps=20"],
+)
+def _demo(args: argparse.Namespace) -> int:
+    from glasshouse.study.demo import run_demo
+    from glasshouse.terminal import make_console
+
+    try:
+        run_demo(Path(args.out), args.overrides, make_console())
+    except KeyboardInterrupt:
+        again = shell_command(["glasshouse", "demo", "--out", args.out, *args.overrides])
+        print(f"Interrupted; both runs are saved. Resume with: {again}")
+        return 130
+    return 0
+
+
+command_group(
+    "study",
+    "compare arms over paired seeds and answer a study's questions",
+    "docs/studies.md explains the study file.",
+    examples=[
+        "glasshouse study my-study.yaml --dry-run",
+        "glasshouse study freeze my-study.yaml",
+        "glasshouse study control --config training/example.rl/config.yaml",
+    ],
+)
+
+
+@command(
+    "study freeze",
+    "register a study before its runs",
+    {"STUDY.yaml": "the study file"},
+    "Writes the date, a hash and a copy of its bases, seeds, config, arms and questions into the "
+    "file. Later changes are reported as amendments.",
+    examples=["glasshouse study freeze my-study.yaml"],
+)
 def _freeze(args: argparse.Namespace) -> None:
     from glasshouse.study.freeze import describe_registration, freeze_study
     from glasshouse.study.spec import load_study
 
     freeze_study(Path(args.study))
-    print(terminal_safe(f"{args.study}: {describe_registration(load_study(args.study))}"))
+    print_safe(f"{args.study}: {describe_registration(load_study(args.study))}")
 
 
+@command(
+    "study run",
+    "train every arm with every seed and answer the questions",
+    {
+        "STUDY.yaml": "the study file",
+        "key=value": "override the study's config, but not what its arms set, e.g. steps=4",
+        "--seeds N": "seeds per arm (default as in the study)",
+        **JOBS,
+        "--out FOLDER": "default: runs/studies/<name of the study>",
+        "--arms A,B": {"default": None, "help": "only these arms"},
+        "--check FILE": "compare the table byte by byte with this file; exit code 1 if it differs. With --arms or "
+        "--seeds, only the rows of these runs are compared",
+        "--keep": "keep checkpoints and rollouts of finished runs",
+        "--table FILE": "train nothing: analyse this table (.jsonl or .jsonl.zst)",
+        "--publish FOLDER": "write the compressed table, the analysis and the figures to this folder",
+        "--dry-run": "list the runs, print the smallest effect that the study can show, and exit",
+    },
+    "Trains several runs in parallel. If it is interrupted, the same command resumes. Finished runs "
+    "are not repeated, so seeds and arms can be added later. Of a finished run only about 0.1 MB is "
+    "kept: configuration, summary, metrics, events and table rows.",
+    examples=[
+        "glasshouse study training/digits.reinforce/study.yaml --dry-run",
+        "glasshouse study training/digits.reinforce/study.yaml --seeds 3 --jobs 4",
+        "glasshouse study my-study.yaml --publish results",
+    ],
+)
 def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.freeze import check_seeds_are_fresh
     from glasshouse.study.power import describe_power
@@ -149,13 +117,15 @@ def _study(args: argparse.Namespace) -> int:
     if args.dry_run:
         _list_runs(study, out)
     else:
-        print(terminal_safe(f"{study.title}: {_describe_size(study)} → {out}"))
+        print_safe(f"{study.title}: {_describe_size(study)} → {out}")
     if not args.table and (power := describe_power(study)):
-        print(terminal_safe(power))
+        print_safe(power)
     if args.dry_run:
         return 0
     try:
-        result = run_study(study, out, jobs=args.jobs, keep_rollouts=args.keep, table=args.table)
+        result = run_study(
+            study, out, jobs=args.jobs, keep_rollouts=args.keep, table=args.table or None
+        )
     except KeyboardInterrupt:
         print("Interrupted; unfinished runs are saved. Repeat the command to resume.")
         return 130
@@ -165,7 +135,7 @@ def _study(args: argparse.Namespace) -> int:
     if committed is None:
         return 0
     same, sentence = compare_tables(result.table, committed, args.check, only_these_runs=is_part)
-    print(terminal_safe(sentence))
+    print_safe(sentence)
     return 0 if same else 1
 
 
@@ -185,11 +155,26 @@ def _list_runs(study: Study, out: Path) -> None:
     runs = plan_runs(study, out)
     for run in runs:
         state = "finished" if run.is_finished else "to do"
-        print(terminal_safe(f"{run.name} ({run.base}, {run.config.steps} steps): {state}"))
+        print_safe(f"{run.name} ({run.base}, {run.config.steps} steps): {state}")
     remaining = sum(not run.is_finished for run in runs)
-    print(terminal_safe(f"{_describe_size(study)}; {remaining} to do → {out}"))
+    print_safe(f"{_describe_size(study)}; {remaining} to do → {out}")
 
 
+@command(
+    "study control",
+    "check that a configuration learns, and only from its rewards",
+    {
+        "key=value": "as for glasshouse train",
+        **CONFIG,
+        "--seeds N = 5": "seeds per arm",
+        **JOBS,
+        "--out FOLDER = runs/control": "output folder",
+    },
+    "Positive control: the configuration itself. Negative control: the same configuration with the "
+    "rewards shuffled among rollouts, which must not improve. Runs several seeds of each and "
+    "prints a verdict.",
+    examples=["glasshouse study control --config training/example.rl/config.yaml --seeds 5"],
+)
 def _control(args: argparse.Namespace) -> int:
     from glasshouse.study.controls import run_control
 
@@ -199,6 +184,25 @@ def _control(args: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
+@command(
+    "study scaling",
+    "measure how large a fixed training set must be",
+    {
+        "key=value": "as for glasshouse train",
+        **CONFIG,
+        "--base N = 250": "problems at factor 1",
+        "--factors A,B = 0.25,0.5,1,2,4,10": "comma-separated",
+        "--seeds N = 3": "seeds per arm",
+        **JOBS,
+        "--out FOLDER = runs/scaling": "output folder",
+    },
+    "Trains on fixed sets of factor × base problems and on fresh problems, with equal steps and "
+    "several seeds. Reports held-out and training accuracy, the gap between them, and the cost. "
+    "Finished runs are not repeated.",
+    examples=[
+        "glasshouse study scaling --config training/example.rl/config.yaml --factors 0.5,1,2"
+    ],
+)
 def _scaling(args: argparse.Namespace) -> None:
     from glasshouse.errors import ConfigError
     from glasshouse.study.controls import run_scaling

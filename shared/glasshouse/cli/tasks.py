@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glasshouse.cli.parser import add_actions, add_command, add_imports
+from glasshouse.cli.parser import IMPORTS, command, command_group, print_safe
 from glasshouse.errors import install_command
 from glasshouse.terminal import terminal_safe
 
@@ -22,78 +22,12 @@ UNTRIED_SECTIONS = ("generate.vllm.", "hosts.")
 """Keys of parts that never ran on the hardware that they are for."""
 
 
-def add_commands(commands: Any) -> None:
-    summary = "explain every configuration key, with type and default"
-    parser = add_command(commands, "config", _config, summary, examples=["glasshouse config learn"])
-    parser.add_argument("section", nargs="?", default="", help="only keys with this prefix")
-
-    summary = "list the tasks, show one in full, grade a text, write a problem file"
-    examples = ["glasshouse tasks", "glasshouse tasks arithmetic", "glasshouse tasks grade --help"]
-    actions = add_actions(
-        add_command(commands, "tasks", None, summary, examples=examples), default="show"
-    )
-
-    parser = add_command(
-        actions,
-        "show",
-        _show,
-        "list the tasks with an example each, or show one in full",
-        "Without a name: every task with its size and options. With a name: also the messages of both "
-        "styles, the exact prompt that a model receives, and a demonstration of each mode.",
-        [
-            "glasshouse tasks",
-            "glasshouse tasks arithmetic",
-            "glasshouse tasks arithmetic --model models/my-model",
-            "glasshouse tasks --validate 100",
-        ],
-    )
-    parser.add_argument("name", nargs="?", metavar="TASK", help="show this task in full")
-    add_imports(parser)
-    help = "show the prompts that this model gets (default: pocket)"
-    parser.add_argument("--model", default="pocket", metavar="NAME", help=help)
-    help = "check the grading of each task on N problems"
-    parser.add_argument("--validate", type=int, metavar="N", default=0, help=help)
-
-    parser = add_command(
-        actions,
-        "grade",
-        _grade,
-        "grade a text and explain which parsing rule applied",
-        examples=[
-            'glasshouse tasks grade --answer 28 "so the answer is 28."',
-            "glasshouse tasks grade --task multiplication --answer 12558 < completion.txt",
-        ],
-    )
-    parser.add_argument("--task", default="sum_digits", help="see glasshouse tasks")
-    parser.add_argument("--answer", required=True, help="the correct answer")
-    help = "decimals that the question asks for (default 0)"
-    parser.add_argument("--decimals", type=int, default=0, help=help)
-    parser.add_argument("text", nargs="?", help="the completion (default: standard input)")
-
-    parser = add_command(
-        actions,
-        "generate",
-        _generate,
-        "write a problem file with its provenance",
-        "Draws count × oversize distinct problems of one split and writes them with a provenance file "
-        "and a checksum. Never overwrites a file.",
-        [
-            "glasshouse tasks generate --task multiplication --count 1000 --oversize 1.5 --out val.jsonl"
-        ],
-    )
-    parser.add_argument("--task", required=True, help="see glasshouse tasks")
-    splits = ["train", "validation", "test"]
-    parser.add_argument("--split", choices=splits, default="validation", help="default: validation")
-    parser.add_argument("--count", type=int, default=1000, help="problems (default 1000)")
-    help = "multiplies --count, so that enough problems remain after decontamination (default 1)"
-    parser.add_argument("--oversize", type=float, default=1.0, help=help)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
-    help = "task options, e.g. left_digits=3 count=[2,2]"
-    parser.add_argument("--options", nargs="*", default=[], metavar="key=value", help=help)
-    add_imports(parser)
-    parser.add_argument("--out", required=True, help="the file to write, .jsonl or .parquet")
-
-
+@command(
+    "config",
+    "explain every configuration key, with type and default",
+    {"SECTION?": "only keys with this prefix, e.g. learn"},
+    examples=["glasshouse config", "glasshouse config learn"],
+)
 def _config(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -123,6 +57,31 @@ def _config(args: argparse.Namespace) -> None:
             console.print(Text(f"{section}*: {count} keys, not run on hardware ({command})", "dim"))
 
 
+command_group(
+    "tasks",
+    "list the tasks, show one in full, grade a text, write a problem file",
+    examples=["glasshouse tasks", "glasshouse tasks arithmetic", "glasshouse tasks grade --help"],
+)
+
+
+@command(
+    "tasks show",
+    "list the tasks with an example each, or show one in full",
+    {
+        "TASK?": "show this task in full",
+        **IMPORTS,
+        "--model NAME = pocket": "show the prompts that this model gets",
+        "--validate N": "check the grading of each task on N problems",
+    },
+    "Without a name: every task with its size and options. With a name: also the messages of both "
+    "styles, the exact prompt that a model receives, and a demonstration of each mode.",
+    examples=[
+        "glasshouse tasks",
+        "glasshouse tasks arithmetic",
+        "glasshouse tasks arithmetic --model models/my-model",
+        "glasshouse tasks --validate 100",
+    ],
+)
 def _show(args: argparse.Namespace) -> int:
     from rich.markup import escape
 
@@ -133,10 +92,10 @@ def _show(args: argparse.Namespace) -> int:
 
     import_modules(args.imports)
     console, passed = make_console(), True
-    for name in [args.name] if args.name else list_tasks():
+    for name in [args.task] if args.task else list_tasks():
         task = make_example_task(name)
         _print_task(console, task)
-        if args.name:
+        if args.task:
             for heading, text in _render_prompts(task, args.model):
                 console.rule(escape(terminal_safe(heading)), align="left")
                 console.print(terminal_safe(text), soft_wrap=True, markup=False)
@@ -144,7 +103,7 @@ def _show(args: argparse.Namespace) -> int:
             report = check_task(task, args.validate)
             passed &= report.passed
             console.print(f"    {report}", markup=False)
-    if not args.name:
+    if not args.task:
         line = f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})"
         console.print(line, soft_wrap=True, markup=False)
     return 0 if passed else 1
@@ -193,14 +152,51 @@ def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
         yield f"{name}: {mode.description}", task.demonstrate(problem, name, rng)
 
 
+@command(
+    "tasks grade",
+    "grade a text and explain which parsing rule applied",
+    {
+        "--task NAME = sum_digits": "see glasshouse tasks",
+        "--answer TEXT!": "the correct answer",
+        "--decimals N": "decimals that the question asks for (default 0)",
+        "TEXT?": {"default": None, "help": "the completion (default: standard input)"},
+    },
+    examples=[
+        'glasshouse tasks grade --answer 28 "so the answer is 28."',
+        "glasshouse tasks grade --task multiplication --answer 12558 < completion.txt",
+    ],
+)
 def _grade(args: argparse.Namespace) -> None:
     from glasshouse.rollout.explain import explain_grade
 
     text = args.text if args.text is not None else sys.stdin.read()
-    explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals)
-    print(terminal_safe(explanation))
+    explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals or 0)
+    print_safe(explanation)
 
 
+@command(
+    "tasks generate",
+    "write a problem file with its provenance",
+    {
+        "--task NAME!": "see glasshouse tasks",
+        "--split train|validation|test = validation": "which problems",
+        "--count N = 1000": "problems",
+        "--oversize X = 1": "multiplies --count, so that enough problems remain after decontamination",
+        "--seed N": "seed of the draw (default 0)",
+        "--options key=value...": {
+            "nargs": "*",
+            "action": "extend",
+            "help": "task options, e.g. left_digits=3 count=[2,2]",
+        },
+        **IMPORTS,
+        "--out FILE!": "the file to write, .jsonl or .parquet",
+    },
+    "Draws count × oversize distinct problems of one split and writes them with a provenance file "
+    "and a checksum. Never overwrites a file.",
+    examples=[
+        "glasshouse tasks generate --task multiplication --count 1000 --oversize 1.5 --out val.jsonl"
+    ],
+)
 def _generate(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
     from glasshouse.registry import import_modules
@@ -211,7 +207,7 @@ def _generate(args: argparse.Namespace) -> None:
     options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
     split, out = Split(args.split), Path(args.out)
     provenance = create_problem_file(
-        args.task, options, split, args.count, args.oversize, args.seed, out
+        args.task, options, split, args.count, args.oversize, args.seed or 0, out
     )
     problems = f"{provenance['problems']:,} {split} problems of {args.task}"
-    print(terminal_safe(f"{problems} → {out}\nsha256 {provenance['sha256']}"))
+    print_safe(f"{problems} → {out}", f"sha256 {provenance['sha256']}")

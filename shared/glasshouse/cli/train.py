@@ -1,4 +1,4 @@
-"""`glasshouse train`, `resume` and `eval`, and the command line of every experiment's train.py."""
+"""`glasshouse train`, `resume`, `eval` and `sft`, and the command line of every experiment's train.py."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glasshouse.cli.parser import (
+    COMMANDS,
+    CONFIG,
+    IMPORTS,
+    JSON,
+    RUN,
     CommandParser,
-    add_command,
-    add_config_files,
-    add_json,
-    add_run_directory,
+    command,
+    print_json,
+    print_safe,
 )
+from glasshouse.terminal import format_duration, shell_command, terminal_safe
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from glasshouse.config.schema import Config
     from glasshouse.training.train import TrainResult
 
@@ -24,111 +31,29 @@ EXIT_CODES = """\
 Exit codes: 0 finished; 2 user error; 130 interrupted, every complete step is saved; 131 stopped
 immediately, resumes from the last checkpoint"""
 EXIT_CODE_OF = {"finished": 0, "interrupted": 130, "stopped": 131}
+MIN_REPORT_STEPS = 10
+"""Shorter runs have no curve to show; `glasshouse report` writes their report on request."""
+QUIET = {"--quiet": "print errors only"}
+OUTPUT = {"--verbose": "print one completion per step", **QUIET}
 
 
-def add_commands(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "train",
-        _train,
-        "train a model: evaluate, train, evaluate again",
-        "Without arguments, the embedded model learns the task sum_digits. If the run directory "
-        "(out=…) holds an interrupted run of the same configuration, it is resumed.",
-        [
-            "glasshouse train",
-            "glasshouse train steps=20 seed=3 out=runs/try",
-            "glasshouse train --config training/example.rl/config.yaml learn.algorithm=rloo",
-        ],
-    )
-    add_training_arguments(parser)
-
-    parser = add_command(
-        commands,
-        "resume",
-        _resume,
-        "resume an interrupted run",
-        "Continues from the newest valid checkpoint and truncates the logs to it. Weights, metrics and "
-        "rollouts are bitwise equal to those of an uninterrupted run. Repeating the train command does "
-        f"the same.\n\n{EXIT_CODES}",
-        [
-            "glasshouse resume runs/try",
-            "glasshouse resume runs/try steps=200",
-            "glasshouse resume runs/try --fork runs/slower learn.learning_rate=1e-5",
-        ],
-    )
-    add_run_directory(parser)
-    parser.add_overrides("steps=N trains longer; keys that change the numbers need --fork")
-    parser.add_argument("--fork", metavar="NEW", help="branch into a new run; any key may change")
-    _add_output_arguments(parser)
-
-    parser = add_command(
-        commands,
-        "eval",
-        _eval,
-        "evaluate a model or checkpoint on held-out problems",
-        "A checkpoint is evaluated like its run: with its task, task options, style and the settings of "
-        "generate, reward and evaluate, unless an argument says otherwise.",
-        [
-            "glasshouse eval pocket",
-            "glasshouse eval runs/try/checkpoints/step-000060 --json",
-            "glasshouse eval pocket --task reverse_digits evaluate.problems=500",
-        ],
-    )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a checkpoint, a model folder, a hub name, or an embedded model",
-    )
-    parser.add_argument(
-        "--task",
-        default="",
-        help="default: the checkpoint's task, else sum_digits; see glasshouse tasks",
-    )
-    parser.add_argument(
-        "--style", choices=["cot", "direct"], default="",
-        help="with or without reasoning (default: as the checkpoint was trained, else cot)",
-    )  # fmt: skip
-    add_json(parser)
-    parser.add_overrides("for example evaluate.problems=500 task.options.count=[2,2]")
-
-
-def add_training_arguments(parser: CommandParser) -> None:
-    """The arguments of `glasshouse train` and of every experiment's train.py."""
-    parser.add_overrides("overrides by dotted key, e.g. learn.learning_rate=1e-4 seed=3")
-    add_config_files(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check and print the resolved configuration, and exit",
-    )
-    _add_output_arguments(parser)
-
-
-def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--verbose", action="store_true", help="print one completion per step")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
-
-
-def run_experiment(script: str) -> None:
-    """Run the experiment whose train.py is `script`: its config.yaml, `--config` files, overrides.
-
-    Example: `run_experiment(__file__)`
-    """
-    from glasshouse.cli.app import run_command
-
-    config_file = Path(script).with_name("config.yaml")
-    name = config_file.parent.name
-    parser = CommandParser(
-        f"train {name} as configured in {config_file}",
-        "`glasshouse config` explains every key.",
-        [f"python {script} seed=1", f"python {script} --config tests/test_config.yaml"],
-        prog=f"python {script}",
-    )
-    add_training_arguments(parser)
-    args = parser.parse_args(sys.argv[1:])
-    sys.exit(run_command(lambda: _train(args, [config_file], script)))
-
-
+@command(
+    "train",
+    "train a model: evaluate, train, evaluate again",
+    {
+        "key=value": "overrides by dotted key, e.g. learn.learning_rate=1e-4 seed=3",
+        **CONFIG,
+        "--dry-run": "check and print the resolved configuration, and exit",
+        **OUTPUT,
+    },
+    "Without arguments, the embedded model learns the task sum_digits. If the run directory "
+    "(out=…) holds an interrupted run of the same configuration, it is resumed.",
+    examples=[
+        "glasshouse train",
+        "glasshouse train steps=20 seed=3 out=runs/try",
+        "glasshouse train --config training/example.rl/config.yaml learn.algorithm=rloo",
+    ],
+)
 def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: str = "") -> int:
     from glasshouse.config.loading import load_config, to_yaml
     from glasshouse.registry import script_import
@@ -145,34 +70,132 @@ def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: 
         return 0
     from glasshouse.training.train import train
 
-    return _finish(args, config, train(config, **_output_settings(args)))
+    result = train(config, progress=not args.quiet, verbose=args.verbose)
+    return _finish(args, config, result)
 
 
+def run_experiment(script: str) -> None:
+    """Run the experiment whose train.py is `script`: its config.yaml, `--config` files, overrides.
+
+    Example: `run_experiment(__file__)`
+    """
+    from glasshouse.cli.app import run_command
+
+    config_file = Path(script).with_name("config.yaml")
+    parser = CommandParser(prog=f"python {script}")
+    parser.declare(COMMANDS["train"])
+    parser.description = (
+        f"Train {config_file.parent.name} as configured in {config_file}.\n"
+        "`glasshouse config` explains every key."
+    )
+    parser.epilog = (
+        f"examples:\n  python {script} seed=1\n  python {script} --config tests/test_config.yaml"
+    )
+    args = parser.parse_args(sys.argv[1:])
+    sys.exit(run_command(lambda: _train(args, [config_file], script)))
+
+
+@command(
+    "resume",
+    "resume an interrupted run",
+    {
+        **RUN,
+        "key=value": "steps=N trains longer; keys that change the numbers need --fork",
+        "--fork NEW": "branch into a new run; any key may change",
+        **OUTPUT,
+    },
+    "Continues from the newest valid checkpoint and truncates the logs to it. Weights, metrics and "
+    "rollouts are bitwise equal to those of an uninterrupted run. Repeating the train command does "
+    f"the same.\n\n{EXIT_CODES}",
+    examples=[
+        "glasshouse resume runs/try",
+        "glasshouse resume runs/try steps=200",
+        "glasshouse resume runs/try --fork runs/slower learn.learning_rate=1e-5",
+    ],
+)
 def _resume(args: argparse.Namespace) -> int:
     from glasshouse.training.train import resume
 
-    result = resume(args.run_directory, args.overrides, fork=args.fork, **_output_settings(args))
+    fork = args.fork or None
+    settings = {"progress": not args.quiet, "verbose": args.verbose}
+    result = resume(args.run, args.overrides, fork=fork, **settings)
     return _finish(args, result.open().config, result)
 
 
 def _finish(args: argparse.Namespace, config: Config, result: TrainResult) -> int:
     if not args.quiet:
-        from glasshouse.cli.post_train import report_after_training
-
         report_after_training(config, result)
     return EXIT_CODE_OF[result.outcome]
 
 
-def _output_settings(args: argparse.Namespace) -> dict[str, bool]:
-    return {"progress": not args.quiet, "verbose": args.verbose}
+def report_after_training(
+    config: Config, result: TrainResult, console: Console | None = None
+) -> None:
+    """Monitor the run if monitor.at_end is set, and write results/report.html. Neither can fail a run: an
+    error is printed, and the run stays finished."""
+    from rich.text import Text
+
+    from glasshouse.terminal import make_console
+
+    if result.outcome != "finished":
+        return
+    console = console or make_console()
+    wanted = {
+        "Monitoring failed": (config.monitor.at_end, _monitor_ends),
+        "The report could not be written": (result.steps >= MIN_REPORT_STEPS, _write_report),
+    }
+    for failure, (is_wanted, action) in wanted.items():
+        if is_wanted:
+            try:
+                action(result.path, console)
+            except Exception as error:
+                text = f"{failure}: {str(error) or type(error).__name__}"
+                console.print(Text(terminal_safe(text), "yellow"), soft_wrap=True)
 
 
+def _write_report(run: Path, console: Console) -> None:
+    from glasshouse.view.report import write_report
+
+    console.print(terminal_safe(f"report  {write_report(run)}"), soft_wrap=True, markup=False)
+
+
+def _monitor_ends(run: Path, console: Console) -> None:
+    from glasshouse.measurement.monitor_progress import MonitorProgressBar
+    from glasshouse.measurement.monitor_run import monitor_run
+    from glasshouse.view.terminal_tables import monitor_table
+
+    bar = MonitorProgressBar(console, lines=False)
+    results = monitor_run(run, first_and_last=True, progress=bar)
+    console.print("\n[bold]Monitorability[/]")
+    console.print(monitor_table(results))
+    more = f"more    {shell_command(['glasshouse', 'monitor', run])}"
+    for line in (results["verdict"], more):
+        console.print(terminal_safe(line), soft_wrap=True, markup=False)
+
+
+@command(
+    "eval",
+    "evaluate a model or checkpoint on held-out problems",
+    {
+        "MODEL": "a checkpoint, a model folder, a hub name, or an embedded model",
+        "--task NAME": "default: the checkpoint's task, else sum_digits; see glasshouse tasks",
+        "--style cot|direct": "with or without reasoning (default: as the checkpoint was trained, else cot)",
+        **JSON,
+        "key=value": "for example evaluate.problems=500 task.options.count=[2,2]",
+    },
+    "A checkpoint is evaluated like its run: with its task, task options, style and the settings of "
+    "generate, reward and evaluate, unless an argument says otherwise.",
+    examples=[
+        "glasshouse eval pocket",
+        "glasshouse eval runs/try/checkpoints/step-000060 --json",
+        "glasshouse eval pocket --task reverse_digits evaluate.problems=500",
+    ],
+)
 def _eval(args: argparse.Namespace) -> None:
-    import json
     import time
 
     from glasshouse.measurement.evaluate import evaluate
-    from glasshouse.terminal import Heartbeat, format_duration, make_console, terminal_safe
+    from glasshouse.terminal import Heartbeat, make_console
     from glasshouse.training.display import results_table
 
     errors, started = make_console(stderr=True), time.monotonic()
@@ -186,8 +209,51 @@ def _eval(args: argparse.Namespace) -> None:
     if result.warning:
         print(f"warning: {result.warning}", file=sys.stderr)
     if args.json:
-        print(json.dumps(result.values, indent=2))
+        print_json(result.values)
         return
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
-    print(terminal_safe(f"{result.task} ({result.style}), {options or 'default options'}"))
+    print_safe(f"{result.task} ({result.style}), {options or 'default options'}")
     make_console().print(results_table(result.values))
+
+
+@command(
+    "sft",
+    "train any model on demonstrations, as a base for RL",
+    {
+        "MODEL?": "a model folder, a hub name, or a model by name; default: what the recipe says",
+        "--recipe NAME!": "a built-in recipe, such as leaked-hint-0, or a YAML file (docs/models.md)",
+        "--out FOLDER!": "the model folder to write",
+        "--batch-size N": "demonstrations per step (default: 8; without MODEL, those of the recipe)",
+        "--save-every N": "save every N steps (default: 20; without MODEL, 500)",
+        **QUIET,
+        **IMPORTS,
+        "key=value": "steps, seed, device, dtype, chat.* and learn.*, as in learn.lora_rank=16",
+    },
+    "The result is a model folder. While it trains, its state is in OUT.training; the same command "
+    "continues it after Ctrl-C or a crash, bit for bit. Without MODEL, the model is built as the recipe "
+    "says, from random weights or from another model, and measured.",
+    examples=[
+        "glasshouse sft smollm2 --recipe leaked-hint-0 --out models/smollm2-hint steps=40",
+        "glasshouse sft smollm2 --recipe mine.yaml --out models/mine learn.lora_rank=16",
+        "glasshouse sft --recipe pocket --out build/pocket",
+    ],
+)
+def _sft(args: argparse.Namespace) -> int:
+    from glasshouse.registry import import_modules
+    from glasshouse.training.sft import sft
+
+    import_modules(args.imports)
+    sizes = {"batch_size": args.batch_size, "save_every": args.save_every}
+    try:
+        result = sft(
+            args.model, args.recipe, args.out, args.overrides, **sizes, progress=not args.quiet
+        )
+    except KeyboardInterrupt:
+        command = shell_command(["glasshouse", *sys.argv[1:]])
+        print(f"interrupted; continue with: {command}", file=sys.stderr)
+        return 130
+    if not args.quiet:
+        print_safe(
+            f"written to {result.path}; use it with {shell_command([f'model={result.path}'])}"
+        )
+    return 0

@@ -108,7 +108,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
         _delete_folder(temporary)  # a full disk needs the space
         raise
     if final.exists():
-        os.replace(final, _unused_name(folder / f"{final.name}{REMOVING}"))
+        _set_aside(final)
     os.replace(temporary, final)
     flush_to_disk(folder)
     remove_partial(folder)
@@ -116,32 +116,25 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Checkpoint:
 
 
 def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Raise unless the checkpoint reads back with the same state and the same tensors."""
+    """Raise unless the checkpoint reads back with the same state and the same tensors, one by one. A file is
+    opened for each, since all of it would stay in memory."""
+    import torch
+    from safetensors import safe_open
+
     problems = list(verify_checkpoint(path))
-    if not problems:
-        if read_state(path) != json.loads(json.dumps(snapshot.state)):
-            problems.append(f"{STATE} differs")
-        problems += _list_different_tensors(path / MODEL, snapshot.weights)
-        if not snapshot.save_shards:
-            problems += _list_different_tensors(path / LEARNER, snapshot.learner)
+    if not problems and read_state(path) != json.loads(json.dumps(snapshot.state)):
+        problems.append(f"{STATE} differs")
+    expected = {MODEL: snapshot.weights, LEARNER: {} if snapshot.save_shards else snapshot.learner}
+    for file, tensors in expected.items():
+        for name, tensor in tensors.items() if not problems else ():
+            with safe_open(path / file, framework="pt") as saved:
+                if name not in saved.keys() or not torch.equal(saved.get_tensor(name), tensor):  # noqa: SIM118
+                    problems.append(f"{name} in {file} is missing or differs")
     if problems:
         raise RunError(
             f"The checkpoint of step {snapshot.step} does not read back as it was written: "
             f"{problems[0]}. Check the disk."
         )
-
-
-def _list_different_tensors(file: Path, expected: Mapping[str, Tensor]) -> list[str]:
-    """Compare the tensors of a file one by one. It is opened for each, since all of it would stay in memory."""
-    import torch
-    from safetensors import safe_open
-
-    problems = []
-    for name, tensor in expected.items():
-        with safe_open(file, framework="pt") as tensors:
-            if name not in tensors.keys() or not torch.equal(tensors.get_tensor(name), tensor):  # noqa: SIM118
-                problems.append(f"{name} in {file.name} is missing or differs")
-    return problems
 
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
@@ -208,19 +201,14 @@ def read_checkpoint(
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    learner: dict[str, Tensor] = {}
     try:
-        learner = _read_learner(path) if with_learner else {}
+        if with_learner:
+            is_whole = (path / LEARNER).exists()
+            learner = load_file(path / LEARNER) if is_whole else read_shards(path)
         return read_state(path), load_file(path / MODEL), learner
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
-
-
-def _read_learner(path: Path) -> dict[str, Tensor]:
-    if (path / LEARNER).exists():
-        from safetensors.torch import load_file
-
-        return load_file(path / LEARNER)
-    return read_shards(path)
 
 
 def read_shards(path: Path) -> dict[str, Tensor]:
@@ -281,47 +269,44 @@ def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoin
     """Delete all checkpoints except those with a role in `keep`; returns each with the reason. The
     newest has been verified when it was written."""
     checkpoints = list_checkpoints(folder, verify=False)
-    roles = assign_roles([c for c in checkpoints if not c.damage])
-    kept = {path for role in keep for path in roles.get(role, ())}
+    roles = roles_of(checkpoints)
+    reason = f"not {', '.join(keep[:-1])} or {keep[-1]}"
     removed = []
     for checkpoint in checkpoints:
-        if checkpoint.path in kept:
-            continue
-        reason = "damaged" if checkpoint.damage else f"not {', '.join(keep[:-1])} or {keep[-1]}"
-        os.replace(checkpoint.path, _unused_name(folder / f"{checkpoint.path.name}{REMOVING}"))
-        removed.append((checkpoint, reason))
+        if not set(keep) & set(roles[checkpoint.path]):
+            _set_aside(checkpoint.path)
+            removed.append((checkpoint, "damaged" if checkpoint.damage else reason))
     if removed:
         flush_to_disk(folder)
         remove_partial(folder)
     return removed
 
 
-def assign_roles(checkpoints: Sequence[Checkpoint]) -> dict[str, tuple[Path, ...]]:
-    """Determine which checkpoint is the first, the second to last, the last and the best."""
-    if not checkpoints:
-        return {}
-    scored = [c for c in checkpoints if c.reward is not None]
-    best = max(scored, key=lambda c: (c.reward, -c.step), default=None)
-    return {
-        "first": (checkpoints[0].path,),
-        "previous": tuple(c.path for c in checkpoints[-2:-1]),
-        "last": (checkpoints[-1].path,),
-        "best": (best.path,) if best else (),
-    }
-
-
 def roles_of(checkpoints: Sequence[Checkpoint]) -> dict[Path, list[str]]:
-    """By checkpoint: the retention rules that keep it (last, best, …)."""
-    kept = assign_roles([c for c in checkpoints if not c.damage])
-    return {c.path: [role for role, paths in kept.items() if c.path in paths] for c in checkpoints}
+    """By checkpoint: whether it is the first, the second to last, the last, the best of the valid ones."""
+    valid = [c for c in checkpoints if not c.damage]
+    scored = [(-c.reward, c.step, c) for c in valid if c.reward is not None]
+    roles = {
+        "first": valid[:1],
+        "previous": valid[-2:-1],
+        "last": valid[-1:],
+        "best": [min(scored)[2]] if scored else [],
+    }
+    return {c.path: [role for role, kept in roles.items() if c in kept] for c in checkpoints}
 
 
 def remove_partial(folder: Path) -> None:
     """Delete checkpoints that a crash left partly written or partly removed."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.endswith(WRITING) or REMOVING in path.name:
-                _delete_folder(path)
+    for path in folder.glob("*"):
+        if path.name.endswith((WRITING, REMOVING)):
+            _delete_folder(path)
+
+
+def _set_aside(path: Path) -> None:
+    """Rename a checkpoint that is to be deleted: a crash then leaves no part of it."""
+    target = path.with_name(f"{path.name}{REMOVING}")
+    _delete_folder(target)
+    os.replace(path, target)
 
 
 def _checkpoint_folders(folder: Path) -> list[Path]:
@@ -332,13 +317,6 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
 
 def _step_of(path: Path) -> int:
     return int(path.name[5:])
-
-
-def _unused_name(path: Path) -> Path:
-    number = 0
-    while (candidate := path.with_name(f"{path.name}-{number}")).exists():
-        number += 1
-    return candidate
 
 
 def _delete_folder(path: Path) -> None:

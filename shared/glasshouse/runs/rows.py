@@ -87,26 +87,30 @@ def _flatten(value: Any) -> Row:
 
 
 def _build(cls: Any, row: Mapping[str, Any]) -> Any:
-    return cls(**{name: convert(row) for name, convert in _converters(cls)})
+    return cls(
+        **{
+            name: _build(kind, row) if convert is None else convert(row[name])
+            for name, kind, convert in _converters(cls)
+        }
+    )
 
 
 @cache
-def _converters(cls: type) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
-    return [(name, _converter(name, kind)) for name, (kind, _) in field_types(cls).items()]
+def _converters(cls: type) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
+    """The name and type of each field, and what makes its value of a row's; None for a part."""
+    return [(name, kind, _converter(name, kind)) for name, (kind, _) in field_types(cls).items()]
 
 
-def _converter(name: str, kind: Any) -> Callable[[Mapping[str, Any]], Any]:
+def _converter(name: str, kind: Any) -> Callable[[Any], Any] | None:
     if kind in PARTS:
-        return lambda row: _build(kind, row)
+        return None
     if name == "reward":
-        return lambda row: math.nan if row[name] is None else row[name]
+        return lambda value: math.nan if value is None else value
     if name == "logprobs":  # back to float32
-        return lambda row: None if row[name] is None else tuple(array("f", row[name]))
+        return lambda value: None if value is None else tuple(array("f", value))
     if get_origin(kind) is tuple:
-        return lambda row: None if row[name] is None else tuple(row[name])
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda row: kind(row[name])
-    return lambda row: row[name]
+        return lambda value: None if value is None else tuple(value)
+    return kind if isinstance(kind, type) and issubclass(kind, Enum) else lambda value: value
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:

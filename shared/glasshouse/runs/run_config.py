@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from glasshouse.config.loading import diff_configs, flatten, load_config, to_yaml
+from glasshouse.config.loading import diff_configs, load_config, to_yaml
 from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, GlasshouseError, RunError
@@ -75,55 +74,45 @@ def config_diff(run: Path, config: Config) -> list[str]:
 def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
     """Load a run's configuration. If config.yaml was changed since the run wrote it, return the copy
     in the newest valid checkpoint and the damage; without such a copy, raise if it cannot be used."""
-    file = run / CONFIG
-    config, reason = None, ""
+    file, config = run / CONFIG, None
     try:
-        if has_config_checksum(file):
-            return load_config([file]), []
         config = load_config([file])
+        if has_config_checksum(file):
+            return config, []
+        problem = "does not match its checksum, and there is no valid checkpoint to compare it with"
     except (FileNotFoundError, NotADirectoryError):
-        reason = "is missing"
-    except OSError as error:
-        reason = f"cannot be read: {error}"
-    except (ConfigError, RecursionError) as error:
-        reason = f"cannot be used: {str(error).rstrip('.')}"
-    step, copy = _config_of_checkpoint(run)
-    if copy is None:
+        problem = "is missing"
+    except (OSError, ConfigError, RecursionError) as error:
+        problem = f"cannot be used: {str(error).rstrip('.')}"
+    newest, _ = newest_checkpoint(run / "checkpoints")
+    copy = None
+    if newest is not None:
+        with suppress(KeyError, ValueError):  # of another version
+            copy = Config.model_validate(read_state(newest.path)["config"])
+    if newest is None or copy is None:
         if config is None:
-            if reason == "is missing":
-                raise RunError(f"{run} is not a run directory: it has no {CONFIG}.")
-            raise RunError(f"{file} {reason}. Restore it from a copy.")
+            raise RunError(f"{run} is not a run directory: its {CONFIG} {problem}.")
         remedy = (
             "It may have been changed, so the run is not resumed. Restore it from a copy, or start a "
             "new run with another out=…."
         )
-        reason = "does not match its checksum, and there is no valid checkpoint to compare it with"
-        return config, [RunDamage(CONFIG, reason, remedy)]
-    state_file = f"checkpoints/step-{step:06d}/{STATE}"
+        return config, [RunDamage(CONFIG, problem, remedy)]
+    state_file = f"checkpoints/{newest.name}/{STATE}"
     if config is not None:
-        changed = [key for key in diff_configs(copy, config) if key != "out"]
+        changed = {key: pair for key, pair in diff_configs(copy, config).items() if key != "out"}
         if not changed:
             return config, []
-        old, new = dict(flatten(copy)), dict(flatten(config))
-        listed = ", ".join(f"{key} ({old.get(key)!r} → {new.get(key)!r})" for key in changed[:5])
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        reason = f"differs from the configuration of the run, kept in {state_file}: {listed}{more}"
+        listed = [f"{key} ({old!r} → {new!r})" for key, (old, new) in changed.items()]
+        listed[5:] = [f"and {len(listed) - 5} more"] if len(listed) > 5 else []
+        problem = (
+            f"differs from the configuration of the run, kept in {state_file}: {', '.join(listed)}"
+        )
     remedy = (
         f'Write the old values back, or replace the file with the value of "config" in {state_file} '
         f"(JSON is valid YAML). To change a key, pass it: {shell_command(['glasshouse', 'resume', run])} "
         "KEY=VALUE. Commands that only read the run use the checkpoint's copy."
     )
-    return copy, [RunDamage(CONFIG, reason, remedy)]
-
-
-def _config_of_checkpoint(run: Path) -> tuple[int, Config | None]:
-    newest, _ = newest_checkpoint(run / "checkpoints")
-    if newest is None:
-        return 0, None
-    try:
-        return newest.step, Config.model_validate(read_state(newest.path)["config"])
-    except (OSError, ValueError, KeyError, TypeError, ValidationError):
-        return newest.step, None
+    return copy, [RunDamage(CONFIG, problem, remedy)]
 
 
 # --- as a tree of plain values -----------------------------------------------------------------

@@ -38,7 +38,7 @@ _ENVIRONMENT = Environment(
 
 
 def render_page(template: str, **context: Any) -> str:
-    """Example: `render_page("measure_page.html.j2", title="my rollouts", …)`"""
+    """Example: `render_page("markdown_page.html.j2", title="my rollouts", body=text)`"""
     return _ENVIRONMENT.get_template(template).render(context)
 
 

@@ -1,0 +1,177 @@
+"""`glasshouse plan` and `hosts`: what a run needs, and several machines."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glasshouse.cli.parser import CONFIG, JSON, command, command_group, print_json, print_safe
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from glasshouse.training.layout import Plan
+
+
+@command(
+    "plan",
+    "estimate the memory of a run, and suggest a layout that fits",
+    {
+        "CONFIG": "the config file of the run",
+        "--gpu NxGB": "GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
+        "--prompt-tokens N": "length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
+        "key=value": "as for glasshouse train",
+        **JSON,
+    },
+    "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
+    "planned on any machine. A folder with only a config.json is enough. docs/scale.md explains the figures.",
+    examples=[
+        "glasshouse plan training/example.rl/config.yaml",
+        'glasshouse plan config.yaml model=Qwen/Qwen3-4B --gpu "1x80GB"',
+    ],
+)
+def _plan(args: argparse.Namespace) -> None:
+    from glasshouse.config.loading import load_config
+    from glasshouse.terminal import make_console
+    from glasshouse.training.layout import plan_run
+
+    with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
+        config = load_config([args.config], args.overrides)
+        result = plan_run(config, gpu=args.gpu, prompt_tokens=args.prompt_tokens)
+    if args.json:
+        print_json(result.to_json())
+        return
+    make_console().print(_memory_table(result))
+    print_safe(*_sentences(result, config.generate.engine))
+    if result.layout.fits:
+        print(f"\n# suggested layout; paste into the config file\n{result.layout.lines()}", end="")
+
+
+def _memory_table(result: Plan) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from glasshouse.terminal import terminal_safe
+
+    device = result.device
+    title = (
+        f"{result.model}: {result.parameters / 1e6:,.1f} million parameters; "
+        f"{device.count} × {device.name}, {device.usable_bytes / 1e9:.1f} GB usable\n"
+        f"prompts of {result.prompt_tokens} tokens; peak memory of the configuration as it is, in GB"
+    )
+    table = Table("part", title=Text(terminal_safe(title)), title_justify="left")
+    columns = [(process, phase) for process in result.processes for phase in process.phases]
+    for process, phase in columns:
+        name = process.role if process.count == 1 else f"{process.role} (each of {process.count})"
+        table.add_column(f"{name}: {phase}", justify="right")
+    for part in columns[0][0].phases[columns[0][1]]:
+        sizes = [process.phases[phase][part] for process, phase in columns]
+        if any(sizes):
+            table.add_row(part.replace("_", " "), *(_gigabytes(size) for size in sizes))
+    totals = [sum(process.phases[phase].values()) for process, phase in columns]
+    table.add_section()
+    table.add_row("total", *map(_gigabytes, totals))
+    return table
+
+
+def _sentences(result: Plan, engine: str) -> list[str]:
+    worst = max(result.processes, key=lambda process: process.peak)
+    verdict = "It fits" if result.fits else "It does not fit"
+    sentences = [
+        f"{verdict}: the {worst.role} needs {_gigabytes(worst.peak)} GB in the phase {worst.peak_phase}, most of "
+        f"it {worst.largest_part.replace('_', ' ')}."
+    ]
+    if not result.layout.fits:
+        largest = max(result.layout.processes, key=lambda process: process.peak)
+        has_heavy_generator = largest.role == "generator" and engine == "torch"
+        sentences.append(
+            f"No layout fits: the last that was tried needs {_gigabytes(largest.peak)} GB for the {largest.role}. Use "
+            f"a device with more memory, {'generate.engine=vllm, ' if has_heavy_generator else ''}a smaller model, "
+            "or a smaller generate.max_tokens."
+        )
+    return sentences
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3f}" if size < 1e9 else f"{size / 1e9:.1f}"
+
+
+command_group(
+    "hosts",
+    "train on several machines (not run on hardware)",
+    "docs/scale.md explains the set-up. It ran on machines in network namespaces, not yet on several "
+    "real ones.",
+    examples=["glasshouse hosts check --config hosts.yaml", "glasshouse hosts worker --help"],
+)
+
+
+@command(
+    "hosts certificates",
+    "create a TLS certificate for every host",
+    {
+        "--out DIR!": "the folder to write",
+        "--host NAME/IP...": "a participating machine, as the others address it; repeat it, include this machine",
+        "--days N = 365": "validity",
+    },
+    "Creates a certificate authority and one folder per host (ca.pem, host.pem, host.key) for mutual "
+    "TLS. If the folder already holds an authority, it signs the new hosts. Never overwrites a file.",
+    examples=["glasshouse hosts certificates --out certs --host node1 --host 10.0.0.7"],
+)
+def _certificates(args: argparse.Namespace) -> None:
+    from glasshouse.distributed.hosts.certificates import CA_KEY, create_certificates
+
+    out = Path(args.out)
+    folders = create_certificates(out, args.host, args.days)
+    print(f"{len(folders)} certificates, valid for {args.days} days:")
+    for host, folder in zip(dict.fromkeys(args.host), folders, strict=True):
+        print(f"  {host}: copy {folder} there, readable only by you (scp -pr)")
+    print(
+        "on each host: glasshouse hosts worker --address tls://HOST:26600-26609 --certificates DIR"
+    )
+    print("on this host: hosts.certificates=DIR, the folder of this machine")
+    print(f"{out / CA_KEY} signs further hosts; do not copy it to any of them.")
+
+
+@command(
+    "hosts worker",
+    "offer this machine as a host for runs",
+    {
+        "--address tls://HOST:PORT[-LAST]!": "the address to listen on, as the other machines reach it",
+        "--certificates DIR!": "the certificate folder of this host",
+        "--listen-any": "allow an address that the certificate does not name, or 0.0.0.0 for all networks",
+    },
+    "Listens until it is stopped with Ctrl-C or SIGTERM, and then leaves nothing behind. With a range "
+    "of ports, each start takes the next port of the range, and a run reconnects to it.",
+    examples=[
+        "glasshouse hosts worker --address tls://node1:26600-26609 --certificates certs/node1"
+    ],
+)
+def _worker(args: argparse.Namespace) -> int:
+    from glasshouse.distributed.hosts.address import Address
+    from glasshouse.distributed.hosts.worker import run_worker
+
+    return run_worker(
+        Address.parse(args.address),
+        Path(args.certificates),
+        lambda text: print(text, flush=True),
+        listen_any=args.listen_any,
+    )
+
+
+@command(
+    "hosts check",
+    "connect to the hosts and measure latency and bandwidth",
+    {"key=value": "as for glasshouse train", **CONFIG},
+    "Connects to every host of the configuration, starts a process there, measures, and leaves nothing behind.",
+    examples=["glasshouse hosts check --config hosts.yaml"],
+)
+def _check_hosts(args: argparse.Namespace) -> None:
+    from glasshouse.config.loading import load_config
+    from glasshouse.distributed.hosts.host_pool import HostPool
+
+    with HostPool(load_config(args.config, args.overrides).hosts) as hosts:
+        from glasshouse.distributed.hosts.host_check import check_hosts  # imports Monarch
+
+        for sentence in check_hosts(hosts):
+            print(sentence)
