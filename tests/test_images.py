@@ -91,7 +91,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def test_build_makes_the_base_image_first_then_the_experiment_from_it(
-    repository: Repository,
+    repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository.install("docker")
     assert repository.run("build", "example.rl", "--", "--no-cache") == 0
@@ -104,11 +104,7 @@ def test_build_makes_the_base_image_first_then_the_experiment_from_it(
         f"--build-arg REVISION={repository.commit} --build-arg CREATED={created} "
         f"--tag {repository.name} --no-cache .",
     ]
-
-
-def test_without_a_base_image_the_experiment_is_not_built(
-    repository: Repository, capsys: pytest.CaptureFixture[str]
-) -> None:
+    repository.log.unlink()
     repository.install("docker", fails="build")
     assert repository.run("build", "example.rl") == 2
     assert "training/Dockerfile.base" in capsys.readouterr().err
@@ -141,21 +137,16 @@ def test_a_code_change_rebuilds_no_dependency() -> None:
     assert positions == sorted(positions)
 
 
-def test_images_have_the_tested_versions() -> None:
-    """Every pip installation of the package or its dependencies uses constraints.txt."""
-    lines = (BASE_DOCKERFILE.read_text() + (TEMPLATE / "Dockerfile").read_text()).splitlines()
+def test_images_have_the_tested_versions_and_run_as_uid_1000_with_one_thread() -> None:
+    base, template = BASE_DOCKERFILE.read_text(), (TEMPLATE / "Dockerfile").read_text()
+    lines = (base + template).splitlines()
     installs = [line for line in lines if "pip install" in line and "torch==" not in line]
     assert len(installs) == 2
     for line in installs:
         assert re.search(r"pip install (-c|--constraint) constraints.txt ", line), line
     assert "\n!constraints.txt\n" in (ROOT / ".dockerignore").read_text()
-
-
-def test_the_trainer_runs_as_uid_1000_with_one_thread_and_downloads_to_the_volume() -> None:
-    base, template = BASE_DOCKERFILE.read_text(), (TEMPLATE / "Dockerfile").read_text()
-    assert "useradd --uid 1000 " in base
-    assert "OMP_NUM_THREADS=1" in base
-    assert "HF_HOME=/runs/" in base
+    for setting in ("useradd --uid 1000 ", "OMP_NUM_THREADS=1", "HF_HOME=/runs/"):
+        assert setting in base
     assert "ARG START_AS=1000:1000\n" in template
     assert template.endswith("\nUSER ${START_AS}\n")
     assert "ENTRYPOINT" not in template  # inherited
@@ -198,18 +189,7 @@ def test_the_first_working_engine_builds(
     assert [line.startswith(command) for line in repository.calls("build")] == [True, True]
 
 
-def test_ENGINE_selects_the_engine(
-    repository: Repository, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repository.install("docker")
-    repository.install("podman")
-    assert repository.run("build", "example.rl", ENGINE="podman") == 0
-    assert repository.calls("build")[0].startswith("podman")
-    assert repository.run("build", "example.rl", ENGINE="dokcer") == 2
-    assert 'Did you mean "docker"?' in capsys.readouterr().err
-
-
-def test_a_missing_or_stopped_engine_is_a_user_error(
+def test_ENGINE_selects_the_engine_and_a_missing_or_stopped_one_is_a_user_error(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert repository.run("build", "example.rl") == 2
@@ -217,6 +197,11 @@ def test_a_missing_or_stopped_engine_is_a_user_error(
     repository.install("docker", fails="version")
     assert repository.run("build", "example.rl") == 2
     assert "docker version" in capsys.readouterr().err
+    repository.install("podman")
+    assert repository.run("build", "example.rl", ENGINE="podman") == 0
+    assert repository.calls("build")[0].startswith("podman")
+    assert repository.run("build", "example.rl", ENGINE="dokcer") == 2
+    assert 'Did you mean "docker"?' in capsys.readouterr().err
 
 
 def test_settings_choose_build_arguments_and_tags(

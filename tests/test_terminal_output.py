@@ -84,13 +84,9 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
 ) -> None:
     rollout = replace(hostile_rollout(run), step=9)
     RolloutLog(run / "results" / LOG).append([rollout])
-    for options in (
-        ["--show"],
-        ["--json"],
-        ["--group", f"9:{rollout.group}"],
-        ["--sql", "select text, question from rollouts"],
-        ["--json", "--sql", "select text, question from rollouts"],
-    ):
+    sql = ["--sql", "select text, question from rollouts"]
+    group = ["--group", f"9:{rollout.group}"]
+    for options in (["--show"], ["--json"], group, sql, ["--json", *sql]):
         main(["rollouts", str(run), "--split", "train", "--step", "9", *options])
         printed = capsys.readouterr().out
         assert is_safe(printed), options
@@ -194,15 +190,9 @@ def test_sql_takes_only_one_select(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
         assert export.run_sql([], query)[0]
-    for query in (
-        "drop table rollouts",
-        "create table x (a int)",
-        "copy rollouts to 'x.csv'",
-        "attach 'x.db'",
-        "set threads = 1",
-        "select 1; drop table rollouts",
-        "",
-    ):
+    refused = ["drop table rollouts", "create table x (a int)", "copy rollouts to 'x.csv'"]
+    refused += ["attach 'x.db'", "set threads = 1", "select 1; drop table rollouts", ""]
+    for query in refused:
         with pytest.raises(RunError, match="SELECT"):
             export.run_sql([], query)
     assert list(tmp_path.iterdir()) == []
@@ -240,6 +230,7 @@ def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(tmp_path: Path) -
     [
         ["train", f"model={MOCK}", f"out={'x' * 256}"],
         ["train", f"model={MOCK}", "out=a\0b"],
+        ["train", f"model={MOCK}", "out=file"],
         ["eval", "x" * 256],
         ["eval", "a\0b"],
         ["check", "checkpoints", "x[/b]"],
@@ -256,11 +247,12 @@ def test_a_hostile_name_is_a_user_error(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
     assert main(arguments) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ")
     assert is_safe(message)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("value", ["a: b", "1e3", "x #y", "[x]", "null", "~x", "007"])
@@ -295,14 +287,6 @@ def test_a_read_only_run_can_be_reported_and_monitored(
         assert main([*command, run]) == 0
     assert main(["resume", run, "steps=2"]) == 2
     assert "Read-only" in capsys.readouterr().err
-
-
-def test_out_that_is_a_file_is_named_as_such(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["train", *SMALL, f"out={tmp_path / 'file'}"]) == 2
-    assert "is a file" in capsys.readouterr().err
 
 
 def test_counts_in_scientific_notation_and_errors_in_plain_words(

@@ -159,9 +159,7 @@ def validate_options(
             raise error(f'{where} has no option "{name}".{did_you_mean(name, model.model_fields)}')
     try:
         return model.model_validate(dict(options))
-    except (
-        ValueError
-    ) as invalid:  # pydantic's ValidationError; not imported here, where it costs time
+    except ValueError as invalid:  # pydantic's ValidationError; importing it here would cost time
         first = invalid.errors()[0]  # type: ignore[attr-defined]
         name = ".".join(map(str, first["loc"])) or "options"
         reason = f"{plain_reason(first['msg'])} (got {first['input']!r:.200})"

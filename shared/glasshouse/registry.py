@@ -60,12 +60,8 @@ class Registry(Generic[T]):
         """Register what stands below this decorator. Built-in names cannot be taken."""
 
         def register(part: Part) -> Part:
-            known = self.modules.get(name) or getattr(self.parts.get(name), "__module__", None)
-            if (
-                known
-                and known.startswith("glasshouse.")
-                and known != getattr(part, "__module__", "")
-            ):
+            known = self.modules.get(name) or str(getattr(self.parts.get(name), "__module__", ""))
+            if known.startswith("glasshouse.") and known != getattr(part, "__module__", ""):
                 raise self.error(f'There is already a {self.kind} "{name}"; choose another name.')
             self.check(name, part)
             self.parts[name] = part  # type: ignore[assignment]

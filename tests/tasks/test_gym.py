@@ -1,7 +1,7 @@
 """reasoning-gym's datasets as tasks."""
 
-import builtins
 import random
+import sys
 
 import pytest
 
@@ -15,14 +15,7 @@ from glasshouse.types import AnswerKind, Style
 
 
 def test_without_the_extra_the_error_names_the_package(monkeypatch):
-    original_import = builtins.__import__
-
-    def failing_import(name, *args, **kwargs):
-        if name.startswith("reasoning_gym"):
-            raise ImportError(name)
-        return original_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", failing_import)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(TaskError, match=r"\[gym\]"):
         make_task("gym.chain_sum")
 

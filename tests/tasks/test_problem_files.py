@@ -1,8 +1,8 @@
 """Problem files: JSON lines and Parquet, read, written and created with their provenance."""
 
-import builtins
 import hashlib
 import json
+import sys
 from decimal import Decimal
 
 import pytest
@@ -126,14 +126,7 @@ def test_invalid_parquet_row_is_a_config_error(tmp_path):
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
-    original_import = builtins.__import__
-
-    def failing_import(name, *rest):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return original_import(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", failing_import)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "p.parquet").write_bytes(b"PAR1")
     with pytest.raises(ConfigError, match=r"\[parquet\]"):
         read_problem_file(tmp_path / "p.parquet")

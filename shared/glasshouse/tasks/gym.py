@@ -20,7 +20,7 @@ from typing import Any, Self
 from pydantic import ConfigDict
 
 from glasshouse import randomness
-from glasshouse.errors import TaskError, did_you_mean, install_command
+from glasshouse.errors import TaskError, did_you_mean, import_extra
 from glasshouse.tasks.base import MODES, Mode, Task, TaskOptions
 from glasshouse.tasks.steps import Scratchpad
 from glasshouse.types import AnswerKind, Problem, Style
@@ -163,10 +163,5 @@ class GymTask(Task[GymOptions]):
 
 def _dataset_registry() -> Mapping[str, tuple[Any, Any]]:
     """Dataset and config classes by name."""
-    try:
-        from reasoning_gym.factory import DATASETS
-    except ImportError:
-        raise TaskError(
-            f"gym.* tasks need reasoning-gym, which is not installed: {install_command('gym')}"
-        ) from None
-    return DATASETS
+    (factory,) = import_extra("gym", "A gym.* task", "reasoning_gym.factory", error=TaskError)
+    return factory.DATASETS

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import glasshouse
-from glasshouse.errors import ConfigError, install_command, plain_reason
+from glasshouse.errors import ConfigError, import_extra, plain_reason
 from glasshouse.files import write_json
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
@@ -90,7 +90,7 @@ def _json_lines(path: Path) -> Iterator[str]:
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows as they would be in JSON: without null fields, and with `meta` parsed if it is JSON text."""
-    arrow, parquet = import_pyarrow(path)
+    arrow, parquet = _import_pyarrow(path)
     with open(path, "rb") as file:
         try:
             rows = parquet.read_table(file).to_pylist()
@@ -132,7 +132,7 @@ def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:
         for problem in problems
     ]
     if Path(file).suffix == ".parquet":
-        arrow, parquet = import_pyarrow(Path(file))
+        arrow, parquet = _import_pyarrow(Path(file))
         rows = [row | {"meta": json.dumps(row["meta"])} for row in rows]
         parquet.write_table(arrow.Table.from_pylist(rows), str(file))
         return
@@ -160,7 +160,7 @@ def create_problem_file(
     if count < 1 or not math.isfinite(oversize) or oversize < 1:
         raise ConfigError(f"--count is {count} and --oversize {oversize}; both must be at least 1.")
     if out.suffix == ".parquet":
-        import_pyarrow(out)
+        _import_pyarrow(out)
     for path in (out, provenance_file):
         if path.exists():
             raise ConfigError(f"{path} already exists; choose another --out or delete it.")
@@ -193,14 +193,5 @@ def create_problem_file(
     return provenance
 
 
-def import_pyarrow(path: Path) -> tuple[Any, Any]:
-    """Imports pyarrow and pyarrow.parquet; an error names the file that needs them."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(
-            f"{path} is a Parquet file, which needs pyarrow. Use JSON lines (.jsonl), or install it: "
-            f"{install_command('parquet')}"
-        ) from None
-    return pyarrow, parquet
+def _import_pyarrow(path: Path) -> list[Any]:
+    return import_extra("parquet", str(path), "pyarrow", "pyarrow.parquet", error=ConfigError)
