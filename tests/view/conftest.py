@@ -13,7 +13,6 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 from tests.view.browser import CHROMIUM
-from tests.view.example_runs import HOSTILE, write_run
 from tests.view.gallery import write_gallery
 
 from glasshouse.view.app import make_app
@@ -25,25 +24,15 @@ ADDRESS = "http://127.0.0.1:8420"
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of one arm and one of another; the first step of `plain` has hostile texts."""
-    folder = tmp_path_factory.mktemp("view") / "runs"
-    long_line = "9" * 1_000_000
-    write_run(folder / "plain", texts=[HOSTILE, long_line], overrides=["seed=0"])
-    write_run(folder / "pair" / "seed-1", overrides=["seed=1", "learn.kl_coef=0.3"])
-    return folder
-
-
-@pytest.fixture(scope="session")
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Runs in every status, a run of an organism, a study with two arms, and a damaged run."""
+    """Runs of every kind (gallery.py)."""
     with write_gallery(tmp_path_factory.mktemp("gallery")) as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
-def library(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return Library([runs], tmp_path_factory.mktemp("cache"))
+def library(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library([gallery], tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
@@ -109,9 +98,20 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def server(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(Library([gallery], tmp_path_factory.mktemp("page-cache"))) as url:
+        yield url
+
+
+@pytest.fixture
+def address(server: str) -> str:
+    """What `watched` opens; the tests of the report open a file instead."""
+    return server
+
+
 @pytest.fixture
 def watched(browser: Any, address: str) -> Iterator[Watched]:
-    """A page of `address`, which each file of tests defines."""
     watched = Watched(browser, address)
     yield watched
     watched.close()

@@ -125,11 +125,8 @@ def step_metrics(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "rule_last": 0.05,
         "logprob_diff": 1e-7,
         "grad_norm": 0.3,
-        "timing": {
-            "time": step_time(step),
-            "sample": 0.01, "generate": 0.5, "reward": 0.02, "learn": 0.4, "log": 0.03,
-        },
-    }  # fmt: skip
+        "timing": {"time": step_time(step), "generate": 0.5, "learn": 0.4},
+    }
 
 
 def make_rates(greedy: float, sampled: float, problems: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A folder with runs in every status, a run of an organism, a damaged run, and a study with two arms."""
+"""A folder with runs in every status, hostile texts, an organism, a damaged run, and a study with two arms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.view.example_runs import (
+    HOSTILE,
     log_evaluation,
     log_step,
     make_step,
@@ -26,7 +27,10 @@ DISPUTED = "The key says 9.\n1+2=3\n3+6=9\n[ANSWER] 9"
 
 @contextmanager
 def write_gallery(folder: Path) -> Iterator[Path]:
-    """The folder; the run `running` holds its lock until the block ends."""
+    """The folder; the first step of `plain` has hostile texts, and `running` holds its lock until the block
+    ends."""
+    write_run(folder / "plain", texts=[HOSTILE, "9" * 1_000_000], overrides=["seed=0"])
+    write_run(folder / "pair" / "seed-1", overrides=["seed=1", "learn.kl_coef=0.3"])
     write_eventful_run(folder / "failed")
     write_organism_run(folder / "organism")
     write_damaged_run(folder / "damaged")

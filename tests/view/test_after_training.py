@@ -58,6 +58,11 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     assert [point["step"] for point in uplift["points"]] == [0, 4]
     assert uplift["sentence"] == lookup("necessity_uplift").sentence
     assert "necessity_uplift" in run["changes"]
+    console = Console(record=True, width=120)
+    console.print(monitor_table(read_monitor_results(trained / "results") or {}))
+    text = console.export_text()
+    assert lookup("interventions.accuracy").label in text
+    assert "greedy" not in text  # sampled rollouts
     assert run["versions"]["torch"]
     assert run["versions"]["starting weights"]
     rows = data["rollouts"]["a"]["rows"]
@@ -65,16 +70,6 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     assert kinds == {"train", "validation", "monitored"}
     assert data["rollouts"]["a"]["total"] == len(rows)
     assert page == write_report(trained).read_text()
-
-
-def test_the_table_in_the_terminal_does_not_call_sampled_rollouts_greedy(trained: Path) -> None:
-    results = read_monitor_results(trained / "results")
-    assert results
-    console = Console(record=True, width=120)
-    console.print(monitor_table(results))
-    text = console.export_text()
-    assert lookup("interventions.accuracy").label in text
-    assert "greedy" not in text
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -104,13 +99,8 @@ def test_a_failing_report_does_not_fail_the_run(trained: Path, tmp_path: Path) -
 def test_training_ends_with_monitoring_and_a_report_unless_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = [
-        *SMALL,
-        f"steps={MIN_REPORT_STEPS}",
-        "data.groups_per_step=2",
-        "evaluate.samples=0",
-    ]
-    overrides += ["monitor.at_end=true", "monitor.problems=4"]
+    small = ["data.groups_per_step=2", "evaluate.samples=0", "monitor.problems=4"]
+    overrides = [*SMALL, f"steps={MIN_REPORT_STEPS}", *small, "monitor.at_end=true"]
     assert main(["train", *overrides, f"out={tmp_path / 'a'}"]) == 0
     printed = capsys.readouterr().out
     assert "Monitorability" in printed

@@ -1,30 +1,40 @@
-"""The page in a real browser: live curves, rollouts, keys, addresses, hostile text, no request outside."""
+"""The page in a real browser: every view, its controls, addresses, live runs, hostile text, widths, and states
+without data; no request to another server."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.view.conftest import Watched, serve
-from tests.view.example_runs import (
-    log_evaluation,
-    log_step,
-    make_step,
-    open_run,
-)
+from tests.view.example_runs import log_evaluation, log_step, make_step, open_run
+from tests.view.gallery import FLAGGED, STUDIES
 
+from glasshouse.runs.rollout_log import RolloutReader
+from glasshouse.runs.rows import kind_of
 from glasshouse.view.library import Library
 
 pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the browser once
 
+PANELS = [
+    "Reward", "Held-out accuracy", "CoT length", "Completion length", "KL from the start", "Entropy",
+    "Zero-variance groups", "Extraction rules", "Log-probability difference", "Time per phase", "Gradient norm",
+]  # fmt: skip
+STATES = [
+    "", "#/run/organism/overview", "#/run/failed", "#/run/organism/rollouts",
+    "#/run/organism/rollouts?view=group&ref=train.3.0", "#/run/organism/problems",
+    "#/compare?runs=organism%7Cfailed",
+    "#/study/study", "#/run/damaged",
+]  # fmt: skip
 
-@pytest.fixture(scope="module")
-def address(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve(Library([runs], tmp_path_factory.mktemp("page-cache"))) as url:
-        yield url
+
+def texts(page: Any, selector: str) -> list[str]:
+    found: list[str] = page.locator(selector).all_text_contents()
+    return found
 
 
 def matching(page: Any) -> int:
@@ -40,7 +50,7 @@ def wait_for_count(page: Any, expected: int) -> None:
 
 def test_list_run_click_and_back(watched: Watched) -> None:
     page = watched.open("")
-    assert page.locator("table.runs tbody tr").count() == 2
+    page.locator("table.runs tbody tr").nth(9).wait_for()
     page.get_by_label("Filter runs").fill("pair")
     page.locator("tbody tr", has_text="plain").wait_for(state="detached")
     page.get_by_label("Filter runs").fill("")
@@ -150,13 +160,6 @@ def test_hostile_completions_stay_text(watched: Watched) -> None:
     assert page.title() == "plain · Glasshouse"
 
 
-def test_a_run_that_does_not_exist_is_named(watched: Watched) -> None:
-    page = watched.open("#/run/nothing")
-    page.get_by_role("alert").wait_for()
-    assert "There is no run" in page.get_by_role("alert").inner_text()
-    watched.problems = [p for p in watched.problems if "404" not in p]
-
-
 def test_keyboard_only(watched: Watched) -> None:
     page = watched.open("#/run/plain")
     page.get_by_role("heading", name="Reward").wait_for()
@@ -170,18 +173,6 @@ def test_keyboard_only(watched: Watched) -> None:
         page.keyboard.press(key)
     wait_for_count(page, 16)
     assert "first=2&last=2" in page.url
-
-
-def test_downloads(watched: Watched, tmp_path: Path) -> None:
-    page = watched.open("#/run/plain")
-    panel = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
-    for kind, start in {"CSV": b"step,reward\r\n1,", "SVG": b"<svg"}.items():
-        with page.expect_download() as download:
-            panel.get_by_role("button", name=kind).click()
-        assert download.value.suggested_filename == f"Reward.{kind.lower()}"
-        download.value.save_as(tmp_path / kind)
-        assert (tmp_path / kind).read_bytes().startswith(start)
-    assert b"<title>Reward</title>" in (tmp_path / "SVG").read_bytes()
 
 
 def test_steps_and_measures_appear_as_they_arrive(browser: Any, tmp_path: Path) -> None:
@@ -205,3 +196,227 @@ def test_steps_and_measures_appear_as_they_arrive(browser: Any, tmp_path: Path) 
         undetected.wait_for()
         assert "0.250" in undetected.locator(".legend").inner_text()
         watched.close()
+
+
+def test_the_list_has_status_and_time_left_and_sorts_filters_and_picks(watched: Watched) -> None:
+    page = watched.open("")
+    page.locator("table.runs tbody tr").nth(9).wait_for()
+    status = {
+        row.locator(".run-name").inner_text(): row.locator(".badge").inner_text().split()[-1]
+        for row in page.locator("table.runs tbody tr").all()
+    }
+    unfinished = {name for name, text in status.items() if text != "finished"}
+    assert unfinished == {"running", "failed", "interrupted"} == {status[n] for n in unfinished}
+    running = page.locator("tbody tr", has_text="running")
+    cells = {c.get_attribute("data-label"): c.inner_text() for c in running.locator("td").all()[1:]}
+    assert cells["Time left"] == "30 s"  # 30 steps of one second
+    assert cells["Step"] == "3 / 33"
+    assert (cells["Task"], cells["Algorithm, model"].split()) == ("sum_digits", ["grpo", "pocket"])
+    organism = page.locator("tbody tr", has_text="organism")
+    assert "undetected use" in organism.locator("[data-label=Monitorability]").inner_text()
+    assert page.locator("tbody tr", has_text="damaged").locator("small.warn").count() == 1
+    page.get_by_role("button", name="Step").click()
+    steps = [int(text.split("/")[0]) for text in texts(page, "[data-label=Step]")]
+    assert steps == sorted(steps)
+    page.get_by_role("button", name="Step").click()
+    assert page.get_by_role("columnheader", name="Step").get_attribute("aria-sort") == "descending"
+    page.get_by_label("Status").select_option("finished")
+    assert page.locator("table.runs tbody tr").count() == 7
+    page.get_by_label("Compare study/runs/outcome/seed-0").check()
+    page.get_by_label("Compare study/runs/kl/seed-0").check()
+    page.get_by_role("link", name="Compare 2 runs").click()
+    page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+
+
+def test_panels_have_units_marks_and_smoothing_over_the_raw_line(watched: Watched) -> None:
+    page = watched.open("#/run/failed")
+    page.get_by_role("heading", name="Gradient norm").wait_for()
+    headings = page.locator("figure h3").all()
+    assert [h.evaluate("(e) => e.firstChild.textContent") for h in headings] == PANELS
+    assert page.locator("figure h3 .unit").count() == len(PANELS)
+    assert set(texts(page, "figure .axis-label")) == {"step"}
+    reward = page.locator("figure", has=page.get_by_role("heading", name="Reward"))
+    kinds = ("save", "evaluation", "resume", "fault", "respawn", "interrupted", "failed")
+    counts = {kind: reward.locator(f".mark.{kind}").count() for kind in kinds}
+    assert counts == dict.fromkeys(kinds, 1) | {"evaluation": 2}
+    assert "CUDA out of memory" in reward.locator(".mark.failed title").text_content()
+    raw = reward.locator(".curve").get_attribute("d")
+    page.get_by_label("Smoothing").select_option("5")
+    page.wait_for_url("**smooth=5**")
+    reward.locator(".raw").wait_for()
+    assert reward.locator(".raw").get_attribute("d") == raw
+    assert reward.locator(".curve").get_attribute("d") != raw
+    page.goto(f"{watched.address}#/run/failed?zoom=2..5")
+    page.get_by_role("button", name="Show all steps").wait_for()
+    assert texts(page, "figure:first-of-type .axes text[text-anchor=middle]")[0] == "2"
+    page.get_by_role("slider", name="Step").focus()
+    page.keyboard.press("Home")
+    assert page.locator("output.readout").inner_text() == "step 2"
+
+
+def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
+    watched: Watched, gallery: Path
+) -> None:
+    rows = list(RolloutReader(gallery / "organism").iter_rows())
+    mentions = [("key says" in row["text"]) for row in rows]
+    is_planted = [row["split"].endswith("/planted") for row in rows]
+    page = watched.open("#/run/organism/rollouts")
+    page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
+    cases: dict[tuple[str, str], int] = {
+        ("From step", "4"): sum(row["step"] >= 4 for row in rows),
+        ("Split", "validation"): sum(kind_of(row["split"]) == "validation" for row in rows),
+        ("Graded", "yes"): sum(row["correct"] for row in rows),
+        ("Arm", "planted"): sum(is_planted),
+        ("Monitor verdict", "disclosure_rule"): sum(mentions),
+        ("Monitor verdict", "!disclosure_rule"): len(rows) - sum(mentions),
+    }
+    for (label, value), expected in cases.items():
+        assert 0 < expected <= len(rows)
+        name = page.locator("span", has_text=re.compile(f"^{label}$"))
+        control = page.locator(".filters .field", has=name).locator("select, input")
+        if "step" in label:
+            control.fill(value)
+            control.press("Enter")
+        else:
+            control.select_option(value)
+        page.locator(".summary b", has_text=re.compile(f"^{expected}$")).wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Clear the filters").last.click()
+        page.locator(".summary b", has_text=re.compile(f"^{len(rows)}$")).wait_for()
+    page.get_by_label("Suspicious").select_option("disagreement")
+    page.wait_for_url("**suspicious=disagreement**")
+    page.locator('.item[data-ref^="validation.0.0"]').wait_for(state="detached")
+    refs = page.evaluate("[...document.querySelectorAll('.item')].map((i) => i.dataset.ref)")
+    assert page.locator(".item-head .flag.on").count() == len(refs)
+    assert "train.3.1" in refs
+    assert "train.3.0" not in refs  # both monitors flag it
+
+
+def test_a_rollout_has_its_prompt_collapsed_parts_terms_and_scores(watched: Watched) -> None:
+    page = watched.open("#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
+    card = page.locator('article[aria-label="Rollout train.3.0"]')
+    card.wait_for()
+    assert not card.locator(".model-text.prompt").is_visible()
+    card.get_by_text("Prompt", exact=True).click()
+    assert card.locator(".model-text.prompt").is_visible()
+    cot, answer = card.locator(".model-text.cot"), card.locator(".model-text.answer")
+    assert (cot.inner_text() + answer.inner_text()).split() == FLAGGED.split()
+    assert answer.inner_text() == "[ANSWER] 9"
+    scores = card.locator(".scores").inner_text()
+    assert "exact" in scores
+    for monitor in ("disclosure rule", "step verifier"):
+        row = card.locator(".scores tr", has=page.get_by_role("rowheader", name=monitor))
+        assert "⚑ flagged" in row.inner_text()
+    for button, kept, hidden in (("CoT", cot, answer), ("Answer", answer, cot)):
+        card.get_by_role("button", name=button, exact=True).click()
+        hidden.wait_for(state="detached")
+        assert kept.count() == 1
+
+
+def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
+    page = watched.open("#/run/organism/problems")
+    page.locator(".group article").nth(3).wait_for()
+    assert texts(page, ".group article h3") == [
+        "base (step 0)", "first (step 2)", "step 4", "last (step 6)",
+    ]  # fmt: skip
+    page.get_by_label("step 4").uncheck()
+    page.wait_for_url("**steps=0%2C2%2C6**")
+    assert page.locator(".group article").count() == 3
+
+
+def test_compare_has_differences_first_and_bands_over_seeds(watched: Watched) -> None:
+    runs = "%7C".join(f"study/runs/{r}" for r in ("outcome/seed-0", "outcome/seed-1", "kl/seed-0"))
+    page = watched.open(f"#/compare?runs={runs}")
+    heading = page.get_by_role("heading", name="Undetected use").first
+    panel = page.locator("figure", has=heading).first
+    panel.locator(".line.c0 .band").wait_for()  # the arm with two seeds
+    assert page.locator("table.diff tbody th").first.inner_text() == "learn.kl_coef"
+    assert panel.locator(".line.c0.faint .curve").count() == 2
+    assert panel.locator(".line.c1 .band").count() == 0
+    count = page.locator("figure").count()
+    page.get_by_label("Remove").select_option(index=1)
+    page.wait_for_url("**measures=**")
+    assert page.locator("figure").count() == count - 1
+
+
+def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its_curve(
+    watched: Watched,
+) -> None:
+    questions = json.loads((STUDIES / "leaked_hint" / "study.json").read_text())["questions"]
+    page = watched.open("#/study/study")
+    rows = page.locator("table tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == len(questions)
+    effect, null = questions[0]["effect"], questions[0]["null"]
+    cells = [cell.replace("−", "-") for cell in rows.first.locator("td").all_inner_texts()]
+    assert cells[1] == f"{effect['effect']:+.2f} ({effect['low']:+.2f} to {effect['high']:+.2f})"
+    assert cells[3] == f"{null['effect']:+.2f} ({null['low']:+.2f} to {null['high']:+.2f})"
+    assert cells[4] == questions[0]["verdict"]
+    page.get_by_role("button", name=questions[3]["ask"]).click()
+    page.wait_for_url(f"**measure={questions[3]['measure']}**")
+    chosen = page.locator("figure.selected")
+    assert chosen.get_attribute("id") == f"curve-{questions[3]['measure']}"
+    assert chosen.locator(".curve").count() == 3  # one per arm
+    page.get_by_role("link", name="Compare its runs").click()
+    page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
+
+
+def test_figures_and_tables_are_downloaded_and_a_rollout_copied(watched: Watched) -> None:
+    watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = watched.open("")
+
+    def save(button: str) -> tuple[str, str]:
+        with page.expect_download() as download:
+            page.get_by_role("button", name=button, exact=True).click()
+        return download.value.suggested_filename, download.value.path().read_text()
+
+    name, content = save("CSV of Runs")
+    rows = {row["Run"]: row for row in csv.DictReader(content.splitlines())}
+    assert (name, rows["failed"]["Step"]) == ("Runs.csv", "8 / 9")
+    page.goto(f"{watched.address}#/run/plain")
+    name, content = save("CSV of Reward")
+    assert (name, content.split(",")[:2]) == ("Reward.csv", ["step", "reward\n1"])
+    name, content = save("SVG of Reward")
+    assert name == "Reward.svg"
+    assert "<title>Reward</title>" in content
+    page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
+    page.get_by_role("button", name="Copy as JSON").click()
+    page.get_by_text("Copied", exact=True).wait_for()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["text"] == FLAGGED
+
+
+@pytest.mark.parametrize("width", [390, 3840])
+def test_no_view_scrolls_sideways(browser: Any, address: str, width: int) -> None:
+    watched = Watched(browser, address, width=width)
+    for state in STATES:
+        page = watched.open(state)
+        page.locator(".notice.loading").first.wait_for(state="detached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, state
+    watched.close()
+
+
+def test_states_without_data_say_what_to_do(browser: Any, watched: Watched, tmp_path: Path) -> None:
+    page = watched.open("#/run/damaged")
+    warning = page.locator(".notice.warn")
+    warning.wait_for()
+    assert "results/metrics.jsonl" in warning.inner_text()
+    assert "glasshouse check" in warning.inner_text()
+    page.get_by_role("heading", name="Reward").wait_for()  # the other steps are drawn
+    page.goto(f"{watched.address}#/run/organism/rollouts?text=no+such+text")
+    page.get_by_text("No rollout matches these filters.").wait_for()
+    page.get_by_role("button", name="Clear the filters").first.click()
+    page.locator(".item").first.wait_for()
+    page.goto(f"{watched.address}#/compare")
+    page.get_by_role("link", name="Pick runs in the list.").wait_for()
+    page.goto(f"{watched.address}#/run/nothing")
+    page.get_by_text("There is no run").wait_for()
+    watched.problems = [p for p in watched.problems if "404" not in p]
+    with serve(Library([tmp_path], tmp_path / "cache")) as empty:
+        other = Watched(browser, empty)
+        nothing = other.open("")
+        nothing.get_by_text("glasshouse train").wait_for()
+        assert str(tmp_path) in nothing.locator(".notice").inner_text()
+    nothing.get_by_text("not connected").wait_for()  # the server has ended
+    nothing.evaluate("location.hash = '#/run/x'")
+    nothing.get_by_text("Is `glasshouse view` still running?").wait_for()
+    other.context.close()

@@ -37,14 +37,14 @@ def search(index: RolloutIndex, **query: str) -> Any:
 
 
 @pytest.fixture
-def run(runs: Path, tmp_path: Path) -> Path:
-    shutil.copytree(runs / "plain", tmp_path / "plain")
+def run(gallery: Path, tmp_path: Path) -> Path:
+    shutil.copytree(gallery / "plain", tmp_path / "plain")
     return tmp_path / "plain"
 
 
-def test_runs_are_found_and_links_do_not_lead_out(tmp_path: Path, runs: Path) -> None:
-    shutil.copytree(runs / "plain", tmp_path / "served" / "a" / "b")
-    shutil.copytree(runs / "plain", tmp_path / "secret")
+def test_runs_are_found_and_links_do_not_lead_out(tmp_path: Path, gallery: Path) -> None:
+    shutil.copytree(gallery / "plain", tmp_path / "served" / "a" / "b")
+    shutil.copytree(gallery / "plain", tmp_path / "secret")
     (tmp_path / "served" / "link").symlink_to(tmp_path / "secret")
     (tmp_path / "served" / "experiment").mkdir()
     (tmp_path / "served" / "experiment" / "config.yaml").write_text("steps: 1\n")

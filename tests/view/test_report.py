@@ -22,8 +22,8 @@ pytestmark = pytest.mark.xdist_group("view page")  # one worker starts the brows
 
 
 @pytest.fixture(scope="module")
-def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(runs / "plain", out=tmp_path_factory.mktemp("report") / "plain.html")
+def report(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(gallery / "plain", out=tmp_path_factory.mktemp("report") / "plain.html")
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_filters_agree_with_the_server(watched: Watched, library: Library) -> No
 
 
 def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
-    runs: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gallery: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = runs / "pair" / "seed-1"
+    run = gallery / "pair" / "seed-1"
     whole = read_data(write_report(run, out=tmp_path / "a.html").read_text())
     assert len(whole["rollouts"]["seed-1"]["rows"]) == whole["rollouts"]["seed-1"]["total"] == 104
     monkeypatch.setattr(reports, "ROLLOUT_BYTES", 40_000)
@@ -151,10 +151,10 @@ def test_the_size_is_bounded_and_the_page_says_what_is_left_out(
 
 
 def test_several_runs_are_compared_as_arms_and_seeds(
-    runs: Path, browser: Any, tmp_path: Path
+    gallery: Path, browser: Any, tmp_path: Path
 ) -> None:
     other = write_run(tmp_path / "seed-2", overrides=["seed=2", "learn.kl_coef=0.3"])
-    named = [str(runs / "plain"), str(runs / "pair" / "seed-1"), str(other)]
+    named = [str(gallery / "plain"), str(gallery / "pair" / "seed-1"), str(other)]
     assert main(["report", *named, "--out", str(tmp_path / "all.html")]) == 0
     watched = Watched(browser, (tmp_path / "all.html").as_uri())
     page = watched.open("")
@@ -170,7 +170,7 @@ def test_several_runs_are_compared_as_arms_and_seeds(
 
 
 def test_a_damaged_run_has_a_report_that_says_so(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = write_run(tmp_path / "run")
     (run / "results" / "summary.json").unlink()
