@@ -21,7 +21,7 @@ from workload import Workload
 
 from glasshouse import randomness
 from glasshouse.runs.run_directory import RunDirectory
-from glasshouse.track.async_log import start_trackers
+from glasshouse.track.trackers import start_trackers
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Request

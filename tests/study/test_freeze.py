@@ -77,7 +77,7 @@ def test_comments_layout_and_words_are_no_amendments_but_settings_are(file: Path
         ("weight: 0.2", "weight: 0.5", "arms.kl.reward.penalties.length.weight: 0.2 → 0.5"),
         ("  outcome:\n", "  outcome:\n  more: {learn.kl_coef: 1}\n", "arms.more: added"),
         ("arms:", "evaluation_problems: per_seed\narms:", "evaluation_problems: shared → per_seed"),
-        ("expect: falls", "expect: rises", 'question "Does KL help?", expect: falls → rises'),
+        ("expect: falls", "expect: rises", 'question "Does KL help?".expect: falls → rises'),
         ("Does KL help?", "Does KL hurt?", 'question "Does KL help?": removed'),
     ]:
         assert old in frozen

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -98,17 +98,23 @@ def run_command(file: Path, out: Path, *arguments: str) -> int:
 
 
 class StudyProcess:
-    """`glasshouse study` in a separate process, one run at a time."""
+    """`glasshouse study` in a separate process, one run at a time; killed with its workers at the end."""
 
     def __init__(self, file: Path, out: Path) -> None:
-        command = ["study", str(file), "--out", str(out), "--jobs", "1"]
-        self.out = out
+        command = [sys.executable, "-m", "glasshouse", "study", file, "--out", out, "--jobs", "1"]
+        self.results = out / "runs" / "plain" / "seed-0" / "results"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "glasshouse", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+
+    def __enter__(self) -> StudyProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            for pid in [*self.worker_pids(), self.process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            self.process.communicate()
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 240
@@ -117,47 +123,23 @@ class StudyProcess:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
-    def count_steps(self, run: str) -> int:
-        with suppress(FileNotFoundError):
-            return (self.out / "runs" / run / "results" / "metrics.jsonl").read_text().count("\n")
-        return 0
+    def count_steps(self) -> int:
+        return len(read_lines(self.results / "metrics.jsonl"))
 
-    def read_events(self, run: str) -> list[str]:
-        with suppress(FileNotFoundError):
-            text = (self.out / "runs" / run / "results" / "events.jsonl").read_text()
-            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            return [json.loads(line)["event"] for line in lines]
-        return []
+    def read_events(self) -> list[str]:
+        return [json.loads(line)["event"] for line in read_lines(self.results / "events.jsonl")]
 
     def worker_pids(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(child) for child in children.split()]
 
-    def wait(self) -> tuple[int, str]:
-        output = self.process.communicate(timeout=240)[0]
-        return self.process.returncode, output
 
-
-def was_stopped(events: list[str]) -> bool:
-    """Whether the run ended at a clean point: saved, or on a slow machine at its last checkpoint."""
-    return "interrupted" in events or "stopped" in events
-
-
-@pytest.fixture
-def start_study() -> Iterator[Callable[[Path, Path], StudyProcess]]:
-    """Starts commands and kills those that a failed test leaves behind."""
-    started: list[StudyProcess] = []
-
-    def start(file: Path, out: Path) -> StudyProcess:
-        started.append(StudyProcess(file, out))
-        return started[-1]
-
-    yield start
-    for command in started:
-        if command.process.poll() is None:
-            for pid in [*command.worker_pids(), command.process.pid]:
-                os.kill(pid, signal.SIGKILL)
-            command.process.communicate()
+def read_lines(file: Path) -> list[str]:
+    """The complete lines of a file that may be growing, or not exist yet."""
+    with suppress(FileNotFoundError):
+        lines = file.read_text().splitlines(keepends=True)
+        return [line for line in lines if line.endswith("\n")]
+    return []
 
 
 def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
@@ -179,32 +161,32 @@ def test_arms_are_paired_and_a_run_equals_the_same_run_by_train(
 
 
 def test_after_kills_the_resumed_study_gives_the_same_bytes(
-    file: Path, complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    start_study: Callable[[Path, Path], StudyProcess],
-) -> None:  # fmt: skip
+    file: Path, complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One run at a time instead of two. The worker is killed, then the command, and another command finishes the
     study. test_process_pool.py has Ctrl-C."""
     out = tmp_path / "out"
-    command = start_study(file, out)
-    command.wait_until(lambda: command.count_steps("plain/seed-0") >= 4)
-    os.kill(command.worker_pids()[0], signal.SIGKILL)
-    command.wait_until(lambda: "resume" in command.read_events("plain/seed-0"))
-    resumed_at = command.count_steps("plain/seed-0")
-    command.wait_until(lambda: command.count_steps("plain/seed-0") > resumed_at)
-    [worker] = command.worker_pids()
-    os.kill(command.process.pid, signal.SIGKILL)  # the worker notices, saves its run and exits
-    assert "signal 9" in command.wait()[1]
+    with StudyProcess(file, out) as command:
+        command.wait_until(lambda: command.count_steps() >= 4)
+        os.kill(command.worker_pids()[0], signal.SIGKILL)
+        command.wait_until(lambda: "resume" in command.read_events())
+        resumed_at = command.count_steps()
+        command.wait_until(lambda: command.count_steps() > resumed_at)
+        [worker] = command.worker_pids()
+        os.kill(command.process.pid, signal.SIGKILL)  # the worker notices, saves its run and exits
+        assert "signal 9" in command.process.communicate(timeout=240)[0]
     assert wait_for_exit([worker])
-    assert was_stopped(command.read_events("plain/seed-0"))
-    results = out / "runs" / "plain" / "seed-0" / "results"
-    assert not (results / "rows.jsonl").exists()
+    # saved, or on a slow machine at its last checkpoint
+    assert {"interrupted", "stopped"} & set(command.read_events())
+    rows = command.results / "rows.jsonl"
+    assert not rows.exists()
 
     monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InProcessPool)
     run_without_report(file, out, ["plain"])
-    assert command.read_events("plain/seed-0").count("resume") == 2
-    finished_at = (results / "rows.jsonl").stat().st_mtime_ns
+    assert command.read_events().count("resume") == 2
+    finished_at = rows.stat().st_mtime_ns
     run_without_report(file, out)
-    assert (results / "rows.jsonl").stat().st_mtime_ns == finished_at
+    assert rows.stat().st_mtime_ns == finished_at
     assert table_bytes(out) == table_bytes(complete)
 
 

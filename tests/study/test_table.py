@@ -9,13 +9,7 @@ import pytest
 
 from glasshouse.errors import GlasshouseError
 from glasshouse.runs.monitor_results import VERSION
-from glasshouse.study.table import (
-    StudyRow,
-    Table,
-    collect_rows,
-    compare_tables,
-    read_table_lines,
-)
+from glasshouse.study.table import StudyRow, Table, collect_rows, compare_tables, read_table_lines
 
 
 def make_row(arm: str, seed: int, step: int, measure: str, value: float | None) -> StudyRow:

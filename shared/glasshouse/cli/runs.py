@@ -203,7 +203,7 @@ def _figure(args: argparse.Namespace) -> None:
     examples=["glasshouse report track runs/try --to tensorboard"],
 )
 def _track(args: argparse.Namespace) -> None:
-    from glasshouse.track.upload import upload_run
+    from glasshouse.track.trackers import upload_run
 
     for name, url in upload_run(args.run, args.to, warn=print_damage).items():
         print_safe(f"{args.run} is uploaded to {name}: {url}")

@@ -24,9 +24,12 @@ from typing import Any
 
 from glasshouse.measurement.registry import companion_measures
 from glasshouse.measurement.seeds import ALPHA, holm_correct
-from glasshouse.study.contrasts import Contrast, SeedMean, contrast_arms, mean_over_seeds
-from glasshouse.study.points import (
+from glasshouse.study.contrasts import (
+    Contrast,
     Point,
+    SeedMean,
+    contrast_arms,
+    mean_over_seeds,
     point_at_equal_accuracy,
     point_at_equal_kl,
     point_at_step,
@@ -71,19 +74,17 @@ class Answer:
     explanation: str = ""
 
     @property
-    def must_exceed_null(self) -> bool:
-        """A change from the start is caused by the reward only as far as it exceeds the null arm's."""
-        directed = self.question.margin is None
-        return self.reference == START and directed and self.beyond_null is not None
+    def claims(self) -> list[Contrast]:
+        """What must be shown: the effect and, if it is a change from the start, that it exceeds the null
+        arm's. Both tests must pass, so the p of the claim is the larger one (an intersection-union test)."""
+        if self.beyond_null and self.reference == START and self.question.margin is None:
+            return [self.effect, self.beyond_null]
+        return [self.effect]
 
     @property
     def p(self) -> float | None:
-        """The p of the claim. If the effect must also exceed the null, both tests must pass, so it is
-        the larger p (an intersection-union test)."""
-        own = self.effect.p
-        if not self.must_exceed_null or not self.beyond_null or own is None:
-            return own
-        return None if self.beyond_null.p is None else max(own, self.beyond_null.p)
+        known = [claim.p for claim in self.claims if claim.p is not None]
+        return max(known) if len(known) == len(self.claims) else None
 
     @property
     def verdict(self) -> Verdict:
@@ -97,18 +98,10 @@ class Answer:
                 return Verdict.NOT_SHOWN if self.has_too_few_pairs else Verdict.SHOWN
             outside = effect.low > margin or effect.high < -margin
             return Verdict.OPPOSITE if effect.shown and outside else Verdict.NOT_SHOWN
-        if not effect.shown or (self.must_exceed_null and not self._exceeds_null):
+        directions = {"rises" if (claim.effect or 0.0) > 0 else "falls" for claim in self.claims}
+        if len(directions) > 1 or not all(claim.shown for claim in self.claims):
             return Verdict.NOT_SHOWN
-        as_predicted = (effect.effect > 0) == (self.question.expect == "rises")
-        return Verdict.SHOWN if as_predicted else Verdict.OPPOSITE
-
-    @property
-    def _exceeds_null(self) -> bool:
-        """Whether the arm differs from the null arm in the same direction as from its reference."""
-        beyond, effect = self.beyond_null, self.effect.effect
-        if beyond is None or beyond.effect is None or effect is None:
-            return False
-        return beyond.shown and (beyond.effect > 0) == (effect > 0)
+        return Verdict.SHOWN if self.question.expect in directions else Verdict.OPPOSITE
 
     @property
     def has_too_few_pairs(self) -> bool:
@@ -171,7 +164,7 @@ def answer_questions(study: Study, table: Table) -> list[Answer]:
             effect=replace(answer.effect, p_holm=paired.p_holm),
             beyond_null=answer.beyond_null
             and replace(
-                answer.beyond_null, p_holm=paired.p_holm if answer.must_exceed_null else None
+                answer.beyond_null, p_holm=paired.p_holm if len(answer.claims) > 1 else None
             ),
         )
         for answer, paired in zip(answers, corrected, strict=True)

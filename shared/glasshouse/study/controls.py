@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.contrasts import mean_over_seeds
 from glasshouse.study.display import TerminalProgress
+from glasshouse.study.report import format_mean
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, study_from_config
 from glasshouse.study.table import Table
@@ -83,8 +85,8 @@ def judge_control(positive: Sequence[Gain], negative: Sequence[Gain]) -> tuple[b
     sentence = f"The pipeline learns: sampled accuracy rose by {_format_gains(rises)}."
     if not learns:
         sentence = (
-            f"It does not learn: sampled accuracy changed by {_format_gains(rises)}. The likeliest reason: "
-            f"{_likely_reason(positive, rises)}."
+            f"It does not learn: sampled accuracy changed by {_format_gains(rises)}. In metrics.jsonl, rule_none "
+            "shows whether answers are parsed, and frac_zero_std whether rewards differ within groups."
         )
     shuffled = [gain.after - gain.before for gain in negative]
     leaks = mean_interval(shuffled)[1] > 0 or min(shuffled) > MIN_GAIN
@@ -133,19 +135,15 @@ def run_scaling(
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for run in plan_runs(study, out):
         runs[run.arm].append({"seed": run.seed, **summarize_scaling_run(run.path)})
-    summaries = [
-        {"arm": arm, "size": sizes.get(arm), "runs": runs[arm], **summarize_runs(runs[arm])}
-        for arm in arms
-    ]
-    report = {"task": config.task.name, "steps": config.steps, "base": base, "arms": summaries}
+    report: dict[str, Any] = {"task": config.task.name, "steps": config.steps, "arms": []}
+    rows = []
+    for arm, size in {**sizes, "fresh": None}.items():
+        means = {name: mean_over_seeds([run[name] for run in runs[arm]]) for name in COLUMNS}
+        summary = {name: asdict(mean) for name, mean in means.items()}
+        report["arms"].append({"arm": arm, "size": size, "runs": runs[arm], **summary})
+        label = f"{size:,} ({arm})" if size else arm
+        rows.append((label, *(format_mean(mean) for mean in means.values())))
     write_json(out / "results" / "scaling.json", report)
-    rows = [
-        (
-            f"{arm['size']:,} ({arm['arm']})" if arm["size"] else arm["arm"],
-            *(_format_mean(arm[key]) for key in COLUMNS),
-        )
-        for arm in summaries
-    ]
     heading = f"{config.task.name}, {config.steps} steps, mean (95 % interval over seeds)"
     table = markdown_table(("training set", *COLUMNS.values()), rows)
     make_console().print(Markdown(f"{heading}\n\n{table}"))
@@ -160,19 +158,12 @@ def summarize_scaling_run(path: Path) -> dict[str, Any]:
     training = math.fsum(row["accuracy"] for row in rows) / len(rows)
     sampled, greedy = summary["after"].get("pass_at_1"), summary["after"]["accuracy"]
     return {
-        "before": summary["before"]["accuracy"],
         "held_out": greedy,
         "held_out_sampled": sampled,
         "training": training,
         "gap": training - (greedy if sampled is None else sampled),
         "seconds": summary["seconds"],
     }
-
-
-def summarize_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean over seeds with Student's 95 % interval, which a single seed does not have."""
-    means = {name: mean_over_seeds([run[name] for run in runs]) for name in COLUMNS}
-    return {name: {"mean": m.mean, "low": m.low, "high": m.high} for name, m in means.items()}
 
 
 def _train(study: Study, out: Path, jobs: int) -> Table:
@@ -189,29 +180,6 @@ def _gains(table: Table, arm: str) -> list[Gain]:
     return gains
 
 
-def _likely_reason(gains: Sequence[Gain], rises: Sequence[float]) -> str:
-    start = sum(gain.before for gain in gains) / len(gains)
-    if start > 0.9:
-        return "the model is already accurate; make the task harder"
-    if start < 0.02:
-        return (
-            "no answer is ever correct, so there is nothing to reinforce (use easier task.options or a "
-            "partial reward), or answers are not parsed (see rule_none in metrics.jsonl)"
-        )
-    if min(rises) < -MIN_GAIN:
-        return "training collapses; lower learn.learning_rate or set learn.kl_coef"
-    return (
-        "too few steps, a learning rate that is too low, or groups whose rewards are all equal "
-        "(frac_zero_std in metrics.jsonl)"
-    )
-
-
 def _format_gains(changes: Sequence[float]) -> str:
     mean, low, high = mean_interval(changes)
     return f"{mean:+.3f} ({low:+.3f} to {high:+.3f}) over {len(changes)} seeds"
-
-
-def _format_mean(value: dict[str, float | None]) -> str:
-    if value["mean"] is None or value["low"] is None:
-        return "–" if value["mean"] is None else f"{value['mean']:.3f}"
-    return f"{value['mean']:.3f} ({value['low']:.2f}–{value['high']:.2f})"

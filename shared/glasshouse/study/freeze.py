@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,11 @@ from glasshouse.study.spec import (
     parse_study,
     study_name,
 )
+from glasshouse.terminal import count_noun
 
 COMMENT = (
     "# Written by `glasshouse study freeze`. Later changes of this file are reported as amendments."
 )
-OPTIONS = ("evaluation_problems",)
-"""Keys of a study that are registered unless they have their default value."""
 STUDY_FILES = ("studies/*/study.yaml", "training/*/study*.yaml")
 """Where other study files are, from up to three folders above a study file; and beside it."""
 NOT_FROZEN = (
@@ -59,11 +58,8 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
     check_seeds_per_base(study)
     check_seeds_are_fresh(study, file)
     content = registered_content(study)
-    frozen = Frozen(
-        date=today or datetime.datetime.now(datetime.UTC).date(),
-        sha256=hash_content(content),
-        content=content,
-    )
+    date = today or datetime.datetime.now(datetime.UTC).date()
+    frozen = Frozen(date=date, sha256=hash_content(content), content=content)
     section = dump_yaml({"frozen": frozen.model_dump(mode="json")}, width=100)
     text = f"{file.read_text().rstrip()}\n\n{COMMENT}\n{section}"
     parsed = parse_study(parse_yaml(text), str(file))
@@ -74,20 +70,20 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
 
 
 def registered_content(study: Study) -> dict[str, Any]:
-    """What a study registers, in one canonical form: settings as dotted keys, of an arm only those
-    that differ from `config`, references and null arms filled in, defaults left out."""
+    """What a study registers, in one canonical form: settings as dotted keys, of an arm only those that
+    differ from `config` (None for those that it removes), references and null arms filled in, defaults
+    left out."""
     shared = dict(flatten_keys(merge_layers([study.config])))
+    arms = {}
+    for arm in study.arms:
+        settings = dict(flatten_keys(merge_layers([study.config, study.arms[arm]])))
+        changed = {k: v for k, v in settings.items() if k not in shared or shared[k] != v}
+        arms[arm] = changed | {k: None for k in shared if k not in settings}
     content = {
         "bases": study.bases,
         "seeds": study.seeds,
         "config": shared,
-        "arms": {
-            arm: _differing(
-                shared,
-                dict(flatten_keys(merge_layers([study.config, study.arms[arm]]))),
-            )
-            for arm in study.arms
-        },
+        "arms": arms,
         "questions": [
             {
                 **question.model_dump(exclude_defaults=True),
@@ -97,11 +93,7 @@ def registered_content(study: Study) -> dict[str, Any]:
             for question in study.questions
         ],
         "reuse_seeds": study.reuse_seeds,
-        **{
-            key: getattr(study, key)
-            for key in OPTIONS
-            if key in study.model_dump(exclude_defaults=True)
-        },
+        **study.model_dump(exclude_defaults=True, include={"evaluation_problems"}),
     }
     copy: dict[str, Any] = json.loads(json.dumps(content))  # tuples become lists
     return copy
@@ -114,8 +106,8 @@ def list_amendments(study: Study) -> list[str]:
     """
     if study.frozen is None:
         return []
-    before, after = study.frozen.content, registered_content(study)
-    old, new = dict(_list_entries(before)), dict(_list_entries(after))
+    old = dict(_list_entries(study.frozen.content))
+    new = dict(_list_entries(registered_content(study)))
     changes = []
     for key in dict.fromkeys([*old, *new]):
         if key not in new:
@@ -135,70 +127,44 @@ def describe_registration(study: Study) -> str:
     stamp = f"Frozen on {study.frozen.date} (sha256 {study.frozen.sha256[:12]})"
     if not amendments:
         return f"{stamp}; no amendments."
-    return f"{stamp}; {len(amendments)} amendment{'s' * (len(amendments) != 1)} since then:"
+    return f"{stamp}; {count_noun(len(amendments), 'amendment')} since then:"
 
 
 def _list_entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """(key, value) of everything that is compared; a question is identified by its text."""
     for key in ("bases", "seeds", "reuse_seeds"):
         yield key, content.get(key, [])
-    for key in OPTIONS:
-        yield key, content.get(key, Study.model_fields[key].default)
-    for key, value in content.get("config", {}).items():
-        yield f"config.{key}", value
-    for arm, settings in content.get("arms", {}).items():
-        yield f"arms.{arm}", True
-        for key, value in settings.items():
-            yield f"arms.{arm}.{key}", value
-    for question in content.get("questions", []):
-        name = f'question "{question["ask"]}"'
-        yield name, True
-        for key, value in question.items():
-            if key != "ask":
-                yield f"{name}, {key}", value
-
-
-def _differing(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an arm that `config` does not have; None for those that the arm removes."""
-    changed = {k: v for k, v in settings.items() if k not in shared or shared[k] != v}
-    return changed | {k: None for k in shared if k not in settings}
+    yield "evaluation_problems", content.get("evaluation_problems", "shared")
+    sections = {"config": content.get("config", {})}
+    sections |= {f"arms.{arm}": keys for arm, keys in content.get("arms", {}).items()}
+    sections |= {f'question "{q["ask"]}"': q for q in content.get("questions", [])}
+    for name, section in sections.items():
+        yield name, "all of it"
+        yield from ((f"{name}.{key}", value) for key, value in section.items() if key != "ask")
 
 
 def _show(value: Any) -> str:
-    if value is True:
-        return "yes"
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value)
-
-
-# --- fresh seeds ------------------------------------------------------------------------------
 
 
 def check_seeds_are_fresh(study: Study, file: Path) -> None:
     """Raise if another study file uses a seed of this one with the same base, unless one of the two
     names the other under `reuse_seeds`."""
-    own = _base_seed_pairs(study)
-    for other_file, other in _find_other_studies(file):
-        shared = sorted({seed for _, seed in own & _base_seed_pairs(other)})
+    others = list(_find_other_studies(file))
+    fresh = 100 * (1 + max((max(other.seeds) for _, other in others), default=0) // 100)
+    for other_file, other in others:
+        shared = [
+            s for s in study.seeds if s in other.seeds and study.base_of(s) == other.base_of(s)
+        ]
         name = study_name(other_file)
-        if not shared or name in study.reuse_seeds or study_name(file) in other.reuse_seeds:
-            continue
-        raise ConfigError(
-            f"{file}: seeds: {format_seeds(shared)} of the same bases are used by the study {name} "
-            f"({other_file}). Choose others, such as `seeds: {{first: {_first_fresh_seed(file)}, "
-            f"count: {len(study.seeds)}}}`, or allow it with `reuse_seeds: [{name}]`."
-        )
-
-
-def _base_seed_pairs(study: Study) -> set[tuple[str, int]]:
-    return {(study.base_of(seed), seed) for seed in study.seeds}
-
-
-def _first_fresh_seed(file: Path) -> int:
-    """A round number above all seeds in use."""
-    used = [max(study.seeds) for _, study in _find_other_studies(file)]
-    return 100 * (1 + max(used, default=0) // 100)
+        if shared and name not in study.reuse_seeds and study_name(file) not in other.reuse_seeds:
+            raise ConfigError(
+                f"{file}: seeds: {format_seeds(shared)} of the same bases are used by the study {name} "
+                f"({other_file}). Choose others, such as `seeds: {{first: {fresh}, "
+                f"count: {len(study.seeds)}}}`, or allow it with `reuse_seeds: [{name}]`."
+            )
 
 
 def _find_other_studies(file: Path) -> Iterator[tuple[Path, Study]]:

@@ -1,14 +1,12 @@
 """What a study can show: the smallest effect that its own test finds in 80 % of studies.
 
-Simulated for the test that is run: the exact sign-flip test over seeds, or Student's t test over
-bases, at the level that Holm's correction leaves for the first of the study's questions (0.05 divided by
-their number: the worst case, in which no other question has an effect). Effects are in units of the
-standard deviation of the paired difference, over seeds or over bases.
+Simulated for the test that is run (sign flips over seeds, or Student's t over bases) at the level that
+Holm's correction leaves in the worst case: 0.05 divided by the number of questions. Effects are in units
+of the standard deviation of the paired difference, over seeds or over bases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,6 +15,7 @@ from scipy import special
 
 from glasshouse.measurement.seeds import ALPHA
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Study
+from glasshouse.terminal import count_noun
 
 POWER = 0.8
 SIMULATIONS = 1000
@@ -24,9 +23,6 @@ MAX_FLIPS = 2**12
 """Above 12 pairs a sample of sign flips stands for all of them."""
 LARGEST_EFFECT = 20.0
 """In standard deviations; an effect that needs more counts as impossible to show."""
-EXAMPLE_DEVIATION = 0.1
-
-Rejects = Callable[[Any], Any]
 
 
 def describe_power(study: Study) -> str:
@@ -35,35 +31,28 @@ def describe_power(study: Study) -> str:
         return ""
     bases = {study.base_of(seed) for seed in study.seeds}
     over_bases = len(bases) >= MIN_RANDOM_BASES
-    unit, num_units = ("bases", len(bases)) if over_bases else ("seeds", len(study.seeds))
-    num_tests = len(study.questions)
-    level = ALPHA / num_tests
-    directed = [q for q in study.questions if q.margin is None]
-    from_start = [q for q in directed if study.reference_of(q) == START and study.null_arm_of(q)]
-    parts = []
-    if len(directed) > len(from_start):
-        effect = smallest_effect(num_units, level, over_bases)
-        parts.append(_describe("a difference", effect, unit))
-    if from_start:
-        effect = smallest_effect(num_units, level, over_bases, must_exceed_null=True)
-        parts.append(_describe("a change from the start beyond the null arm's", effect, unit))
-    if len(directed) < num_tests:
-        parts.append(_describe("`unchanged` within a margin", smallest_margin(num_units), unit))
+    unit, n = ("base", len(bases)) if over_bases else ("seed", len(study.seeds))
+    level = ALPHA / len(study.questions)
+    effects: dict[str, float | None] = {}
+    for question in study.questions:
+        if question.margin is not None:
+            effects["`unchanged` within a margin"] = smallest_margin(n)
+        elif study.reference_of(question) == START and study.null_arm_of(question):
+            smallest = smallest_effect(n, level, over_bases, must_exceed_null=True)
+            effects["a change from the start beyond the null arm's"] = smallest
+        else:
+            effects["a difference"] = smallest_effect(n, level, over_bases)
+    parts = [
+        f"{name} cannot be shown with so few {unit}s"
+        if effect is None
+        else f"{name} of {effect:.2g} standard deviations between {unit}s ({0.1 * effect:.2g} if they vary by 0.1)"
+        for name, effect in effects.items()
+    ]
     test = "t test over base means" if over_bases else "sign-flip test over seeds"
-    questions = f"{num_tests} question{'s' * (num_tests != 1)}"
-    units = f"{num_units} {unit if num_units != 1 else unit.removesuffix('s')}"
+    questions = count_noun(len(study.questions), "question")
     return (
-        f"Smallest effect at 80 % power ({test}, {units}, Holm over {questions}): "
+        f"Smallest effect at 80 % power ({test}, {count_noun(n, unit)}, Holm over {questions}): "
         f"{'; '.join(parts)}."
-    )
-
-
-def _describe(name: str, effect: float | None, unit: str) -> str:
-    if effect is None:
-        return f"{name} cannot be shown with so few {unit}"
-    return (
-        f"{name} of {effect:.2g} standard deviations between {unit} "
-        f"({EXAMPLE_DEVIATION * effect:.2g} if they vary by {EXAMPLE_DEVIATION:g})"
     )
 
 
@@ -81,7 +70,16 @@ def smallest_effect(
         return None
     rng = np.random.default_rng(0)
     noise, null_noise = rng.standard_normal((2, SIMULATIONS, num_units))
-    rejects = _t_test_rejects(level) if over_bases else _sign_flip_rejects(num_units, level, rng)
+    signs = _sign_flips(num_units, rng)
+
+    def rejects(differences: Any) -> Any:  # (simulations, units) -> (simulations,)
+        if over_bases:
+            deviation = differences.std(axis=1, ddof=1) / np.sqrt(num_units)
+            t = differences.mean(axis=1) / deviation
+            return 2 * special.stdtr(num_units - 1, -np.abs(t)) <= level
+        observed = np.abs(differences.sum(axis=1))
+        as_extreme = np.abs(signs @ differences.T) >= observed - 1e-9
+        return as_extreme.mean(axis=0) <= level
 
     def power(effect: float) -> float:
         shown = rejects(effect + noise)
@@ -98,6 +96,16 @@ def smallest_effect(
     return high
 
 
+def _sign_flips(num_units: int, rng: np.random.Generator) -> Any:
+    """Signs (flips, units); the first are the observed ones."""
+    if 2**num_units <= MAX_FLIPS:
+        bits = (np.arange(2**num_units)[:, None] >> np.arange(num_units)) & 1
+    else:
+        bits = rng.integers(0, 2, (MAX_FLIPS, num_units))
+        bits[0] = 0
+    return 1.0 - 2.0 * bits
+
+
 @cache
 def smallest_margin(num_units: int) -> float:
     """The margin that contains Student's 95 % interval in 80 % of studies without any effect."""
@@ -105,28 +113,3 @@ def smallest_margin(num_units: int) -> float:
     deviation = noise.std(axis=1, ddof=1) / np.sqrt(noise.shape[1])
     half = special.stdtrit(noise.shape[1] - 1, 0.975) * deviation
     return float(np.quantile(np.abs(noise.mean(axis=1)) + half, POWER))
-
-
-def _t_test_rejects(level: float) -> Rejects:
-    def rejects(differences: Any) -> Any:  # (simulations, units) -> (simulations,)
-        n = differences.shape[1]
-        t = differences.mean(axis=1) / (differences.std(axis=1, ddof=1) / np.sqrt(n))
-        return 2 * special.stdtr(n - 1, -np.abs(t)) <= level
-
-    return rejects
-
-
-def _sign_flip_rejects(num_units: int, level: float, rng: np.random.Generator) -> Rejects:
-    if 2**num_units <= MAX_FLIPS:
-        bits = (np.arange(2**num_units)[:, None] >> np.arange(num_units)) & 1
-    else:
-        bits = rng.integers(0, 2, (MAX_FLIPS, num_units))
-        bits[0] = 0  # the observed signs
-    signs = 1.0 - 2.0 * bits  # (flips, units)
-
-    def rejects(differences: Any) -> Any:
-        observed = np.abs(differences.sum(axis=1))
-        as_extreme = np.abs(signs @ differences.T) >= observed - 1e-9
-        return as_extreme.mean(axis=0) <= level
-
-    return rejects

@@ -76,13 +76,13 @@ class _Worker:
         with suppress(OSError):  # it died while idle: `receive` notices that
             self.connection.send((run, only_check))
 
-    def receive(self) -> tuple[str, Any] | None:
-        """A message; None if the process has ended."""
+    def receive(self) -> tuple[str, Any]:
+        """A message; ("ended", None) if the process has ended."""
         try:
-            message: tuple[str, Any] = self.connection.recv()
+            kind, value = self.connection.recv()
         except (EOFError, OSError):
-            return None
-        return message
+            return "ended", None
+        return kind, value
 
     def describe_crash(self) -> str:
         """How the ended process ended, with the last line of its stderr."""
@@ -144,31 +144,29 @@ class ProcessPool:
                 return
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
-                run, message = worker.run, worker.receive()
+                run, (kind, value) = worker.run, worker.receive()
                 assert run
                 name = f"The run {run.name} ({run.base})"
-                if message is None:
-                    crash = worker.describe_crash()
-                    worker.close()
-                    self.workers.remove(worker)
-                    crashes[run.path] += 1
-                    if crashes[run.path] >= MAX_CRASHES:
-                        raise RunError(
-                            f"{name} failed: {crash}, {MAX_CRASHES} times. Run the same command to resume "
-                            "from its last checkpoint; if memory ran out, use a smaller --jobs."
-                        )
-                    waiting.appendleft(run)
-                    reason = f"{name}: {crash}; resuming it in a new one."
-                    yield PoolEvent(run, "restarted", reason)
-                    continue
-                kind, value = message
                 if kind == "step":
                     yield PoolEvent(run, "step", value)
                     continue
                 worker.run = None
+                if kind == "finished":
+                    yield PoolEvent(run, "finished", value)
+                    continue
                 if kind == "failed":
                     raise RunError(f"{name}{value}")
-                yield PoolEvent(run, "finished", value)
+                self.workers.remove(worker)
+                crash = worker.describe_crash()
+                worker.close()
+                crashes[run.path] += 1
+                if crashes[run.path] == MAX_CRASHES:
+                    raise RunError(
+                        f"{name} failed: {crash}, {MAX_CRASHES} times. Run the same command to resume "
+                        "from its last checkpoint; if memory ran out, use a smaller --jobs."
+                    )
+                waiting.appendleft(run)
+                yield PoolEvent(run, "restarted", f"{name}: {crash}; resuming it in a new one.")
 
     def _idle_worker(self) -> _Worker | None:
         for worker in self.workers:

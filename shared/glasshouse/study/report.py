@@ -22,13 +22,7 @@ from glasshouse.study.answers import Answer, pairs_needed
 from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
-from glasshouse.study.sentences import (
-    format_effect,
-    format_p,
-    format_p_holm,
-    format_value,
-    signed,
-)
+from glasshouse.study.sentences import format_effect, format_p, format_p_holm, format_value, signed
 from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
 from glasshouse.terminal import count_noun, terminal_safe
@@ -186,7 +180,7 @@ def _companion_table(analysis: Analysis) -> str:
     questions: dict[tuple[str, ...], list[str]] = {}
     for number, answer in enumerate(analysis.answers, 1):
         for arm, means in answer.companions.items():
-            cells = (_format_mean(means.get(name)) for name in names)
+            cells = (format_mean(means.get(name)) for name in names)
             row = (escape_markdown(f"{arm}, {answer.point}"), *cells)
             questions.setdefault(row, []).append(str(number))
     rows = [(", ".join(numbers), *row) for row, numbers in questions.items()]
@@ -279,7 +273,7 @@ def _format_first_and_last(curve: ArmCurve) -> str:
     return f"{start}{format_value(mean_interval(last)[0])} ({seed_range})"
 
 
-def _format_mean(mean: SeedMean | None) -> str:
+def format_mean(mean: SeedMean | None) -> str:
     if mean is None or mean.mean is None:
         return "–"
     if mean.low is None:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
-from glasshouse.runs.run_config import config_diff, is_run_directory
 from glasshouse.runs.run_directory import acquire_lock, is_locked
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.display import StudyProgress, TerminalProgress
@@ -113,8 +112,6 @@ def train_study(
             pass
         out.mkdir(parents=True, exist_ok=True)
         with acquire_lock(out):
-            for run in runs:
-                _check_same_config(run)
             write_text(out / STUDY_FILE, dump_study(study))
             shown.on_start(runs, len(runs) - len(unfinished))
             for run in runs:
@@ -157,14 +154,6 @@ def _load_known_arms(study: Study, out: Path) -> set[str]:
             f"{out} holds another study: {'; '.join(differences)}. Choose another --out, or remove it."
         )
     return set(previous.arms)
-
-
-def _check_same_config(run: StudyRun) -> None:
-    if is_run_directory(run.path) and (differing := config_diff(run.path, run.config)):
-        raise RunError(
-            f"{run.path} holds a run with another configuration (these differ: "
-            f"{', '.join(differing)}). Choose another --out, or remove it."
-        )
 
 
 def _named(study: Study) -> set[str]:

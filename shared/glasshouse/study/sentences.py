@@ -105,7 +105,7 @@ def _explain_verdict(answer: Answer) -> str:
         larger = ", the larger of the two for the change and for the difference from the null arm,"
         tests = answer.num_tests
         test = (
-            f"p {format_p_holm(effect)}{larger if answer.must_exceed_null else ''} "
+            f"p {format_p_holm(effect)}{larger if len(answer.claims) > 1 else ''} "
             f"after Holm correction over {tests} question{'s' * (tests != 1)}"
         )
     of_bases = f" of {effect.num_bases} bases" if effect.num_bases else ""
@@ -145,10 +145,11 @@ def _explain_null(answer: Answer) -> str:
     between = (
         f"{beyond.arm} − {null.arm} is {format_effect_in_words(beyond)}, p {format_p(beyond.p)}"
     )
+    must_exceed = len(answer.claims) > 1
     same_direction = ((answer.effect.effect or 0.0) > 0) == (beyond.effect > 0)
-    if answer.must_exceed_null and beyond.differs_from_zero and same_direction:
+    if must_exceed and beyond.differs_from_zero and same_direction:
         return f"{own}: RL on noise does not have the same effect ({between})."
-    if answer.must_exceed_null and answer.effect.differs_from_zero:
+    if must_exceed and answer.effect.differs_from_zero:
         but = "it cannot be distinguished from that of RL on noise"
         if beyond.differs_from_zero:
             but = "RL on noise has a larger effect"

@@ -38,9 +38,8 @@ from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.problem_files import write_problem_file
 from glasshouse.tasks.streams import ProblemsExhausted
-from glasshouse.track.async_log import Trackers, start_trackers
-from glasshouse.track.base import validate_trackers
-from glasshouse.track.step_metrics import metrics_from_evaluation, metrics_from_step
+from glasshouse.track.base import make_metrics, validate_trackers
+from glasshouse.track.trackers import Trackers, start_trackers
 from glasshouse.training import resume
 from glasshouse.training.build import make_curriculum, make_problem_stream, validate_config
 from glasshouse.training.checkpointing import CheckpointManager, Progress
@@ -254,7 +253,7 @@ class TrainingRun:
         row = {"step": step, **metrics, "rollout_log_bytes": size, "timing": timing}
         self.directory.log_metrics(row)
         if self.config.logs_step(step):
-            self.trackers.log(metrics_from_step(row))
+            self.trackers.log(make_metrics("train", row))
         for message in self.diagnostics.check(row):
             self.log_event("warning", step=step, text=message)
         self.display.step(row, groups)
@@ -311,7 +310,7 @@ class TrainingRun:
         results["removed"] = audit["removed"]
         self.directory.rollout_log.append(rollouts)
         event = self.directory.log_event("evaluation", step=step, **results)
-        self.trackers.log(metrics_from_evaluation(event))
+        self.trackers.log(make_metrics("evaluate", event))
         self.display.evaluated(step, results)
         return results
 

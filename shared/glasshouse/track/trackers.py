@@ -1,4 +1,4 @@
-"""Sends a run's metrics to its trackers in the background: the run never waits for a tracker.
+"""Send a run's metrics to its trackers in the background: the run never waits for a tracker.
 
 run ──► Trackers.log(metrics) ──► one queue per tracker ──► one thread per tracker ──► Tracker.log
                                                                   │ raises
@@ -13,16 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import TrackError
+from glasshouse.registry import import_modules
+from glasshouse.runs.run_config import load_verified_config
+from glasshouse.runs.run_directory import acquire_lock, load_summary
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import LoggedSteps, RunOutcome, Tracker, make_tracked_run
+from glasshouse.track.base import (
+    LoggedSteps,
+    RunOutcome,
+    StepMetrics,
+    TrackedRun,
+    Tracker,
+    flatten_numbers,
+    read_step_metrics,
+    validate_trackers,
+)
 from glasshouse.track.base import tracker as registered
-from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
 
 FINISH_TIMEOUT = 15.0
 """Seconds that the end of a run waits for its trackers."""
@@ -31,29 +42,26 @@ LogEvent = Callable[..., None]
 """Called with the kind of an event and its fields, like `RunDirectory.log_event`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The last item of a tracker's queue."""
-
-    summary: Mapping[str, float]
-    outcome: RunOutcome
-
-
 class TrackerThread:
-    """Sends metrics to one tracker, in its own thread."""
+    """Calls one tracker, in its own thread."""
 
     def __init__(self, name: str, tracker: Tracker, logged: LoggedSteps) -> None:
         self.name, self.tracker, self.last_steps = name, tracker, dict(logged)
         self.error = ""
-        self.queue: queue.SimpleQueue[StepMetrics | Finish] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=f"track {name}", daemon=True)
         self.thread.start()
 
-    def submit(self, metrics: StepMetrics) -> None:
+    def log(self, metrics: StepMetrics) -> None:
         """Queue metrics, unless the tracker has this step: a repeated step has the same numbers."""
         if metrics.step > self.last_steps.get(metrics.kind, -1):
             self.last_steps[metrics.kind] = metrics.step
-            self.queue.put(metrics)
+            self.queue.put(partial(self.tracker.log, metrics))
+
+    def finish(self, summary: Mapping[str, Any], outcome: RunOutcome) -> None:
+        numbers = flatten_numbers("summary", summary)
+        self.queue.put(partial(self.tracker.finish, numbers, outcome))
+        self.queue.put(None)
 
     def join(self, timeout: float | None) -> None:
         self.thread.join(timeout)
@@ -62,9 +70,8 @@ class TrackerThread:
 
     def _work(self) -> None:
         try:
-            while isinstance(item := self.queue.get(), StepMetrics):
-                self.tracker.log(item)
-            self.tracker.finish(item.summary, item.outcome)
+            while call := self.queue.get():
+                call()
         except Exception as error:
             self.error = _first_line(error)
 
@@ -75,9 +82,7 @@ class Trackers:
     Example: `with start_trackers(["trackio"], path, config, log_event) as trackers: trackers.log(…)`
     """
 
-    def __init__(
-        self, path: Path = Path(), log_event: LogEvent = lambda kind, **fields: None
-    ) -> None:
+    def __init__(self, path: Path, log_event: LogEvent) -> None:
         self.path, self.log_event = path, log_event
         self.threads: list[TrackerThread] = []
 
@@ -96,7 +101,7 @@ class Trackers:
         """Queue metrics for every tracker that has not failed."""
         self._drop_failed()
         for thread in self.threads:
-            thread.submit(metrics)
+            thread.log(metrics)
 
     def finish(
         self,
@@ -106,7 +111,7 @@ class Trackers:
     ) -> None:
         """Finish all trackers and wait for them; a second call does nothing."""
         for thread in self.threads:
-            thread.queue.put(Finish(flatten_numbers("summary", summary), outcome))
+            thread.finish(summary, outcome)
         deadline = None if timeout is None else time.monotonic() + timeout
         with redirect_stdout(io.StringIO()):  # some trackers print when they finish
             for thread in self.threads:
@@ -117,14 +122,12 @@ class Trackers:
     def _drop_failed(self) -> None:
         for thread in [thread for thread in self.threads if thread.error]:
             self.threads.remove(thread)
-            command = shell_command(
-                ["glasshouse", "report", "track", self.path, "--to", thread.name]
-            )
+            command = ["glasshouse", "report", "track", str(self.path), "--to", thread.name]
             self.log_event(
                 "tracker_failed",
                 tracker=thread.name,
                 text=f"The tracker {thread.name} failed: {thread.error}. The run continues without "
-                f"it. Upload the rest later with: {command}",
+                f"it. Upload the rest later with: {shell_command(command)}",
             )
 
 
@@ -135,7 +138,7 @@ def start_trackers(
     trackers = Trackers(path, log_event)
     if not names:
         return trackers
-    run = make_tracked_run(path, config)
+    run = TrackedRun(path, config)
     for name in dict.fromkeys(names):
         try:
             tracker = registered.get(name)()
@@ -150,6 +153,31 @@ def start_trackers(
         if metrics.kind == "evaluate" or config.logs_step(metrics.step):
             trackers.log(metrics)
     return trackers
+
+
+def upload_run(
+    path: str | Path, trackers: Sequence[str], warn: Callable[[str], None] = lambda message: None
+) -> dict[str, str]:
+    """Send what the trackers do not have yet of a finished or interrupted run; returns the URL or command
+    that shows each.
+
+    Example: `upload_run("runs/try", ["tensorboard"])`
+    """
+    path, failures = Path(path), list[str]()
+    config, damage = load_verified_config(path)
+    for item in damage:
+        warn(str(item))
+    import_modules(config.imports)  # they may register trackers
+    validate_trackers(trackers)
+    with acquire_lock(path):
+        started = start_trackers(
+            trackers, path, config, lambda kind, text, **_: failures.append(text)
+        )
+        urls, summary = started.urls, load_summary(path) or {}
+        started.finish(summary, "finished" if "after" in summary else "interrupted", timeout=None)
+    if failures:
+        raise TrackError("\n".join(failures))
+    return urls
 
 
 def _first_line(error: Exception) -> str:

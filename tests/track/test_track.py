@@ -16,9 +16,17 @@ from tests.training.short_runs import SHORT, MessageRecorder
 from glasshouse.cli.app import main
 from glasshouse.errors import TrackError
 from glasshouse.runs.run_config import load_run_config
-from glasshouse.track.async_log import Trackers, TrackerThread
-from glasshouse.track.base import LoggedSteps, RunOutcome, TrackedRun, run_display_name, tracker
-from glasshouse.track.step_metrics import StepMetrics, flatten_numbers, read_step_metrics
+from glasshouse.track.base import (
+    LoggedSteps,
+    RunOutcome,
+    StepMetrics,
+    TrackedRun,
+    flatten_numbers,
+    read_step_metrics,
+    run_display_name,
+    tracker,
+)
+from glasshouse.track.trackers import Trackers, TrackerThread
 from glasshouse.training import resume
 
 NEVER = 10**9
@@ -98,8 +106,7 @@ def test_tracker_that_cannot_start_stops_the_run_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("trakio", 'Did you mean "trackio"?'), ("wandb", "shared[wandb]")],
+    ("name", "message"), [("trakio", 'Did you mean "trackio"?'), ("wandb", "shared[wandb]")]
 )
 def test_unknown_or_missing_tracker_is_refused_before_the_run_starts(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
