@@ -103,22 +103,6 @@ def test_closeness_falls_with_the_distance(gold: int, near: int, more: int, side
     assert nearer > farther
 
 
-@given(st.integers(10**5, 10**6 - 1), st.integers(0, 5), st.integers(0, 5))
-def test_alignment_rises_with_each_correct_digit(gold: int, fewer: int, more: int) -> None:
-    digits = str(gold)
-    wrong = "".join("8" if d != "8" else "7" for d in digits)
-    few, many = sorted((fewer, more))
-    a, b = (reward_of("alignment", digits, wrong[: 6 - n] + digits[6 - n :]) for n in (few, many))
-    assert (a < b) if few < many else (a == b)
-
-
-@given(st.integers(10, 10**6), st.integers(1, 9))
-def test_gold_inside_a_longer_answer_earns_little(gold: int, digit: int) -> None:
-    for answer in (f"{digit}{gold}", f"{gold}{digit}"):
-        assert reward_of("alignment", str(gold), answer) < -0.5
-        assert reward_of("closeness", str(gold), answer) < -0.5
-
-
 TEXTS = st.builds(
     "{}{}{}".format,
     st.sampled_from(["", "so ", "<think>1</think>", "[ANSWER] 3\n"]),

@@ -34,11 +34,7 @@ from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.adapters import without_adapters
 from glasshouse.models.devices import is_large
-from glasshouse.models.logprobs import (
-    CompletionBatch,
-    compute_logprobs,
-    compute_transformers_logprobs,
-)
+from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy
 from glasshouse.models.shared_prefix import SharedPrefixes, add_gradients, count_common_tokens
 
@@ -226,14 +222,11 @@ class Learner:
         if not shares_prompts:
             parts = pack_microbatches(samples, self.config.microbatch_tokens)
             return [GradientBlock(False, [part]) for part in parts]
+        limit, multiple = self.config.microbatch_tokens, self.config.gradient_blocks
         common = count_common_tokens([*prompts]) if self.is_large else 0
-        blocks = split_into_blocks(
-            samples, self.config.microbatch_tokens, self.config.gradient_blocks, common=common
-        )
-        limit = self.config.microbatch_tokens
         return [
             GradientBlock(True, pack_microbatches(block, limit, count_prompts=False))
-            for block in blocks
+            for block in split_into_blocks(samples, limit, multiple, common)
         ]
 
     def differentiate_blocks(
@@ -312,8 +305,8 @@ class Learner:
         self, model: Any, batch: CompletionBatch, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """(R, T) log-probabilities, and entropies if asked for, each row with its own prompt."""
-        compute = compute_transformers_logprobs if self.transformers_forward else compute_logprobs
-        return compute(model, batch, self.temperature, dtype=self.policy.dtype, **options)
+        options |= {"dtype": self.policy.dtype, "transformers_forward": self.transformers_forward}
+        return compute_logprobs(model, batch, self.temperature, **options)
 
     def _check_loss(self, loss: float) -> None:
         if not math.isfinite(loss):

@@ -44,14 +44,10 @@ def add_adapters(policy: Policy, rank: int, seed: int, targets: Sequence[str] = 
 
 def check_targets(model: Any, targets: Sequence[str]) -> None:
     """Raises if the model has no module of one of these names."""
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
-    linear = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if type(module).__name__ in {"Linear", "Conv1D"}
-    }
+    modules = {name.rpartition(".")[2]: type(m).__name__ for name, m in model.named_modules()}
+    linear = [name for name, kind in modules.items() if kind in {"Linear", "Conv1D"}]
     for target in targets:
-        if target not in names:
+        if target not in modules:
             raise ConfigError(
                 f'learn.lora_targets: "{target}" is not a layer of this model.'
                 f"{did_you_mean(target, linear)}"

@@ -1,13 +1,11 @@
-"""The forward pass of the Llama family, shared by generation and learning.
+"""The forward pass of the Llama family (Llama, SmolLM, Qwen2, Qwen3), shared by generation and learning.
 
-The parameters stay in transformers' modules; `fuse_weights` reads them and `forward` computes with
-fewer, larger operations: one product for q, k and v, one for gate and up, a rotation without
-temporary halves. Covers Llama, SmolLM, Qwen2 and Qwen3; other models use transformers' forward (see
-`is_supported`). The weights of a model with LoRA adapters are merged with them, and no gradients of the
-frozen weights are computed.
+The parameters stay in transformers' modules; `fuse_weights` reads them and `forward` computes with fewer, larger
+operations: one product for q, k and v, one for gate and up, a rotation without temporary halves. LoRA adapters are
+merged into the weights. Other models use transformers' forward (see `is_supported`).
 
-With `dtype` bfloat16 the fused weights are a rounded copy through which gradients reach the float32
-parameters; rotations and softmax stay in float32.
+With `dtype` bfloat16 the fused weights are a rounded copy through which gradients reach the float32 parameters;
+rotations and softmax stay in float32.
 
 Shapes: B rows, L positions, D hidden, H query heads, J key-value heads, d head dimension.
 """
@@ -279,7 +277,12 @@ def forward(
     cache = []
     for index, layer in enumerate(w.layers):
         before = past.cache[index] if past is not None else ()
-        x, k, v = _run_or_recompute(run_block, layer, x, *before, recompute=recompute)
+        if recompute and torch.is_grad_enabled():
+            x, k, v = checkpoint(
+                run_block, layer, x, *before, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            x, k, v = run_block(layer, x, *before)
         if return_cache:
             cache.append((k.contiguous(), v.contiguous()))
     return F.rms_norm(x, x.shape[-1:], w.norm, w.eps), cache
@@ -294,11 +297,3 @@ def _past_mask(w: LlamaWeights, lengths: Tensor, past_length: int, length: int) 
     future = torch.full((length, length), -torch.inf, dtype=w.dtype, device=w.device)
     mask[..., past_length:] = future.triu_(1)
     return mask
-
-
-def _run_or_recompute(function: Any, *arguments: Any, recompute: bool) -> Any:
-    """Calls the function; with `recompute`, its intermediate results are computed again for the backward
-    pass instead of being stored."""
-    if not recompute or not torch.is_grad_enabled():
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

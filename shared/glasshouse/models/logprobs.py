@@ -71,15 +71,17 @@ def compute_logprobs(
     *,
     dtype: torch.dtype | None = None,
     recompute: bool = False,
+    transformers_forward: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """(R, T) log-probabilities, 0 on padding; with `entropy`, (R, T) entropies of the distributions.
 
     `dtype` is what matrix products are computed in, by default that of the weights; the results are
-    float32 for bfloat16. `recompute`: activation checkpointing."""
-    if not llama.is_supported(model):
-        return compute_transformers_logprobs(
-            model, batch, temperature, entropy, dtype=dtype, recompute=recompute
-        )
+    float32 for bfloat16. `recompute`: activation checkpointing. Outside the Llama family, and with
+    `transformers_forward`, by transformers' own forward pass."""
+    if transformers_forward or not llama.is_supported(model):
+        with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
+            logits = _predicting_logits(model, batch).float()
+        return _logprobs_of_logits(batch, logits, temperature, entropy)
     weights = llama.fuse_weights(model, dtype)
     hidden, _ = llama.forward(weights, batch.tokens, recompute=recompute)
     predicting_hidden = hidden[batch.rows, batch.predicting_positions]  # (N, D)
@@ -91,21 +93,6 @@ def compute_logprobs(
         return scatter_to_mask(batch.mask, chosen), None
     logits = F.linear(predicting_hidden, weights.head)  # (N, V)
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return _logprobs_of_logits(batch, logits, temperature, entropy)
-
-
-def compute_transformers_logprobs(
-    model: Any,
-    batch: CompletionBatch,
-    temperature: float = 1.0,
-    entropy: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    recompute: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """As `compute_logprobs`, by transformers' own forward pass, for any architecture."""
-    with autocast_to(dtype, batch.tokens.device), recompute_layers(model, recompute):
-        logits = _predicting_logits(model, batch).float()
     return _logprobs_of_logits(batch, logits, temperature, entropy)
 
 

@@ -169,11 +169,7 @@ def load_policy(name: str, chat: ChatConfig = DEFAULT_CHAT) -> Policy:
 
 
 def load_configured_policy(
-    config: Config,
-    *,
-    training: bool,
-    role: str = "learner",
-    index: int = 0,
+    config: Config, *, training: bool, role: str = "learner", index: int = 0
 ) -> Policy:
     """Loads `config.model`; raises before loading if its device, dtype or memory do not suffice.
 
@@ -324,12 +320,9 @@ def _validate_folder(path: Path) -> None:
             "(peft: merge_and_unload, then save_pretrained) and set `model` to that folder."
         )
     if not (path / "config.json").is_file():
-        checkpoints = sorted(path.glob("checkpoints/step-*/config.json"))
-        hint = (
-            f' It is a run directory; name a checkpoint, as in "{checkpoints[-1].parent}".'
-            if checkpoints
-            else ""
-        )
+        hint = ""
+        for file in sorted(path.glob("checkpoints/step-*/config.json")):
+            hint = f' It is a run directory; name a checkpoint, as in "{file.parent}".'
         raise ModelError(f'There is no model in "{path}": it has no config.json.{hint}')
     check_json_files(path)
     if not any(path.glob("*.safetensors")):
@@ -347,10 +340,10 @@ def save_policy(policy: Policy, folder: Path) -> None:
     # One file, whatever its size. transformers renames the tensors of some architectures (mixtures of
     # experts, GPT-NeoX) on saving; with their own names a checkpoint can be compared and resumed.
     with unwrap_os_error():
+        weights = None if policy.device.type == "cpu" else copy_to_cpu(model)
         model.save_pretrained(
-            folder, max_shard_size="1TB", save_original_format=False,
-            state_dict=None if policy.device.type == "cpu" else copy_to_cpu(model),
-        )  # fmt: skip
+            folder, max_shard_size="1TB", save_original_format=False, state_dict=weights
+        )
         policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD_FILE).write_text(json.dumps(policy.card, indent=2) + "\n")

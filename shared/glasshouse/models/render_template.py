@@ -8,32 +8,25 @@ the real rendering will report; anything else: a limit was exceeded.
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 from contextlib import suppress
-from typing import Any
 
 import jinja2
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CHAT = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "1 + 1?"}]
-
-
-class GenerationTag(Extension):
-    """`{% generation %}…{% endgeneration %}`, which transformers adds, renders its content."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+GENERATION_TAG = r"{%[-+]?\s*(end)?generation\s*[-+]?%}"
+"""A tag that transformers adds; its content is rendered as it is."""
 
 
 def render(template: str, max_characters: int) -> int:
     """The exit code."""
+    template = re.sub(GENERATION_TAG, "", template)
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
     environment.filters["tojson"] = lambda value, **_: json.dumps(value)
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda text: text}

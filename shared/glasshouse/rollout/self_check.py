@@ -1,11 +1,9 @@
-"""Checks a task against itself: its grader must accept its correct demonstrations and reject its
-wrong ones.
+"""Checks a task against itself: its grader must accept its correct demonstrations and reject its wrong ones.
 
     report = check_task(make_task("arithmetic", {"decimals": 2}), count=1000)
     assert report.passed, report
 
-Covers what training relies on, over many drawn problems: gold answers, demonstrations in every mode,
-keys and prompts.
+Covers gold answers, demonstrations in every mode, keys and prompts, over many drawn problems.
 """
 
 from __future__ import annotations
@@ -95,9 +93,7 @@ def _completion_faults(
     for parser, accepted in (("lenient", result.lenient), ("strict", result.strict)):
         if accepted != correct:
             yield f"The {parser} parser {'accepts' if accepted else 'rejects'} {completion}."
-    if (
-        result.extracted.model_answer is None
-    ):  # a wrong one must be rejected for its answer, not its form
+    if result.extracted.model_answer is None:  # to be rejected for its answer, not for its form
         yield f"No answer can be extracted from {completion}: {result.extracted.reason}."
     if bool(split_completion(text).cot.strip()) != has_steps:
         yield f"Steps are {'missing from' if has_steps else 'present in'} {completion}."
@@ -106,16 +102,16 @@ def _completion_faults(
 def _prompt_faults(task: Task[Any], problem: Problem) -> Iterator[str]:
     for style in Style:
         messages = task.messages(problem, style)
-        last = messages[-1]["content"]
+        last, is_cot = messages[-1]["content"], style is Style.COT
         prompt = "\n".join(message["content"] for message in messages)
-        about = f"the prompt of {problem.key} in the style {style.value}: {prompt!r}"
-        if messages[-1]["role"] != "user" or problem.question not in last:
-            yield f"The last message lacks the question in {about}."
-        if "[ANSWER]" not in prompt:
-            yield f"The [ANSWER] tag is not requested in {about}."
-        if ("step by step" in prompt) != (style is Style.COT):
-            yield f"Steps are {'not ' * (style is Style.COT)}requested in {about}."
-        if (NO_STEPS in last) != (style is Style.DIRECT):
-            yield f"Steps are {'not ' * (style is Style.DIRECT)}forbidden in {about}."
-        if task.rounding_instruction() and f"{problem.decimals} decimal" not in last:
-            yield f"The number of decimals is not stated in {about}."
+        has_question = messages[-1]["role"] == "user" and problem.question in last
+        states_decimals = not task.rounding_instruction() or f"{problem.decimals} decimal" in last
+        for fault, is_right in {
+            "The last message lacks the question": has_question,
+            "The [ANSWER] tag is not requested": "[ANSWER]" in prompt,
+            f"Steps are {'not ' * is_cot}requested": ("step by step" in prompt) == is_cot,
+            f"Steps are {'not ' * (not is_cot)}forbidden": (NO_STEPS in last) != is_cot,
+            "The number of decimals is not stated": states_decimals,
+        }.items():
+            if not is_right:
+                yield f"{fault} in the prompt of {problem.key}, style {style.value}: {prompt!r}."
