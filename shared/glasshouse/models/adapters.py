@@ -99,8 +99,6 @@ def _read_factors(layer: Any) -> LowRank | None:
 def _join_factors(weights: list[Tensor], factors: list[LowRank | None]) -> LowRank | None:
     """One pair of factors for concatenated layers: `up` has a block for each of them."""
     present = [pair for pair in factors if pair is not None]
-    if len(present) == len(factors) == 1:
-        return present[0]
     if not present:
         return None
     blocks = [  # a layer without adapter has rows of zeros

@@ -93,13 +93,10 @@ def _gpu_count() -> int:
 def _require_gpu(name: str, key: str) -> None:
     count = _gpu_count()
     if not count:
-        if torch.version.cuda is None and torch.version.hip is None:
-            remedy = "This PyTorch is built without CUDA: install a CUDA build, or set"
-        elif os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-            remedy = "CUDA_VISIBLE_DEVICES hides all GPUs: unset it, or set"
-        else:
-            remedy = "Check that nvidia-smi lists one (in a container: --gpus all), or set"
-        raise ConfigError(f"{key} is {name}, but PyTorch sees no GPU. {remedy} {key}=cpu.")
+        raise ConfigError(
+            f"{key} is {name}, but PyTorch ({torch.__version__}) sees no GPU. Check that this is a CUDA build, that "
+            f"nvidia-smi lists a GPU and that CUDA_VISIBLE_DEVICES does not hide it, or set {key}=cpu."
+        )
     number = name.partition(":")[2]
     if number and int(number) >= count:
         known = ", ".join(f"cuda:{i}" for i in range(count))

@@ -64,6 +64,8 @@ class Penalty(ABC):
     """A penalty on one rollout."""
 
     Options: ClassVar[type[PenaltyOptions]] = PenaltyOptions
+    monitors: tuple[Monitor, ...] = ()
+    """Monitors that the policy is trained against: none of them may evaluate."""
 
     def __init__(self, name: str, options: Any, task: Task[Any]) -> None:
         self.name, self.options, self.task = name, options, task
@@ -71,11 +73,6 @@ class Penalty(ABC):
     @abstractmethod
     def compute(self, rollout: Rollout) -> float:
         """The penalty before weighting, in [0, 1]."""
-
-    @property
-    def monitors(self) -> tuple[Monitor, ...]:
-        """Monitors that the policy is trained against: none of them may evaluate."""
-        return ()
 
     @property
     def is_adaptive(self) -> bool:
@@ -137,6 +134,7 @@ class MonitorPenalty(Penalty):
                 f"reward.penalties.{name} has nothing to search for: give keywords or patterns."
             )
         self.monitor = RuleMonitor(name, options.scope, keywords=keywords, patterns=patterns)
+        self.monitors = (self.monitor,)
 
     def _default_keywords(self) -> tuple[str, ...]:
         return self.task.disclosure_keywords if isinstance(self.task, Organism) else ()
@@ -159,10 +157,6 @@ class MonitorPenalty(Penalty):
 
     def compute(self, rollout: Rollout) -> float:
         return float(self.is_flagged(rollout))
-
-    @property
-    def monitors(self) -> tuple[Monitor, ...]:
-        return (self.monitor,)
 
 
 class OrthogonalPenaltyOptions(MonitorPenaltyOptions):
