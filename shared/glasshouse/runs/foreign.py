@@ -201,7 +201,7 @@ class RolloutSource:
         first = next(iter_rows(path), None)
         if first is None:
             raise RolloutFileError(f"{path} has no rows.")
-        self.format = next((f for f in FORMATS if f.columns <= first.keys()), COLUMNS)
+        self.format = next((f for f in FORMATS if set(f.columns.split()) <= first.keys()), COLUMNS)
         row = next(self._expand(lambda share: None), None)
         if row is None:
             raise RolloutFileError(f"{path} has no rollout in which the model answered.")
@@ -244,13 +244,11 @@ class RolloutSource:
     def _default_mapping(self, row: Mapping[str, Any]) -> dict[str, str]:
         if self.format is COLUMNS:
             return _map_by_name(row)
-        mapping = {
-            name: column
-            for name, column in self.format.mapping.items()
-            if _look_up(row, column) not in (MISSING, None)
-        }
+        pairs = (text.partition("=") for text in self.format.mapping.split())
+        mapping = {name: column or name for name, _, column in pairs}
+        mapping = {n: c for n, c in mapping.items() if _look_up(row, c) not in (MISSING, None)}
         if self.format.name == "trl":  # a column per reward function
-            rewards = row.keys() - self.format.columns - {"images"}
+            rewards = row.keys() - {*self.format.columns.split(), "images"}
             mapping |= {"reward": min(rewards)} if len(rewards) == 1 else {}
         return mapping
 
@@ -270,18 +268,13 @@ class RolloutSource:
     def _check_mapping(self, row: Mapping[str, Any]) -> None:
         """Raise if the mapping contradicts itself, or names columns that the first row lacks."""
         columns = self.mapping.columns
-        for pair, problem in (
-            (
-                ("completion", "answer"),
-                "map either completion, or reasoning and answer; a completion holds both",
-            ),
-            (
-                ("label", "hint"),
-                "label and hint both say what the behaviour is. Ignore one of them, with --map hint= or --map label=",
-            ),
-        ):
-            if columns.keys() >= set(pair):
-                raise RolloutFileError(f"{self.path}: {problem}.")
+        problem = ""
+        if columns.keys() >= {"completion", "answer"}:
+            problem = "map either completion, or reasoning and answer; a completion holds both"
+        if columns.keys() >= {"label", "hint"}:
+            problem = "label and hint both say what the behaviour is. Ignore one, with --map hint= or --map label="
+        if problem:
+            raise RolloutFileError(f"{self.path}: {problem}.")
         if not columns.keys() & {"completion", "answer"}:
             raise RolloutFileError(
                 f"{self.path}: no column is mapped to completion. Columns: {', '.join(sorted(row))}. "

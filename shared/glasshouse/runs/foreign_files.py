@@ -38,17 +38,9 @@ ZSTD_READ_BYTES = 4096
 """Compressed bytes that are decompressed at once; they may hold 30,000 times as many."""
 ZIP_ZSTD = 93
 """Inspect compresses with zstd, which Python's zipfile cannot read before version 3.14."""
-DAMAGE = (
-    OSError,
-    ValueError,
-    RuntimeError,  # also unknown compression and encryption
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    zipfile.BadZipFile,
-    zstandard.ZstdError,
-)
+UNPACKING = (zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile, zstandard.ZstdError)
+DAMAGE = (OSError, ValueError, EOFError, RuntimeError, *UNPACKING)
+"""What damaged files raise; RuntimeError is unknown compression or encryption."""
 
 
 def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Iterator[Row]:

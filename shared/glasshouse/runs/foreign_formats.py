@@ -18,10 +18,10 @@ class RolloutFormat:
     """How one project writes rollouts."""
 
     name: str
-    columns: frozenset[str]
+    columns: str
     """A row with all of these is the project's."""
-    mapping: Mapping[str, str]
-    """The column of each field, if the first row has it; `a.b` is `b` inside `a`."""
+    mapping: str
+    """FIELD=COLUMN as for --map, or the name of both; without columns that the first row lacks."""
     expand: Callable[[Row], Iterator[Row]] = lambda row: iter((row,))
     """The rollouts of a row, with columns that the mapping names; none if the model did not answer."""
 
@@ -72,54 +72,26 @@ def _expand_inspect(sample: Row) -> Iterator[Row]:
 FORMATS = (
     RolloutFormat(  # a run directory, or rows of `glasshouse rollouts --export`
         name="glasshouse",
-        columns=frozenset({"key", "split", "text", "gold_answer", "checkpoint"}),
-        mapping={
-            "prompt": "prompt",
-            "completion": "text",
-            "gold": "gold_answer",
-            "correct": "correct",
-            "reward": "reward",
-            "group": "key",
-            "checkpoint": "checkpoint",
-        },
+        columns="key split text gold_answer checkpoint",
+        mapping="prompt completion=text gold=gold_answer correct reward group=key checkpoint",
     ),
     RolloutFormat(  # TRL's completions table (log_completions)
         name="trl",
-        columns=frozenset({"step", "prompt", "completion", "advantage"}),
-        mapping={
-            "prompt": "prompt",
-            "completion": "completion",
-            "group": "prompt",
-            "checkpoint": "step",
-        },
+        columns="step prompt completion advantage",
+        mapping="prompt completion group=prompt checkpoint=step",
     ),
     RolloutFormat(  # traces.jsonl of verifiers and prime-rl
         name="verifiers",
-        columns=frozenset({"traces", "task"}),
-        mapping={
-            "id": "id",
-            "prompt": "prompt",
-            "completion": "completion",
-            "reward": "reward",
-            "group": "key",
-            "checkpoint": "step",
-            "gold": "data.answer",
-        },
+        columns="traces task",
+        mapping="id prompt completion reward group=key checkpoint=step gold=data.answer",
         expand=_expand_verifiers,
     ),
     RolloutFormat(  # an Inspect log, .eval
         name="inspect",
-        columns=frozenset({"epoch", "input", "messages", "output"}),
-        mapping={
-            "id": "sample",
-            "prompt": "prompt",
-            "completion": "completion",
-            "group": "id",
-            "gold": "target",
-            "correct": "correct",
-        },
+        columns="epoch input messages output",
+        mapping="id=sample prompt completion group=id gold=target correct",
         expand=_expand_inspect,
     ),
 )
 """The first format whose columns a row has is its own; else columns are mapped by their names."""
-COLUMNS = RolloutFormat(name="columns", columns=frozenset(), mapping={})
+COLUMNS = RolloutFormat(name="columns", columns="", mapping="")
