@@ -30,13 +30,8 @@ SMALL = [
 
 def training_row(problem, step=1):
     """The columns of a training rollout that the check reads."""
-    return {
-        "step": step,
-        "task": problem.task,
-        "key": problem.key,
-        "question": problem.question,
-        "gold_answer": problem.gold_answer,
-    }
+    names = ("task", "key", "question", "gold_answer")
+    return {"step": step} | {name: getattr(problem, name) for name in names}
 
 
 def find_leaks(problems, trained):
@@ -70,43 +65,37 @@ def test_foreign_problem_is_matched_by_its_words(foreign, match):
     assert find_leaks([problem], [trained]) == ({0: match} if match else {})
 
 
-def test_reordered_question_with_another_answer_is_another_problem():
-    trained = Problem(task="t", key="7-5", question="What is 7 - 5?", gold_answer="2")
-    other = Problem(task="f", key="What is 5 - 7?", question="What is 5 - 7?", gold_answer="-2")
-    assert find_leaks([other], [trained]) == {}
-    with_key = Problem(task="t", key="5-7", question="What is 5 - 7?", gold_answer="2")
-    assert find_leaks([with_key], [trained]) == {}, (
-        "problems with a canonical key are not matched by reordering"
-    )
+def problem(task, key, question, gold_answer="1"):
+    key = key or f"{randomness.key(question):016x}"  # as for reasoning-gym
+    return Problem(task=task, key=key, question=question, gold_answer=gold_answer)
 
 
-def test_equal_keys_of_different_tasks_are_different_problems():
-    ours = Problem(task="a", key="7", question="Double 7.", gold_answer="14")
-    theirs = Problem(task="b", key="7", question="Halve 7.", gold_answer="3.5")
-    assert find_leaks([ours], [theirs]) == {}
-
-
-def test_hashed_keys_are_matched_only_by_key_within_a_task():
-    def gym_problem(question, task="gym.t"):
-        key = f"{randomness.key(question):016x}"
-        return Problem(task=task, key=key, question=question, gold_answer="1")
-
-    assert (
-        find_leaks([gym_problem("How many a in 'aA'?")], [gym_problem("How many A in 'aa'?")]) == {}
-    )
-    assert find_leaks(
-        [gym_problem("How many a in 'aA'?")], [gym_problem("How many a in 'aA'?")]
-    ) == {0: "key"}
-    assert find_leaks([gym_problem("Count it!")], [gym_problem("count it", task="theirs")]) == {
-        0: "question"
-    }
+@pytest.mark.parametrize(
+    ("held_out", "trained", "match"),
+    [
+        # reordered, with another answer; and a problem with a canonical key
+        (
+            ("f", "What is 5 - 7?", "What is 5 - 7?", "-2"),
+            ("t", "7-5", "What is 7 - 5?", "2"),
+            None,
+        ),
+        (("t", "5-7", "What is 5 - 7?", "2"), ("t", "7-5", "What is 7 - 5?", "2"), None),
+        # equal keys of different tasks
+        (("a", "7", "Double 7.", "14"), ("b", "7", "Halve 7.", "3.5"), None),
+        # hashed keys are matched only by key within a task
+        (("gym.t", "", "How many a in 'aA'?"), ("gym.t", "", "How many A in 'aa'?"), None),
+        (("gym.t", "", "How many a in 'aA'?"), ("gym.t", "", "How many a in 'aA'?"), "key"),
+        (("gym.t", "", "Count it!"), ("theirs", "", "count it"), "question"),
+    ],
+)
+def test_only_the_same_problem_is_a_leak(held_out, trained, match):
+    assert find_leaks([problem(*held_out)], [problem(*trained)]) == ({0: match} if match else {})
 
 
 def test_normalized_question_ignores_case_spacing_and_punctuation():
     assert normalize_question("What is 1,234 × 5?") == ["what", "is", "1234", "*", "5"]
-    assert (
-        " ".join(normalize_question("Interleave [1, 2] and [3].")) == "interleave [ 1 2 ] and [ 3 ]"
-    )
+    words = normalize_question("Interleave [1, 2] and [3].")
+    assert " ".join(words) == "interleave [ 1 2 ] and [ 3 ]"
     assert normalize_question("0.5 - 3") == ["0.5", "-", "3"]
 
 
@@ -239,15 +228,9 @@ def test_resampled_groups_count_as_trained(tmp_path):
     alike = "reward.terms={format: 1}"  # now and then, for the mock model
     train(tmp_path / "a", "learn.algorithm=dapo", "evaluate.problems=0", alike)
     record = tmp_path / "a"
-    kinds = {
-        kind: {r["key"] for r in rollout_log.read_rows(record, kind)}
-        for kind in ("train", "discarded")
-    }
-    (only_discarded,) = list(kinds["discarded"] - kinds["train"])[:1]
-    resampled_row = next(
-        r for r in rollout_log.read_rows(record, "discarded") if r["key"] == only_discarded
-    )
-    files.write_problem_file(tmp_path / "one.jsonl", [problem_from_row(resampled_row)])
-    assert main(["check", "audit", str(tmp_path / "a"), "--file", str(tmp_path / "one.jsonl")]) == 1
-    validation = ValidationFilter([problem_from_row(resampled_row)], 0)
-    assert validation.select_clean(record)[1]["removed"] == 1
+    trained = {row["key"] for row in rollout_log.read_rows(record, "train")}
+    discarded = rollout_log.read_rows(record, "discarded")
+    resampled = next(problem_from_row(row) for row in discarded if row["key"] not in trained)
+    files.write_problem_file(tmp_path / "one.jsonl", [resampled])
+    assert main(["check", "audit", str(record), "--file", str(tmp_path / "one.jsonl")]) == 1
+    assert ValidationFilter([resampled], 0).select_clean(record)[1]["removed"] == 1
