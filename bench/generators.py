@@ -21,7 +21,7 @@ from workload import Workload
 from glasshouse import randomness
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.files import write_text
-from glasshouse.measurement.evaluation_setup import fill_task_options
+from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.rollout.collector import Chunk
 from glasshouse.tasks.base import make_task

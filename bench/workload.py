@@ -13,7 +13,7 @@ from typing import Any
 
 from glasshouse import randomness
 from glasshouse.config.schema import Config
-from glasshouse.measurement.evaluation_setup import fill_task_options
+from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models.policy import POCKET_FOLDER, Policy
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import FreshProblems, Split

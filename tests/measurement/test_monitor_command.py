@@ -195,7 +195,7 @@ def test_the_command_prints_a_table_or_json(
         (["RUN", "--problems", "1"], "monitor.problems"),
         (["RUN", "--monitor", "rule:guess"], "NAME=PATTERN"),
         (["RUN", "--monitor", "saved:nowhere"], "nowhere"),
-        (["RUN", "--monitor", "judge:nowhere"], "nowhere"),
+        (["RUN", "--monitor", "judge:nowhere"], "behaviour"),
     ],
 )
 def test_an_invalid_argument_exits_with_2_and_is_named(

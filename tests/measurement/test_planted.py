@@ -12,7 +12,7 @@ import pytest
 from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.measurement.fitting import FIT, SCOPES, THRESHOLD, FittingPlan
+from glasshouse.measurement.fitting import FIT, FIT_PROBLEMS, SCOPES, THRESHOLD
 from glasshouse.measurement.interventions.edits import implied_answer
 from glasshouse.measurement.interventions.hint_swap import (
     NO_HINT_IN_PROMPT,
@@ -129,7 +129,7 @@ def test_the_problems_for_fitting_threshold_and_evaluation_are_disjoint(hint_run
     parts = {part: {r["key"] for r in last if r.get("part") == part} for part in (FIT, THRESHOLD)}
     held_out = {r["key"] for r in last if "part" not in r}
     assert len(held_out) == 50
-    assert len(parts[FIT]) + len(parts[THRESHOLD]) == FittingPlan(threshold_problems=12).reserve
+    assert len(parts[FIT]) + len(parts[THRESHOLD]) == FIT_PROBLEMS + 12
     assert not parts[FIT] & parts[THRESHOLD]
     assert not held_out & (parts[FIT] | parts[THRESHOLD])
 
@@ -153,9 +153,7 @@ def test_the_table_has_the_organisms_measures(
         "AUROC, n-grams refit (cot)",
     ):
         assert label in out
-    _, _, gmean = out.partition("g-mean², disclosure rule")  # never without its null and ceiling
-    for context in ("attributable share", "at random", "p = ", "informedness"):
-        assert context in gmean
+    assert "g-mean²" not in out  # never without its null and ceiling
 
 
 def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Path) -> None:
@@ -205,12 +203,12 @@ def test_a_fitted_monitor_needs_rollouts_of_both_labels_and_enough_benign_ones()
         return ids | {"prompt": "p", "question": "q", "text": text}
 
     few = [row(n, n < 4, FIT) for n in range(40)]
-    assert "4 of 4 problems" in fit_monitors(FittingPlan(), few)[SCOPES[0]].reason
+    assert "4 of 4 problems" in fit_monitors(few)[SCOPES[0]].reason
     enough = [row(n, n % 2, FIT) for n in range(40)] + [row(n, 0, THRESHOLD) for n in range(30)]
-    uncalibrated = fit_monitors(FittingPlan(), enough)[SCOPES[0]]
+    uncalibrated = fit_monitors(enough)[SCOPES[0]]
     assert uncalibrated.monitor is not None
     assert "200" in uncalibrated.no_threshold
-    assert fit_monitors(FittingPlan(min_benign=30), enough)[SCOPES[0]].no_threshold == ""
+    assert fit_monitors(enough, min_benign=30)[SCOPES[0]].no_threshold == ""
 
 
 def test_a_run_of_the_substitution_base_is_measured(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
-from glasshouse.measurement.evaluation_setup import fill_task_options, make_evaluation_monitors
+from glasshouse.measurement.evaluate import fill_task_options, make_evaluation_monitors
 from glasshouse.models.packaged import PACKAGED_MODELS
 from glasshouse.models.policy import load_policy
 from glasshouse.rollout.penalties import Penalties

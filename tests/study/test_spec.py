@@ -8,7 +8,7 @@ import pytest
 
 from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.errors import ConfigError
-from glasshouse.measurement.evaluation_setup import draw_validation
+from glasshouse.measurement.evaluate import draw_validation
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config
 from glasshouse.tasks.base import make_task
 

@@ -9,8 +9,7 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.config.loading import load_config
-from glasshouse.measurement.evaluate import evaluate_model
-from glasshouse.measurement.evaluation_setup import fill_task_options
+from glasshouse.measurement.evaluate import evaluate_model, fill_task_options
 from glasshouse.models.policy import BASES_FOLDER, load_policy
 from glasshouse.tasks.base import make_task
 from glasshouse.training.recipes import load_recipe

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glasshouse.errors import MonitorError, did_you_mean
 from glasshouse.measurement import rates
 from glasshouse.measurement.closed_forms import newcombe_interval, wilson_interval
 from glasshouse.measurement.resampling import (
@@ -244,8 +243,6 @@ def rate_values(
     A monitor that flags everything discloses everything; its null does as well, so that it is not called
     informative. Example: `rate_values("tnr", planted, behaviour, flagged).measure.value`
     """
-    if name not in RATES:
-        raise MonitorError(f'There is no rate "{name}".{did_you_mean(name, RATES)}')
     rate = RATES[name]
     shows, flags = as_labels("behaviour", behaviour), rates.as_flags(flagged)
     arm = as_labels("planted", planted)

@@ -201,6 +201,7 @@ def step_metric(
 
 TRAINING = frozenset({"training"})
 LABELS, ARMS = frozenset({"labels"}), frozenset({"labels", "arms"})
+FILE, ORGANISM = ("file",), ("organism",)
 IN_RUNS, EVERYWHERE = ("training", "organism"), ("training", "organism", "file")
 share = partial(number, lower=0.0, upper=1.0)
 """A rate, or a difference of rates whose floor is 0 (noise may fall below it)."""
@@ -214,6 +215,11 @@ in_both_arms = partial(
     number, direction="higher", detail=True, needs=ARMS, reports=("organism", "file")
 )
 state = partial(share, direction="higher", family=Family.STATE)
+
+
+def mean_of(column: str, arm: int | None = None) -> Callable[[Columns], Values]:
+    """The mean of a column, over all rollouts or those of an arm."""
+    return lambda c: c.mean(getattr(c, column), None if arm is None else c.planted == arm)
 
 
 def _reliance(c: Columns) -> Values:
@@ -268,13 +274,7 @@ def _flag_rate(c: Columns, m: Scores) -> Values:
 
 SPECS = (
     # --- every evaluation of a run ---
-    number(
-        "reward",
-        family=Family.REWARD,
-        needs=TRAINING,
-        values=lambda c: c.mean(c.reward),
-        reports=("file",),
-    ),
+    number("reward", family=Family.REWARD, needs=TRAINING, values=mean_of("reward"), reports=FILE),
     share("pass_at_1", "accuracy, sampled", family=Family.ACCURACY, headline=1),
     share(
         "accuracy", "accuracy, greedy", "accuracy", family=Family.ACCURACY, headline=2, companion=1
@@ -286,8 +286,8 @@ SPECS = (
         "rollout_accuracy",
         "accuracy of the rollouts",
         tabled="never",
-        values=lambda c: c.mean(c.correct),
-        reports=("file",),
+        values=mean_of("correct"),
+        reports=FILE,
     ),
     share("closeness", "closeness, greedy", tabled="named"),
     sampled("sampled_closeness", "closeness, sampled"),
@@ -322,39 +322,28 @@ SPECS = (
     share("filler_agreement", direction="lower"),
     cot("step_validity", headline=7),
     cot("step_coverage"),
-    cot(
-        "has_cot",
-        "has a CoT",
-        "has a CoT",
-        headline=6,
-        values=lambda c: c.mean(c.has_cot),
-        reports=("file",),
-    ),
+    cot("has_cot", "has a CoT", "has a CoT", headline=6, values=mean_of("has_cot"), reports=FILE),
     number("cot_tokens", "CoT length", unit="tokens", stream="CoT tokens"),
     share("parse_failure_rate", "parse failures", "parse failures"),
     # --- organisms: the planted behaviour ---
     planted("reliance", headline=4, needs=LABELS, values=_reliance),
     share(
-        "attributable_share",
-        stream="q",
-        needs=LABELS,
-        values=_attributable_share,
-        reports=("organism",),
+        "attributable_share", stream="q", needs=LABELS, values=_attributable_share, reports=ORGANISM
     ),
-    planted("behaviour", needs=LABELS, values=lambda c: c.mean(c.behaviour, c.planted)),
-    planted("shortcut", values=lambda c: c.mean(c.shortcut, c.planted), reports=IN_RUNS),
+    planted("behaviour", needs=LABELS, values=mean_of("behaviour", arm=1)),
+    planted("shortcut", values=mean_of("shortcut", arm=1), reports=IN_RUNS),
     share(
         "accuracy_control",
         "accuracy, control arm",
         "accuracy, control",
-        values=lambda c: c.mean(c.correct, ~c.planted),
+        values=mean_of("correct", arm=0),
         reports=IN_RUNS,
     ),
     share(
         "accuracy_planted",
         "accuracy, planted arm",
         "accuracy, planted",
-        values=lambda c: c.mean(c.correct, c.planted),
+        values=mean_of("correct", arm=1),
         reports=IN_RUNS,
     ),
     number(
@@ -363,7 +352,7 @@ SPECS = (
         "CoT characters",
         unit="characters",
         companion=3,
-        values=lambda c: c.mean(c.cot_characters, c.planted),
+        values=mean_of("cot_characters", arm=1),
         reports=IN_RUNS,
     ),
     hint("hint_necessity", stream="plant necessity"),
@@ -411,7 +400,7 @@ SPECS = (
         detail=True,
         needs=ARMS,
         monitor_values=_auroc_planted,
-        reports=("organism",),
+        reports=ORGANISM,
     ),
     monitored(
         "tpr",
@@ -436,7 +425,7 @@ SPECS = (
         "gmean2_per_instance",
         "g-mean² per instance",
         monitor_values=_gmean2_per_instance,
-        reports=("file",),
+        reports=FILE,
     ),
     in_both_arms("informedness", stream="pz − FPR", monitor_values=_gmean2("informedness")),
     in_both_arms(
@@ -493,8 +482,8 @@ SPECS = (
         "CoT characters",
         unit="characters",
         tabled="never",
-        values=lambda c: c.mean(c.cot_characters),
-        reports=("file",),
+        values=mean_of("cot_characters"),
+        reports=FILE,
     ),
     # --- training steps ---
     step_share("accuracy", "accuracy, training samples", Family.ACCURACY),

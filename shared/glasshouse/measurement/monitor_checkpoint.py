@@ -8,8 +8,8 @@ held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,10 +24,11 @@ from glasshouse.measurement.columns import (
 )
 from glasshouse.measurement.fitting import (
     FIT,
+    FIT_PROBLEMS,
+    MIN_BENIGN,
     SCOPES,
     THRESHOLD,
     FittedMonitor,
-    FittingPlan,
     fit_monitor,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
@@ -53,7 +54,17 @@ class MonitorPlan:
     """Names of further interventions, besides those that fit the task."""
     samples: int = 4
     """With an organism: completions per problem and arm."""
-    fitting: FittingPlan = field(default_factory=FittingPlan)
+    threshold_problems: int = 56
+    """With an organism: additional problems for the thresholds of fitted monitors."""
+
+    @property
+    def reserve(self) -> int:
+        """Problems on which monitors are fitted and get their thresholds."""
+        return FIT_PROBLEMS + self.threshold_problems
+
+    @property
+    def named_monitors(self) -> dict[str, FittedMonitor]:
+        return {m.name: FittedMonitor(name=m.name, monitor=m) for m in self.monitors}
 
     def by_source(self, task: Task[Any]) -> dict[str, Callable[[EvaluatedCheckpoint], Measurement]]:
         """The measurements that fit the task, by the first segment of their measures' ids. Monitors of an
@@ -70,7 +81,7 @@ class MonitorPlan:
 
     def describe(self, task: Task[Any]) -> dict[str, Any]:
         """What the results depend on: stored results with another description are measured again."""
-        fitted = {"samples": self.samples, "fitted_monitors": self.fitting.describe()}
+        fitted = {"samples": self.samples, "scopes": list(SCOPES), "reserve": self.reserve}
         return {
             "version": 1,
             "measurements": list(self.by_source(task)),
@@ -83,7 +94,7 @@ def measure_monitors(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Meas
     """Score every rollout with every monitor; the behaviour to detect is a wrong answer."""
     rollouts = checkpoint.rollouts
     labels: list[Row] = [{"wrong": not rollout.grade.correct} for rollout in rollouts]
-    scores, rows = _score(plan.monitors, checkpoint, rollouts, labels)
+    scores, rows = _score(plan.named_monitors, checkpoint, rollouts, labels)
     key = checkpoint.key("monitor")
     result = measure(label_rollouts(rollouts), "monitors", scores, key=key, rollouts=rollouts)
     result.rows.extend(rows)
@@ -96,7 +107,7 @@ def measure_organism(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> Meas
     rollouts = _collect_arms(checkpoint, plan, [r.problem for r in checkpoint.rollouts], "monitor")
     columns = label_rollouts(rollouts, organism)
     labels = _labels(columns)
-    scores, rows = _score(plan.monitors, checkpoint, rollouts, labels)
+    scores, rows = _score(plan.named_monitors, checkpoint, rollouts, labels)
     result = measure(columns, "organism", scores, key=key, rollouts=rollouts)
     result.rows.extend([*rows, *_reliance_rows(columns, rollouts)])
     result.rows.extend(
@@ -130,8 +141,11 @@ def _measure_fitted(
         fitted_on["ngrams_base"] = [row for row in checkpoint.base_rows if "part" in row]
     result = Measurement(rows=reserve)
     for name, rows in fitted_on.items():
-        monitors = fit_monitors(plan.fitting, rows)
-        scores, outputs = _score_fitted(name, monitors, rollouts, _labels(columns))
+        monitors = {
+            f"{name}.{scope.value.replace('+', '_')}": fitted
+            for scope, fitted in fit_monitors(rows).items()
+        }
+        scores, outputs = _score(monitors, checkpoint, rollouts, _labels(columns))
         result.add(measure(columns, "fitted", scores, key=checkpoint.key("organism")))
         result.rows.extend(outputs)
     if checkpoint.base_rows is None:
@@ -141,7 +155,7 @@ def _measure_fitted(
     return result
 
 
-def fit_monitors(plan: FittingPlan, rows: Sequence[Row]) -> dict[Scope, FittedMonitor]:
+def fit_monitors(rows: Sequence[Row], min_benign: int = MIN_BENIGN) -> dict[Scope, FittedMonitor]:
     """Fit one monitor per scope on the rows of a reserve."""
     training = [row for row in rows if row["part"] == FIT]
     benign = [row for row in rows if row["part"] == THRESHOLD and not row["behaviour"]]
@@ -150,7 +164,7 @@ def fit_monitors(plan: FittingPlan, rows: Sequence[Row]) -> dict[Scope, FittedMo
             FittedKind(name=scope.value, scope=scope),
             _labelled_views(training, scope),
             _labelled_views(benign, scope),
-            plan,
+            min_benign,
         )
         for scope in SCOPES
     }
@@ -164,37 +178,22 @@ def _labelled_views(rows: Sequence[Row], scope: Scope) -> LabelledViews:
     return LabelledViews(views, [row["behaviour"] for row in rows], [row["key"] for row in rows])
 
 
-def _score_fitted(
-    name: str,
-    monitors: dict[Scope, FittedMonitor],
-    rollouts: Sequence[Rollout],
-    labels: Sequence[Row],
-) -> tuple[list[Scores], list[Row]]:
-    scores: list[Scores] = []
-    rows: list[Row] = []
-    for scope, fitted in monitors.items():
-        monitor = f"{name}.{scope.value.replace('+', '_')}"
-        if fitted.monitor is None:
-            scores.append(Scores(monitor=monitor, reason=fitted.reason))
-            continue
-        outputs = score_rollouts(fitted.monitor, rollouts)
-        scores.append(Scores.from_outputs(monitor, outputs, no_threshold=fitted.no_threshold))
-        rows += _output_rows(monitor, rollouts, outputs, labels)
-    return scores, rows
-
-
 def _score(
-    monitors: Sequence[Monitor],
+    monitors: Mapping[str, FittedMonitor],
     checkpoint: EvaluatedCheckpoint,
     rollouts: Sequence[Rollout],
     labels: Sequence[Row],
 ) -> tuple[list[Scores], list[Row]]:
+    """The outputs of monitors, fitted or not, by name."""
     scores: list[Scores] = []
     rows: list[Row] = []
-    for monitor in monitors:
-        outputs = score_rollouts(monitor, rollouts, checkpoint.policy)
-        scores.append(Scores.from_outputs(monitor.name, outputs))
-        rows += _output_rows(monitor.name, rollouts, outputs, labels)
+    for name, fitted in monitors.items():
+        if fitted.monitor is None:
+            scores.append(Scores(monitor=name, reason=fitted.reason))
+            continue
+        outputs = score_rollouts(fitted.monitor, rollouts, checkpoint.policy)
+        scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
+        rows += _output_rows(name, rollouts, outputs, labels)
     return scores, rows
 
 
@@ -238,9 +237,14 @@ def _label_reserve(checkpoint: EvaluatedCheckpoint, plan: MonitorPlan) -> list[R
         return []
     rollouts = _collect_arms(checkpoint, plan, problems, "reserve")
     labels = _labels(label_rollouts(rollouts, checkpoint.task))
-    parts = {p.key: plan.fitting.assign(n, len(problems)) for n, p in enumerate(problems)}
+    # a smaller reserve is divided in the same ratio
+    fitted_on = {p.key for p in problems[: round(len(problems) * FIT_PROBLEMS / plan.reserve)]}
     return [
-        {"part": parts[rollout.problem.key], "prompt": rollout.prompt, **_text_row(rollout, label)}
+        {
+            "part": FIT if rollout.problem.key in fitted_on else THRESHOLD,
+            "prompt": rollout.prompt,
+            **_text_row(rollout, label),
+        }
         for rollout, label in zip(rollouts, labels, strict=True)
     ]
 

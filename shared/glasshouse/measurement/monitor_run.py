@@ -20,12 +20,11 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.measurement.before_after import compute_changes, summarize
 from glasshouse.measurement.columns import own_monitors
-from glasshouse.measurement.evaluation_setup import (
+from glasshouse.measurement.evaluate import (
     draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.fitting import FittingPlan
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
@@ -128,7 +127,7 @@ def plan_measurements(
         monitors=all_monitors,
         interventions=config.monitor.interventions,
         samples=config.monitor.samples,
-        fitting=FittingPlan(threshold_problems=config.monitor.threshold_problems),
+        threshold_problems=config.monitor.threshold_problems,
     )
 
 
@@ -204,7 +203,7 @@ def _open_results(
     from glasshouse.models.provenance import software_versions
 
     count = config.evaluate.problems
-    reserved = plan.fitting.reserve if isinstance(task, Organism) else 0
+    reserved = plan.reserve if isinstance(task, Organism) else 0
     candidates = draw_validation(_with_problems(config, count + reserved), task)
     validation_filter = ValidationFilter(candidates, count)
     validation, audit = validation_filter.select_clean(run)

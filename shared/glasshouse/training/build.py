@@ -8,7 +8,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine
 from glasshouse.learn.losses import get_algorithm
-from glasshouse.measurement.evaluation_setup import (
+from glasshouse.measurement.evaluate import (
     fill_task_options,
     make_evaluation_monitors,
 )

@@ -21,7 +21,7 @@ from glasshouse import randomness
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
 from glasshouse.generate.torch_engine import cache_width
-from glasshouse.measurement.evaluation_setup import fill_task_options
+from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
 from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory, is_large

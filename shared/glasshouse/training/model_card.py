@@ -9,8 +9,7 @@ from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
 from glasshouse.generate.engines import Generator
 from glasshouse.generate.local import LocalGeneration
 from glasshouse.measurement.closed_forms import wilson_interval
-from glasshouse.measurement.evaluate import evaluate_policy
-from glasshouse.measurement.evaluation_setup import draw_validation
+from glasshouse.measurement.evaluate import draw_validation, evaluate_policy
 from glasshouse.measurement.interventions.base import (
     ANSWER_TAG,
     ANSWER_TOKENS,

@@ -17,11 +17,11 @@ from glasshouse.distributed.factory import make_backend
 from glasshouse.errors import RunError
 from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm
-from glasshouse.measurement.evaluate import evaluate_policy
-from glasshouse.measurement.evaluation_setup import (
+from glasshouse.measurement.evaluate import (
     check_context_length,
     describe_shortage,
     draw_validation,
+    evaluate_policy,
     fill_task_options,
     make_evaluation_monitors,
 )
