@@ -99,7 +99,6 @@ ifeq ($(ONLY),real)
 else
 	@$(BENCH)/bin/python bench/bench.py $(ARGS)
 	@$(BENCH)/bin/python bench/generators.py
-	@$(BENCH)/bin/python bench/offpolicy.py
 	@if [ -e $(VLLM)/.ready ]; then $(VLLM)/bin/python bench/engines.py; else echo "vLLM is not installed (make vllm-setup): its row is left out"; fi
 	@$(BENCH)/bin/python bench/real_models.py
 endif

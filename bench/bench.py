@@ -3,7 +3,6 @@
     make bench                                         # its own environment, then this script
     python bench/bench.py --regime natural fixed long-prompt --rounds 9 --out build/bench/bench.json
     PYTHONPATH=shared python bench/bench.py …           # where the package is not installed
-    python bench/bench.py --profile-only               # where the time of our own step goes
 
 Both sides get the same saved model folder, prompts in the same order, reward, fp32, AdamW, learning
 rate and number of completions; `compare_trl.py` runs first and shows that loss and gradients agree on
@@ -23,7 +22,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,42 +190,6 @@ def print_results(work: Workload, measured: dict[str, Any], against: dict[str, A
         )
 
 
-def print_profile(regime: str, measured: dict[str, Any]) -> None:
-    console = Console(width=max(100, Console().width))
-    total = sum(measured["functions"].values())
-    table = Table(
-        title=f"time of a step, {regime}, 1 thread: {measured['seconds']:.3f} s",
-        title_justify="left",
-    )
-    for head in ("", "ms", "share"):
-        table.add_column(head, justify="left" if not head else "right")
-    for name, seconds in measured["functions"].items():
-        table.add_row(name, f"{1000 * seconds:.1f}", f"{seconds / total:.1%}")
-    console.print(table)
-    phases = ", ".join(f"{name} {1000 * s:.0f}" for name, s in measured["phases"].items())
-    console.print(f"phases logged by the run, ms: {phases}")
-    shares = ", ".join(f"{o['name']} {o['share']:.0%}" for o in measured["operations"])
-    console.print(f"torch operations: {shares}\n")
-
-
-def profile_in_subprocess(work: Workload, steps: int, skip: bool) -> dict[str, Any]:
-    """Profiles in a separate process, since it wraps functions permanently."""
-    code = (
-        "import json, sys; from workload import Workload; from step_profile import profile; "
-        "a = json.loads(sys.argv[1]); "
-        "json.dump(profile(Workload(**a['work']), a['steps'], a['skip']), open(a['out'], 'w'))"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "profile.json"
-        settings = {"work": asdict(work), "steps": steps, "skip": skip, "out": str(out)}
-        paths = os.pathsep.join([str(FOLDER), str(FOLDER.parent / "shared")])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", code, json.dumps(settings)]
-        subprocess.run(command, env=environment, check=True)
-        measured: dict[str, Any] = json.loads(out.read_text())
-    return measured
-
-
 def check_losses_agree() -> bool:
     """Whether losses and gradients equal those of TRL; otherwise there is nothing to compare."""
     paths = str(FOLDER.parent / "shared")
@@ -254,7 +216,6 @@ def parse_arguments() -> argparse.Namespace:
                         help="number of microbatches per step of TRL")  # fmt: skip
     parser.add_argument("--processes", nargs="*", type=parse_processes, default=[(1, 1), (2, 2)],
                         help="generator and learner processes to try, as 2+2")  # fmt: skip
-    parser.add_argument("--profile-only", action="store_true")
     parser.add_argument("--skip-compare", action="store_true", help="do not run compare_trl.py")
     parser.add_argument("--out", type=Path, default=Path("build/bench/bench.json"))
     return parser.parse_args()
@@ -273,7 +234,7 @@ def main() -> int:
         "rounds": options.rounds,
         "regimes": {},
     }
-    if not options.profile_only and not options.skip_compare:
+    if not options.skip_compare:
         result["losses_agree"] = check_losses_agree()
         if not result["losses_agree"]:
             print("Losses or gradients differ from TRL's: run bench/compare_trl.py to see which.")
@@ -281,14 +242,14 @@ def main() -> int:
     for regime in options.regime:
         sizes = {k: getattr(options, k) for k in ("groups_per_step", "group_size", "max_tokens")}
         work = Workload(model=options.model, regime=regime, **sizes)
-        entry: dict[str, Any] = {"work": asdict(work)}
-        if not options.profile_only:
-            measured = measure(work, contenders(options), options)
-            entry |= {"contenders": measured, "ratios": compute_ratios(measured)}
-            print_results(work, measured, entry["ratios"])
-        entry["profile"] = profile_in_subprocess(work, options.rounds, skip=False)
-        print_profile(regime, entry["profile"])
-        result["regimes"][regime] = entry
+        measured = measure(work, contenders(options), options)
+        ratios = compute_ratios(measured)
+        print_results(work, measured, ratios)
+        result["regimes"][regime] = {
+            "work": asdict(work),
+            "contenders": measured,
+            "ratios": ratios,
+        }
     write_text(options.out, json.dumps(result, indent=1) + "\n")
     print(f"wrote {options.out}")
     return 0

@@ -70,7 +70,7 @@ class GeneratorKiller(Display):
             version = backend.version
             _wait_briefly(lambda: backend.version > version)
         else:
-            _wait_briefly(lambda: bool(backend.queue.pending))
+            _wait_briefly(lambda: any(p.is_open for p in backend.queue.pending))
             time.sleep(self.random.uniform(0, 0.1))
         self._kill_generator(number)
         self.moments[moment] += 1

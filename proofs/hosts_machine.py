@@ -7,8 +7,10 @@ They exchange lines of JSON with their caller over stdin and stdout.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -53,7 +55,7 @@ def lose_host(overrides: list[str], lost: str) -> None:
         actor.work.call_one(0.0).get(60)
         return actor
 
-    with HostPool(load_config([], overrides).hosts) as hosts:
+    with contextlib.closing(HostPool(load_config([], overrides).hosts)) as hosts:
         actors = {host: spawn(mesh) for host, mesh in hosts.meshes.items()}
         pending = actors[lost].work.call_one(600.0)
         time.sleep(1.0)
@@ -94,8 +96,8 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     from glasshouse.distributed.hosts.address import Address
 
     enable_transport(own_address)
-    scheme, host = address.split("://")
-    worker = Address.parse(f"tls://{host}").for_monarch().replace("tls://", f"{scheme}://")
+    scheme, host, port = re.split("://|:", address)
+    worker = Address(host, int(port), int(port)).for_monarch().replace("tls://", f"{scheme}://")
     mesh = attach_to_workers(
         ca="trust_all_connections",
         workers=[worker],

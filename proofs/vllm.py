@@ -30,8 +30,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,16 @@ import torch
 
 from glasshouse import randomness
 from glasshouse.config.loading import load_config
-from glasshouse.distributed.local import LocalBackend
+from glasshouse.distributed.backend import LocalBackend
 from glasshouse.errors import GlasshouseError, RunError
 from glasshouse.generate.torch_engine import TorchGenerator
-from glasshouse.generate.vllm.engine import CPU_BLOCK_SIZE, VllmGenerator
-from glasshouse.generate.vllm.installed import find_version, import_vllm
-from glasshouse.generate.vllm.weight_source import checksum_weights, iterate_weights
+from glasshouse.generate.vllm.engine import (
+    CPU_BLOCK_SIZE,
+    VllmGenerator,
+    find_version,
+    import_vllm,
+)
+from glasshouse.generate.vllm.weights import checksum_weights, merge_weights
 from glasshouse.learn.learner import Learner, StepSize
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.measurement.closed_forms import mean_interval
@@ -203,7 +206,10 @@ def check_tokens(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
     config = load_config([], configure(arguments, work / "tokens"))
     distinct = make_requests(policy, config, problems=32, samples=1)
     groups = make_requests(policy, config, problems=8, samples=4)
-    engine, torch_engine = VllmGenerator(policy, config.generate), TorchGenerator(policy, 256)
+    engine, torch_engine = (
+        VllmGenerator(policy, config.generate),
+        TorchGenerator(policy, config.generate),
+    )
     results: dict[str, Any] = {}
     for name, temperature, requests in (
         ("greedy", 0.0, distinct), ("sampled", 1.0, groups), ("temperature_0.7", 0.7, groups),
@@ -237,10 +243,10 @@ def check_weights(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]:
         started = time.perf_counter()
         engine.load_weights(policy.weights(), version)
         seconds.append(time.perf_counter() - started)
-        assert engine.checksum == checksum_weights(iterate_weights(policy.model, torch.float32))
+        assert engine.checksum == checksum_weights(merge_weights(policy.model, torch.float32))
         compared = compare_inner_weights(engine, policy)
         found = compare_completions(
-            TorchGenerator(policy, 256).generate(requests, sampling),
+            TorchGenerator(policy, config.generate).generate(requests, sampling),
             engine.generate(requests, sampling),
         )
         assert found["logprob_diff_max"] < MAX_LOGPROB_DIFF, found
@@ -257,7 +263,7 @@ def compare_inner_weights(engine: VllmGenerator, policy: Policy) -> int:
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    ours = dict(iterate_weights(policy.model, torch.float32))
+    ours = merge_weights(policy.model, torch.float32)
     groups = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
     @torch.no_grad()
@@ -283,19 +289,18 @@ def compare_inner_weights(engine: VllmGenerator, policy: Policy) -> int:
 
 def refuse_bad_weights(engine: VllmGenerator, policy: Policy, version: int) -> None:
     """A stale version and damaged weights raise, and the engine keeps the weights that it has."""
-    trainer, write = engine._trainer, engine._trainer.write
-    stale = replace(write(), version=version + 1)  # the shared memory holds `version`
-    trainer.write = lambda: stale
+    file, write = engine._file, engine._file.write
+    file.write = lambda weights, announced: write(weights, version)  # type: ignore[method-assign]
     expect_refusal(lambda: engine.load_weights(policy.weights(), version + 1), "announced")
 
-    def damage() -> Any:
-        info = write()
-        trainer.memory[5000] ^= 1
-        return info
+    def damage(weights: Mapping[str, torch.Tensor], version: int) -> None:
+        write(weights, version)
+        byte = os.pread(file.file.fileno(), 1, 200_000)
+        os.pwrite(file.file.fileno(), bytes([byte[0] ^ 1]), 200_000)
 
-    trainer.write = damage
+    file.write = damage  # type: ignore[method-assign]
     expect_refusal(lambda: engine.load_weights(policy.weights(), version + 1), "checksum")
-    trainer.write = write
+    file.write = write  # type: ignore[method-assign]
     assert engine.version == version
     compare_inner_weights(engine, policy)
 
@@ -325,7 +330,7 @@ def check_training(policy: Policy, arguments: Any, work: Path) -> dict[str, Any]
 
     def load_and_compare(weights: Any, version: int) -> None:
         load_weights(weights, version)
-        ours = checksum_weights(iterate_weights(backend.learner.policy.model, torch.float32))
+        ours = checksum_weights(merge_weights(backend.learner.policy.model, torch.float32))
         checksums.append((version, ours == backend.generator.checksum))
 
     def keep_batch(samples: Sequence[TrainingSample]) -> dict[str, float]:
@@ -420,7 +425,10 @@ class KillOneServer:
         self.thread.start()
 
     def _kill(self) -> None:
-        wait_until(lambda: self.backend.version >= 1 and self.backend.queue.pending, timeout=1200)
+        wait_until(
+            lambda: self.backend.version >= 1 and self.backend.queue.pending[-1].is_open,
+            timeout=1200,
+        )
         time.sleep(0.2)
         self.killed = list(self.backend.supervisors[0].pids)
         for pid in self.killed:

@@ -1,10 +1,12 @@
-"""Hosts without workers: addresses, certificates, discovery, refused configs, host assignment."""
+"""Hosts without workers: addresses, certificates, refused configs, host assignment."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +20,11 @@ from cryptography import x509
 from cryptography.x509 import verification
 
 from glasshouse.cli.app import main
+from glasshouse.config.schema import HostsConfig
 from glasshouse.distributed.hosts.address import Address
 from glasshouse.distributed.hosts.certificates import create_certificates, tls_environment
+from glasshouse.distributed.hosts.host_pool import HostPool
+from glasshouse.distributed.hosts.worker import validate_listen_address
 from glasshouse.errors import ConfigError, HostError, RunError
 
 
@@ -39,28 +44,30 @@ def monarch_settings_restored() -> Iterator[None]:
 # --- addresses ---------------------------------------------------------------------------------
 
 
-def test_addresses_are_parsed_and_formatted() -> None:
+def test_addresses_are_parsed_and_every_port_has_another_identity() -> None:
     address = Address.parse("tls://10.0.0.2:26600-26609")
     assert (address.ip, address.worker_ports) == ("10.0.0.2", range(26601, 26610))
     assert str(address) == "tls://10.0.0.2:26600-26609"
     assert str(address.with_port(26603)) == "tls://10.0.0.2:26603"
-    assert Address.parse("tls://[fe80::1]:26600").ip == "fe80::1"
+    assert Address.parse("tls://[fe80::1]:26600-26601").ip == "fe80::1"
+    assert len({address.with_port(port).identity() for port in address.worker_ports}) == 9
 
 
 @pytest.mark.parametrize(
     "text",
-    ["10.0.0.2", "tls://:1", "tls://a:0", "tls://a:2-1", "tls://a:70000", "http://a:1",
-     "tls://a b:1", "tls://a:1@tls://b:1", ""],
-)  # fmt: skip
+    [
+        "10.0.0.2",
+        "tls://:1-2",
+        "tls://a:0-1",
+        "tls://a:2-1",
+        "tls://a:2",
+        "tls://a:1-70000",
+        "http://a:1-2",
+    ],
+)
 def test_an_invalid_address_is_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError, match=r"address|ports"):
         Address.parse(text)
-
-
-def test_every_port_has_a_different_identity() -> None:
-    address = Address.parse("tls://10.0.0.2:26600-26699")
-    assert len({address.with_port(port).identity() for port in address.worker_ports}) == 99
-    assert address.with_port(26600).identity() == Address.parse("tls://10.0.0.2:26600").identity()
 
 
 # --- certificates ------------------------------------------------------------------------------
@@ -128,87 +135,85 @@ def test_a_folder_with_a_missing_file_or_a_readable_key_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ([], "hosts.addresses is empty"),
-        (["addresses=[tcp://10.0.0.2:1]"], "not an address"),
-        (["addresses=[tls://10.0.0.2:1]"], "hosts.certificates is empty"),
-        (["addresses=[tls://a:1,tls://a:2]"], "more than once"),
-    ],
-)
-def test_an_unprotected_or_impossible_run_is_refused(
-    overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["hosts", "check", *[f"hosts.{o}" for o in overrides]]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--address", "tcp://127.0.0.1:26600", "--certificates", "x"], "not an address"),
-        (["--address", "tls://127.0.0.1:26600", "--certificates", "/nowhere"], "no ca.pem"),
+        (["check"], "hosts.addresses is empty"),
+        (["check", "hosts.addresses=[tcp://10.0.0.2:1]"], "not an address"),
+        (["check", "hosts.addresses=[tls://10.0.0.2:1-2]"], "hosts.certificates is empty"),
+        (["check", "hosts.addresses=[tls://a:1-2,tls://a:3-4]"], "more than once"),
+        (["worker", "--address", "tcp://10.0.0.2:1-2", "--certificates", "x"], "not an address"),
+        (["worker", "--address", "tls://10.0.0.2:1-2", "--certificates", "x"], "no ca.pem"),
     ],
 )
-def test_an_unprotected_worker_is_refused(
+def test_an_unprotected_or_impossible_run_or_worker_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["hosts", "worker", *arguments]) == 2
+    assert main(["hosts", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_worker_listens_only_on_the_address_of_its_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, named = create_certificates(tmp_path, ["127.0.0.1", "Node7.example.org"])
+    validate_listen_address(Address.parse("tls://127.0.0.1:26600-26609"), folder)
+    validate_listen_address(Address.parse("tls://node7.example.org.:26600-26609"), named)
+    for host in ("127.0.0.2", "0.0.0.0", "[::]", "0", "localhost"):
+        options = ["--address", f"tls://{host}:26600-26609", "--certificates", str(folder)]
+        assert main(["hosts", "worker", *options]) == 2
+        assert "not the address of the certificate" in capsys.readouterr().err
 
 
 # --- host assignment ---------------------------------------------------------------------------
 
 
-class FakePool:
-    """Hosts "a" and "b"; those in `unreachable` cannot be attached. A mesh is a text."""
+def make_pool(monkeypatch: pytest.MonkeyPatch, reconnect_timeout: float) -> tuple[Any, set[str]]:
+    """Hosts "a" and "b", and a set of hosts that cannot be attached. A mesh is a text."""
+    pool, unreachable, attached = HostPool.__new__(HostPool), set[str](), itertools.count(1)
 
-    names = ("a", "b")
+    def attach(name: str) -> str:
+        if name in unreachable:
+            raise HostError("no answer")
+        return f"{name}{next(attached)}"
 
-    def __init__(self) -> None:
-        self.meshes = {"a": "a0", "b": "b0"}
-        self.unreachable: set[str] = set()
-        self.attached = 0
-
-    def drop(self, name: str) -> None:
-        self.meshes.pop(name, None)
-
-    def reconnect(self, name: str) -> Any:
-        if name not in self.meshes and name not in self.unreachable:
-            self.attached += 1
-            self.meshes[name] = f"{name}{self.attached}"
-        return self.meshes.get(name)
+    monkeypatch.setattr(pool, "_attach", attach, raising=False)
+    pool.names, pool.meshes, pool.assigned = ("a", "b"), {"a": "a0", "b": "b0"}, {}  # type: ignore[dict-item]
+    pool.config = HostsConfig(reconnect_timeout=reconnect_timeout)
+    pool.lock, pool.stopping, pool.all_lost_since = threading.Lock(), threading.Event(), None
+    return pool, unreachable
 
 
-def test_generators_wait_for_their_lost_host_and_follow_it_when_it_reconnects() -> None:
-    from glasshouse.distributed.hosts.multi_host import HostAssignment
+def test_generators_wait_for_their_lost_host_and_follow_it_when_it_reconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (pool, unreachable), statuses = make_pool(monkeypatch, 60), list[str]()
 
-    pool, statuses = FakePool(), list[str]()
-    assign = HostAssignment(pool, 60, lambda kind, **details: statuses.append(details["status"]))
-    assert [assign(n).mesh for n in range(4)] == ["a0", "b0", "a0", "b0"]
-    pool.unreachable = {"b"}
+    def assign(number: int) -> Any:
+        return pool.assign(number, lambda kind, **details: statuses.append(details["status"]))[0]
+
+    assert [assign(n) for n in range(4)] == ["a0", "b0", "a0", "b0"]
+    unreachable.add("b")
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(assign, 1)
         with pytest.raises(TimeoutError):
             waiting.result(0.3)
-        assert assign(0).mesh == "a1"  # the failure of generator 0 concerns only its own host
-        pool.unreachable = set()
-        assert waiting.result(30).mesh == "b2"
-    assert assign(3).mesh == "b2"  # not lost a second time
+        assert assign(0) == "a1"  # the failure of generator 0 concerns only its own host
+        unreachable.clear()
+        assert waiting.result(30) == "b2"
+    assert assign(3) == "b2"  # not lost a second time
     assert statuses == ["lost", "lost", "reconnected", "reconnected"]
-    assign.stop()
-    pool.unreachable = {"a"}
-    with pytest.raises(RuntimeError, match="the run ended"):
+    pool.stopping.set()
+    unreachable.add("a")
+    with pytest.raises(HostError, match="The run ended"):
         assign(0)
 
 
-def test_a_run_that_lost_all_hosts_ends_after_the_reconnect_timeout() -> None:
-    from glasshouse.distributed.hosts.multi_host import HostAssignment
-
-    pool = FakePool()
-    assign = HostAssignment(pool, 0, lambda kind, **details: None)
-    assign(0)
-    assign.hosts.drop("b")
-    pool.unreachable = {"a", "b"}
+def test_a_run_that_lost_all_hosts_ends_after_the_reconnect_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, unreachable = make_pool(monkeypatch, 0)
+    pool.assign(0, lambda kind, **details: None)
+    pool.drop("b")
+    unreachable |= {"a", "b"}
     with pytest.raises(RunError, match=r"hosts\.reconnect_timeout"):
-        assign(0)
+        pool.assign(0, lambda kind, **details: None)

@@ -13,8 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,12 @@ from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
-from glasshouse.distributed.base import Backend, EventSink
-from glasshouse.distributed.local import LocalBackend
+from glasshouse.distributed.backend import Backend, EventSink, LocalBackend
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.distributed.monarch.chunk_queue import ChunkTask, PendingChunks
-from glasshouse.distributed.monarch.runtime import ActorProcesses, Host, ProcessDied, local_host
-from glasshouse.distributed.monarch.shared_weights import trainable_tensors
-from glasshouse.errors import ConfigError, RunError
+from glasshouse.distributed.monarch.processes import ActorProcesses, local_host
+from glasshouse.distributed.monarch.weights import trainable_tensors
+from glasshouse.errors import ConfigError, HostError, RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.models.policy import Policy, load_policy
@@ -106,12 +104,22 @@ def events() -> EventLog:
     return EventLog()
 
 
+class TwoHosts:
+    """A host pool whose hosts are this machine, once under another name."""
+
+    def __init__(self) -> None:
+        self.mesh, self.stopping = local_host().mesh, threading.Event()
+
+    def assign(self, number: int, event: EventSink) -> tuple[Any, str]:
+        return self.mesh, ("local", "other")[number]
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture(scope="module")
 def backend(config: Config, events: EventLog) -> Iterator[MonarchBackend]:
     """Two learners and two generators; generator 1 as if it were on another host."""
-    mesh = local_host().mesh
-    hosts = {0: Host(mesh), 1: Host(mesh, "other", is_local=False)}
-    backend = MonarchBackend(load_policy(config.model), config, events, hosts.__getitem__)
+    backend = MonarchBackend(load_policy(config.model), config, events, TwoHosts())  # type: ignore[arg-type]
     yield backend
     backend.close()
 
@@ -140,12 +148,15 @@ def assert_equal_weights(a: Any, b: Any) -> None:
 
 
 def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
-    backend: MonarchBackend, local: LocalBackend
+    backend: MonarchBackend, local: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Completions, metrics, weights and learner state are bitwise those of the local backend."""
     samples = make_samples(generate(backend, make_chunks(1, 4)))
     chunks = make_chunks(6, 5)
     pending = backend.submit(chunks, SAMPLING, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.queue, "put", lambda task: None)  # no generator takes it
+        waiting = backend.submit(chunks, SAMPLING, lambda: None)
     old = generate(local, chunks)
     assert backend.update(samples) == local.update(samples)
     pending_newer = backend.submit(chunks, SAMPLING, lambda: None)
@@ -153,6 +164,7 @@ def test_generation_overlaps_with_two_updates_and_keeps_the_old_weights(
     assert backend.update(samples) == local.update(samples)
     with pytest.raises(RuntimeError, match="overwrite"):
         backend.update(samples)
+    waiting.cancel()
     assert pending.result() == old
     assert pending_newer.result() == newer != old
     assert {c.policy_version for chunk in old for group in chunk for c in group} == {0}
@@ -209,46 +221,41 @@ def test_a_hung_generator_is_killed_and_its_chunk_is_generated_by_another(
 ) -> None:
     """After `monarch.chunk_timeout`; a new process replaces it."""
     victim = backend.supervisors[0]
-    (pid,), context = victim.pids, victim.context
-    short = context.config.model_copy(update={"chunk_timeout": 1.0})
+    (pid,) = victim.pids
+    short = backend.config.monarch.model_copy(update={"chunk_timeout": 1.0})
 
     @contextmanager
     def stop(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGSTOP)
-        victim.context = replace(context, config=short)  # for this chunk of this generator only
-        try:
-            yield
-        finally:
-            victim.context = context
+        assert victim.processes  # only this process waits so briefly
+        victim.processes.config = backend.config.model_copy(update={"monarch": short})
+        yield
 
     intercept_next_chunk(monkeypatch, backend, stop)
     chunks = make_chunks(4, 2)
     assert generate(backend, chunks) == generate(local, chunks)
     wait_until(lambda: victim.ready and victim.pids != [pid])
-    backend._emit_events()
+    backend.emit_events()
     assert events.has_fault("Generator 0: it did not answer within 1 s")
     assert wait_for_exit([pid])
 
 
-def test_wrong_weights_are_detected_and_loaded_again_by_the_same_process(
+def test_wrong_weights_are_detected(
     backend: MonarchBackend,
     local: LocalBackend,
     events: EventLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pids = backend.pids
-    with monkeypatch.context() as patch:  # both generators load version 0
-        intercept_next_chunk(patch, backend, lambda pid: nullcontext())
-        samples = make_samples(generate(backend, make_chunks(2, 4)))
+    """Their completions are discarded, and the process is replaced."""
+    samples = make_samples(generate(backend, make_chunks(1, 4)))
     backend.update(samples)
     local.update(samples)
-    weights = backend.weights._flat(backend.version)
+    weights = backend.weights.numbers[backend.version % backend.weights.slots]
 
     @contextmanager
     def corrupt_weights(pid: int) -> Iterator[None]:
         correct = weights[7].item()
         weights[7] += 1
-        backend.supervisors[0].verified_version = None  # verify at this chunk
         try:
             yield
         finally:
@@ -257,8 +264,8 @@ def test_wrong_weights_are_detected_and_loaded_again_by_the_same_process(
     intercept_next_chunk(monkeypatch, backend, corrupt_weights)
     chunks = make_chunks(6, 3)
     assert generate(backend, chunks) == generate(local, chunks)
+    backend.emit_events()
     assert events.has_fault("its weights differ")
-    assert backend.pids == pids
 
 
 def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None:
@@ -267,7 +274,7 @@ def test_an_interrupted_run_discards_its_chunks(backend: MonarchBackend) -> None
 
     with pytest.raises(KeyboardInterrupt):
         backend.submit(make_chunks(100, 6), SAMPLING, interrupt).result()
-    assert not backend.queue.tasks
+    assert not any(pending.is_open for pending in backend.queue.pending)
 
 
 def test_a_user_error_in_another_process_has_the_same_message(
@@ -304,8 +311,8 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
     results, run = out / "results", small_run(out, *overlapped, "backend=monarch")
 
     def use_shared_backend(policy: Policy, config: Config, event: EventSink) -> MonarchBackend:
-        for pending in list(backend.queue.pending):
-            backend.queue.discard(pending)
+        for pending in backend.queue.pending:
+            pending.cancel()
         backend.policy, backend.event = policy, event
         backend.restore(LearnerState(0, {}))
         return backend
@@ -313,7 +320,7 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
     wait_until(lambda: all(supervisor.ready for supervisor in backend.supervisors))
     pids = backend.pids
     # as a terminal does: this process and its children, but no process of another host
-    signalled = [*backend.supervisors[0].pids, *backend.learners.pids, os.getpid()]
+    signalled = [*backend.supervisors[0].pids, *backend.learners.mesh.pids, os.getpid()]
     with monkeypatch.context() as patch:
         submit = backend.submit
 
@@ -342,14 +349,14 @@ def test_interrupted_and_crashed_run_resumes_bitwise_equal_to_a_local_run(
         killed.append(pid)
         yield
 
-    def wait_for_end(number: int) -> Host:  # a new process would only cost CPU
+    def wait_for_end(number: int) -> ActorProcesses:  # a new process would only cost CPU
         wait_until(lambda: backend.queue.closed)
-        raise ProcessDied("the run ended")
+        raise HostError("the run ended")
 
     with monkeypatch.context() as patch:
         patch.setattr(training_run, "make_backend", use_shared_backend)
         failing = TrainingRun(load_config([], run), LearnerCrash(backend))
-        patch.setattr(backend, "assign_host", wait_for_end)
+        patch.setattr(backend, "spawn_generator", wait_for_end)
         intercept_next_chunk(patch, backend, kill)
         with pytest.raises(RunError, match=r"same command again(.|\n)*Segmentation fault"):
             failing.train()

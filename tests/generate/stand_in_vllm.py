@@ -8,54 +8,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-OURS = ("keyed_sampler", "weight_transfer")
-"""Modules of ours that import vLLM."""
-Init, Update = TypeVar("Init"), TypeVar("Update")
-
-
-class Base:
-    """In place of vLLM's data classes."""
-
-
-@dataclass
-class TrainerInitInfo:
-    rank: int = field(kw_only=True)
-
-
-class ParamMeta(NamedTuple):
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-class TrainerEngine(Generic[Init]):
-    def __init__(self, *, client: Any, source: Any = None) -> None:
-        self.client, self.source = client, source
-
-
-class ReceiverEngine(Generic[Init, Update]):
-    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
-        self.model, self.model_config = model, None
-
-
-class Factory:
-    def __init__(self) -> None:
-        self.engines: dict[str, Any] = {}
-
-    def register_engine(self, name: str, engine: Any) -> None:
-        self.engines[name] = engine
-
-    def trainer_init(self, init_info: Any, *, client: Any, source: Any) -> Any:
-        made = self.engines[init_info.backend]
-        return made.trainer_init(init_info, client=client, source=source)
 
 
 class ParallelLMHead:
@@ -75,28 +35,27 @@ class Model:
         return self.inner.modules()
 
     @torch.no_grad()
-    def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> set[str]:
-        parameters = dict(self.inner.named_parameters())
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        parameters, loaded = dict(self.inner.named_parameters()), set()
         for name, tensor in weights:
             parameters[name].copy_(tensor)
-        return {name for name, _ in weights}
+            loaded.add(name)
+        return loaded
 
 
 class LLM:
     """`vllm.LLM` for requests of which all run from the first step on."""
 
-    receivers: Any
     made: list[LLM]
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments, self.calls = arguments, list[str]()
         self.model = Model(arguments["model"])
         self.tokenizer = AutoTokenizer.from_pretrained(arguments["model"])
-        receiver = self.receivers.engines[arguments["weight_transfer_config"]["backend"]]
-        self.receiver = receiver(None, None, None, self.model)
         module, _, name = arguments["worker_extension_cls"].rpartition(".")
         self.worker = getattr(importlib.import_module(module), name)()
-        self.worker.weight_transfer_engine = self.receiver
+        self.worker.model_runner = SimpleNamespace(get_model=lambda: self.model)
+        self.worker.vllm_config = SimpleNamespace(model_config=None)
         module, _, name = arguments["logits_processors"][0].partition(":")
         self.sampler = getattr(importlib.import_module(module), name)(None, None, False)
         self.llm_engine = SimpleNamespace(
@@ -105,23 +64,6 @@ class LLM:
         )
         self.spoil = lambda output: None
         LLM.made.append(self)
-
-    def init_weight_transfer_engine(self, request: dict[str, Any]) -> None:
-        info = self.receiver.init_info_cls(**request["init_info"])
-        self.receiver.init_transfer_engine(info)
-
-    def start_weight_update(self) -> None:
-        self.calls.append("start")
-        self.receiver.start_weight_update()
-
-    def update_weights(self, request: dict[str, Any]) -> None:
-        self.calls.append("update")
-        info = self.receiver.update_info_cls(**request["update_info"])
-        self.receiver.receive_weights(info)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self.calls.append(f"finish {weight_version}")
-        self.receiver.finish_weight_update()
 
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
@@ -133,8 +75,9 @@ class LLM:
         self.calls.append("reset")
         return True
 
-    def collective_rpc(self, method: str) -> list[Any]:
-        return [getattr(self.worker, method)()]
+    def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
+        self.calls.append(method)
+        return [getattr(self.worker, method)(*args)]
 
     @torch.no_grad()
     def generate(self, prompts: list[Any], params: list[Any], use_tqdm: bool) -> list[Any]:
@@ -194,30 +137,21 @@ def process_dict_updates(rows: dict[int, Any], update: Any, new_state: Any) -> N
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0") -> type[LLM]:
     """Make `import vllm` find the stand-in, for one test."""
-    receivers, trainers = Factory(), Factory()
-    LLM.receivers, LLM.made = receivers, []
-    base = {
-        "TrainerInitInfo": TrainerInitInfo,
-        "WeightTransferInitInfo": Base,
-        "WeightTransferUpdateInfo": Base,
-    }
+    LLM.made = []
     contents: dict[str, dict[str, Any]] = {
         "vllm": {"LLM": LLM, "SamplingParams": SimpleNamespace},
+        "vllm.config": {"set_current_vllm_config": nullcontext},
         "vllm.v1.sample.logits_processor": {
-            "BatchUpdate": Base, "LogitsProcessor": object, "process_dict_updates": process_dict_updates,
+            "BatchUpdate": object,
+            "LogitsProcessor": object,
+            "process_dict_updates": process_dict_updates,
         },
-        "vllm.distributed.weight_transfer": {
-            "ParamMeta": ParamMeta, "TrainerWeightTransferEngine": TrainerEngine,
-            "WeightSource": object, "WeightTransferEngine": ReceiverEngine,
-            "WeightTransferEngineFactory": receivers, "WeightTransferTrainerFactory": trainers,
-        },
-        "vllm.distributed.weight_transfer.base": base,
         "vllm.model_executor.layers.vocab_parallel_embedding": {"ParallelLMHead": ParallelLMHead},
         "vllm.model_executor.model_loader.reload": {
             "initialize_layerwise_reload": lambda model: None,
             "finalize_layerwise_reload": lambda model, config: None,
         },
-    }  # fmt: skip
+    }
     for path, members in contents.items():
         parts = path.split(".")
         for end in range(1, len(parts) + 1):
@@ -228,11 +162,11 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0") -> type[LL
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, path, module)
     package = "glasshouse.generate.vllm"
-    for name in OURS:  # import them again, here and after the test
-        monkeypatch.setitem(sys.modules, f"{package}.{name}", ModuleType(name))
-        del sys.modules[f"{package}.{name}"]
-        vars(importlib.import_module(package)).pop(name, None)
-    installed = importlib.import_module(f"{package}.installed")
-    monkeypatch.setattr(installed, "find_version", lambda: version)
+    name = "keyed_sampler"  # imports vLLM: import it again, here and after the test
+    monkeypatch.setitem(sys.modules, f"{package}.{name}", ModuleType(name))
+    del sys.modules[f"{package}.{name}"]
+    vars(importlib.import_module(package)).pop(name, None)
+    engine = importlib.import_module(f"{package}.engine")
+    monkeypatch.setattr(engine, "find_version", lambda: version)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     return LLM

@@ -67,7 +67,7 @@ def transformers_greedy(policy: Policy, prompt: Sequence[int], tokens: int) -> l
     return out[0, len(prompt) :].tolist()
 
 
-def set_end_tokens(policy: Policy, tokens: list[int]) -> None:
+def set_end_tokens(policy: Policy, tokens: list[int] | None) -> None:
     policy.model.generation_config.eos_token_id = tokens
 
 
@@ -123,22 +123,19 @@ def test_greedy_equals_transformers_generate(tiny: Tiny, name: str, compactions:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "pocket"])
 def test_sampled_logprobs_equal_those_of_the_learner(
-    tiny: Tiny, name: str, temperature: float
+    tiny: Tiny, pocket: Policy, name: str, temperature: float
 ) -> None:
-    policy = tiny(name)
-    set_end_tokens(policy, list(range(4, 40)))
-    difference = max_logprob_diff(
-        policy, make_prompts(policy), replace(SAMPLED, temperature=temperature)
-    )
-    assert difference < 1e-4
-
-
-def test_sampled_logprobs_of_the_pocket_model_equal_those_of_the_learner(pocket: Policy) -> None:
-    assert (
-        max_logprob_diff(pocket, question_prompts(pocket), replace(SAMPLED, max_tokens=100)) < 1e-4
-    )
+    sampling = replace(SAMPLED, temperature=temperature)
+    if name == "pocket":
+        policy, prompts = pocket, question_prompts(pocket)
+        sampling = replace(sampling, max_tokens=100)
+    else:
+        policy = tiny(name)
+        prompts = make_prompts(policy)
+        set_end_tokens(policy, list(range(4, 40)))
+    assert max_logprob_diff(policy, prompts, sampling) < 1e-4
 
 
 def max_logprob_diff(
@@ -254,7 +251,7 @@ def test_large_models_drop_every_finished_row(
 # ── keyed noise ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:
+def test_equal_keys_give_the_same_tokens_in_any_batch_and_others_differ(tiny: Tiny) -> None:
     policy = tiny("llama grouped untied")
     generator = TorchGenerator(policy)
     prompts = make_prompts(policy)
@@ -270,12 +267,8 @@ def test_same_key_gives_the_same_tokens_in_another_batch(tiny: Tiny) -> None:
             [Request(prompt=prompt, noise_keys=(10 * i + 2, 10 * i))], SAMPLED
         )
         assert [c.tokens for c in alone[0]] == [together[i][2].tokens, together[i][0].tokens]
-
-
-def test_different_keys_differ_and_equal_keys_do_not(tiny: Tiny) -> None:
-    policy = tiny("llama")
-    request = Request(prompt=make_prompts(policy)[0], noise_keys=(1, 2, 3, 4, 1, 2**64 - 1))
-    [got] = TorchGenerator(policy).generate([request], SAMPLED)
+    request = Request(prompt=prompts[0], noise_keys=(1, 2, 3, 4, 1, 2**64 - 1))
+    [got] = generator.generate([request], SAMPLED)
     assert got[0].tokens == got[4].tokens
     assert len({c.tokens for c in got}) == 5
 
@@ -294,19 +287,16 @@ def test_requests_may_have_unequal_numbers_of_samples(tiny: Tiny, compactions: l
     got = generator.generate(requests, SAMPLED)
     assert compactions[0] == 13  # unused rows are dropped before the first step
     assert [len(group) for group in got] == [1, 7, 0, 2, 1, 1, 0, 1]
+    assert generator.generate([], SAMPLED) == []
     for request, group in zip(requests, got, strict=True):
         assert tokens_of([group]) == tokens_of(generator.generate([request], SAMPLED))
-
-
-def test_no_requests_give_no_completions(tiny: Tiny) -> None:
-    generator = TorchGenerator(tiny("llama"))
-    assert generator.generate([], SAMPLED) == []
-    assert generator.generate([Request(prompt=(5,), noise_keys=())], SAMPLED) == [[]]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 9])
 def test_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, limit: int) -> None:
     policy = tiny("qwen2")
+    set_end_tokens(policy, None)
+    assert policy.end_tokens == {policy.tokenizer.eos_token_id}  # if the model has none
     ends = set(range(4, 60))
     set_end_tokens(policy, sorted(ends))
     requests = [Request(prompt=p, noise_keys=tuple(range(8))) for p in make_prompts(policy)]
@@ -321,12 +311,6 @@ def test_completion_ends_at_the_token_limit_or_with_an_end_token(tiny: Tiny, lim
             assert completion.finish_reason == FinishReason.LENGTH
             assert len(completion.tokens) == limit
     assert {c.finish_reason for c in got} == {FinishReason.END, FinishReason.LENGTH}
-
-
-def test_end_token_of_the_tokenizer_is_used_if_the_model_has_none(tiny: Tiny) -> None:
-    policy = tiny("llama")
-    policy.model.generation_config.eos_token_id = None
-    assert policy.end_tokens == {policy.tokenizer.eos_token_id}
 
 
 def force_tokens(policy: Policy, tokens: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,39 +406,24 @@ def test_prompt_that_does_not_fit_is_an_error(tiny: Tiny) -> None:
         generator.generate([Request(prompt=(), noise_keys=(1,))], SAMPLED)
 
 
-def test_completions_carry_the_version_that_sampled_them(tiny: Tiny) -> None:
-    policy = tiny("llama")
-    generator = TorchGenerator(policy, version=3)
-    request = Request(prompt=(5, 6), noise_keys=(1, 2))
-    assert {c.policy_version for c in flat(generator.generate([request], SAMPLED))} == {3}
-    generator.load_weights(policy.weights(), 4)
-    assert {c.policy_version for c in flat(generator.generate([request], SAMPLED))} == {4}
-
-
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_loaded_weights_are_copied_and_used(tiny: Tiny, name: str) -> None:
+def test_loaded_weights_are_used_with_their_version(tiny: Tiny, name: str, in_place: bool) -> None:
+    """Those of another process are copied; the policy's own, changed in place, stay where they are."""
     mine, theirs = tiny(name, seed=0), tiny(name, seed=1)
     requests = [Request(prompt=p, noise_keys=(1,)) for p in make_prompts(mine)]
     expected = TorchGenerator(theirs).generate(requests, GREEDY)
-    generator = TorchGenerator(mine)
-    assert tokens_of(generator.generate(requests, GREEDY)) != tokens_of(expected)
-    weights = theirs.weights()
-    generator.load_weights(weights, 1)
-    for value in weights.values():  # the sender may continue with its own copy
+    generator = TorchGenerator(mine, version=3)
+    before = generator.generate(requests, GREEDY)
+    assert tokens_of(before) != tokens_of(expected)
+    assert {c.policy_version for c in flat(before)} == {3}
+    pointers = [p.data_ptr() for p in mine.model.parameters()]
+    if in_place:
+        mine.model.load_state_dict(theirs.model.state_dict())
+    generator.load_weights(mine.weights() if in_place else theirs.weights(), 4)
+    for value in theirs.weights().values():  # the sender may continue with its own copy
         value.zero_()
-    assert tokens_of(generator.generate(requests, GREEDY)) == tokens_of(expected)
-
-
-def test_weights_changed_in_place_are_used_after_load(tiny: Tiny) -> None:
-    policy, fresh = tiny("llama", seed=0), tiny("llama", seed=1)
-    requests = [Request(prompt=p, noise_keys=(1,)) for p in make_prompts(policy)]
-    generator = TorchGenerator(policy)
-    generator.generate(requests, GREEDY)
-    with torch.no_grad():
-        for parameter, new in zip(policy.model.parameters(), fresh.model.parameters(), strict=True):
-            parameter.copy_(new)
-    pointers = [p.data_ptr() for p in policy.model.parameters()]
-    generator.load_weights(policy.weights(), 1)
-    assert [p.data_ptr() for p in policy.model.parameters()] == pointers
-    expected = TorchGenerator(fresh).generate(requests, GREEDY)
-    assert tokens_of(generator.generate(requests, GREEDY)) == tokens_of(expected)
+    after = generator.generate(requests, GREEDY)
+    assert tokens_of(after) == tokens_of(expected)
+    assert {c.policy_version for c in flat(after)} == {4}
+    assert [p.data_ptr() for p in mine.model.parameters()] == pointers

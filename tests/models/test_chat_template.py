@@ -12,7 +12,7 @@ from rich.console import Console
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.generate.local import LocalGeneration
+from glasshouse.generate.engines import LocalGeneration
 from glasshouse.models.chat_template import drops_system_messages, render_prompt
 from glasshouse.models.packaged import CARD_FILE
 from glasshouse.models.policy import BASES_FOLDER, Policy, load_tokenizer, read_card

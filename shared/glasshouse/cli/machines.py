@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,12 +138,11 @@ def _certificates(args: argparse.Namespace) -> None:
     "hosts worker",
     "offer this machine as a host for runs",
     {
-        "--address tls://HOST:PORT[-LAST]!": "the address to listen on, as the other machines reach it",
+        "--address tls://HOST:FIRST-LAST!": "the address to listen on, as the other machines reach it",
         "--certificates DIR!": "the certificate folder of this host",
-        "--listen-any": "allow an address that the certificate does not name, or 0.0.0.0 for all networks",
     },
-    "Listens until it is stopped with Ctrl-C or SIGTERM, and then leaves nothing behind. With a range "
-    "of ports, each start takes the next port of the range, and a run reconnects to it.",
+    "Listens until it is stopped with Ctrl-C or SIGTERM, and then leaves nothing behind. Each start "
+    "takes the next port of the range, and a run reconnects to it.",
     examples=[
         "glasshouse hosts worker --address tls://node1:26600-26609 --certificates certs/node1"
     ],
@@ -151,12 +151,8 @@ def _worker(args: argparse.Namespace) -> int:
     from glasshouse.distributed.hosts.address import Address
     from glasshouse.distributed.hosts.worker import run_worker
 
-    return run_worker(
-        Address.parse(args.address),
-        Path(args.certificates),
-        lambda text: print(text, flush=True),
-        listen_any=args.listen_any,
-    )
+    address = Address.parse(args.address)
+    return run_worker(address, Path(args.certificates), lambda text: print(text, flush=True))
 
 
 @command(
@@ -170,7 +166,7 @@ def _check_hosts(args: argparse.Namespace) -> None:
     from glasshouse.config.loading import load_config
     from glasshouse.distributed.hosts.host_pool import HostPool
 
-    with HostPool(load_config(args.config, args.overrides).hosts) as hosts:
+    with contextlib.closing(HostPool(load_config(args.config, args.overrides).hosts)) as hosts:
         from glasshouse.distributed.hosts.host_check import check_hosts  # imports Monarch
 
         for sentence in check_hosts(hosts):

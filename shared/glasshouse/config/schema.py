@@ -82,12 +82,6 @@ class VllmConfig(Section):
     tensor_parallel_size: int = Field(1, ge=1, le=MAX_PROCESSES)
     """GPUs over which each vLLM engine splits the model, as in vLLM. With more than one, vLLM starts that many
     worker processes."""
-    weight_transfer: Literal["shared_memory", "ipc", "nccl"] = "shared_memory"
-    """How new weights reach vLLM, through its weight transfer interface: `shared_memory` works on CPUs and
-    GPUs and compares checksums; `ipc` (learner and engine on one GPU) and `nccl` (on different GPUs) are
-    vLLM's own and need GPUs."""
-    port: int = Field(0, ge=0, le=65535)
-    """Port at which learner and engine meet with `weight_transfer: nccl`; 0: a free one."""
     sleep: bool = False
     """Free the GPU memory of weights and KV cache during each update, so that one GPU holds learner and
     generator in turn."""

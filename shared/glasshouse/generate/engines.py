@@ -7,7 +7,9 @@ completion.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -72,3 +74,51 @@ def max_length(request: Request, sampling: SamplingParams, limit: int, cache: st
             "A prompt has no tokens; check the task's question and the chat template."
         )
     return length
+
+
+def find_defect(completion: Completion, max_tokens: int, vocab_size: int) -> str:
+    """What is wrong with a completion that a working engine cannot have returned; empty if nothing is."""
+    tokens, logprobs = completion.tokens, completion.logprobs
+    defects = {
+        "a completion that is empty or too long": not 1 <= len(tokens) <= max_tokens,
+        "log-probabilities that do not match the tokens": not len(tokens)
+        == len(logprobs)
+        == completion.length,
+        "a token outside the vocabulary": any(not 0 <= token < vocab_size for token in tokens),
+        "a log-probability that is not finite": not all(map(math.isfinite, logprobs)),
+    }
+    return next((defect for defect, found in defects.items() if found), "")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCompletions:
+    """Completions that have been generated already."""
+
+    completions: list[list[list[Completion]]]
+
+    def result(self) -> list[list[list[Completion]]]:
+        return self.completions
+
+
+class LocalGeneration:
+    """Generates in this process, for evaluation and for the local backend.
+
+    Example: `LocalGeneration(policy, config.generate).submit(chunks, sampling, check_interrupt)`
+    """
+
+    def __init__(self, policy: Policy, config: GenerateConfig) -> None:
+        self.policy = policy
+        self.generator = make_generator(policy, config)
+
+    def submit(
+        self,
+        chunks: Sequence[list[Request]],
+        sampling: SamplingParams,
+        check_interrupt: Callable[[], None],
+    ) -> ReadyCompletions:
+        """Generate at once, since an update may change the weights before the result is collected."""
+        completions = []
+        for chunk in chunks:
+            completions.append(self.generator.generate(chunk, sampling))
+            check_interrupt()
+        return ReadyCompletions(completions)

@@ -160,6 +160,10 @@ class Learner:
         restore_tensors(self.policy.model, self.optimizer, state)
         self.version = state.version
 
+    def whole_tensors(self) -> Iterator[Tensor]:
+        """The trained tensors, in the model's order."""
+        return iter(self.parameters)
+
     # ── an update, from top to bottom ────────────────────────────────────────────────────────────
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:

@@ -153,7 +153,7 @@ def evaluate_model(config: Config) -> dict[str, Any]:
 
     Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["pass_at_1"]`
     """
-    from glasshouse.generate.local import LocalGeneration
+    from glasshouse.generate.engines import LocalGeneration
     from glasshouse.models.devices import configure_torch
     from glasshouse.models.policy import load_configured_policy
 

@@ -144,7 +144,7 @@ def prepare_checkpoint(
 ) -> EvaluatedCheckpoint:
     """Sample one rollout of each held-out problem. `base_rows`: the rows of the base, if this is a
     checkpoint."""
-    from glasshouse.generate.local import LocalGeneration
+    from glasshouse.generate.engines import LocalGeneration
 
     backend = LocalGeneration(policy, config.generate)
     collector = RolloutCollector(policy, task, backend, config)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from glasshouse.config.schema import Config
-from glasshouse.generate.local import ReadyCompletions
+from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.rollout.collector import Group, Pending, grade_groups

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
-from glasshouse.generate.engines import Generator
-from glasshouse.generate.local import LocalGeneration
+from glasshouse.generate.engines import Generator, LocalGeneration
 from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.measurement.evaluate import draw_validation, evaluate_policy
 from glasshouse.measurement.interventions.base import (

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from glasshouse.config.schema import Config
-from glasshouse.distributed.factory import make_backend
+from glasshouse.distributed.backend import make_backend
 from glasshouse.errors import RunError
 from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm

@@ -1,7 +1,7 @@
-"""Addresses of workers: `tls://10.0.0.2:26600`, or a range of ports, `tls://10.0.0.2:26600-26609`.
+"""Addresses of workers: a host and a range of ports, as in `tls://10.0.0.2:26600-26609`.
 
-With a range, the first port is for discovery (see `discovery`) and the worker listens at one of the
-others. A worker's identity is a hash of its address, so both sides can compute it.
+The first port is for discovery (see `discovery`), and the worker listens at one of the others. A worker's identity is
+a hash of its address, so both sides can compute it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from glasshouse.errors import ConfigError
 
 PATTERN = re.compile(
-    r"tls://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)(?:-(?P<last>\d+))?"
+    r"tls://(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<first>\d+)-(?P<last>\d+)"
 )
 
 
@@ -35,12 +35,10 @@ class Address:
         match = PATTERN.fullmatch(text.strip())
         if not match:
             raise ConfigError(
-                f'"{text}" is not an address; write tls://HOST:PORT or tls://HOST:FIRST-LAST, '
-                "for example tls://10.0.0.2:26600-26609."
+                f'"{text}" is not an address; write tls://HOST:FIRST-LAST, as in tls://10.0.0.2:26600-26609.'
             )
-        first = int(match["first"])
-        last = int(match["last"] or first)
-        if not 0 < first <= last <= 65535:
+        first, last = int(match["first"]), int(match["last"])
+        if not 0 < first < last <= 65535:
             raise ConfigError(f'"{text}": ports are 1 to 65535, the smaller one first.')
         return cls(match["host"], first, last)
 
@@ -56,7 +54,7 @@ class Address:
     @property
     def worker_ports(self) -> range:
         """The ports without the one for discovery."""
-        return range(self.first + (self.last > self.first), self.last + 1)
+        return range(self.first + 1, self.last + 1)
 
     def with_port(self, port: int) -> Address:
         return Address(self.host, port, port)

@@ -54,15 +54,14 @@ def create_certificates(out: Path, hosts: Sequence[str], days: int = 365) -> lis
             raise HostError(f"{folder} exists already; nothing was overwritten. Remove it first.")
     ca, ca_key = _load_or_create_ca(out, max(days, CA_DAYS))
     for host, folder in folders.items():
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _sign(key, host, days, ca_key, subject=subjects[host], ca=ca)
         # under a temporary name first, so that a folder is never incomplete
         with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as temporary:
             partial = Path(temporary) / "host"
             partial.mkdir(mode=0o700)
-            _write_key(partial / KEY, key)
-            _write_certificate(partial / CERTIFICATE, certificate)
-            _write_certificate(partial / CA, ca)
+            key = _create_key(partial / KEY)
+            certificate = _sign(key, host, days, ca_key, subject=subjects[host], ca=ca)
+            (partial / CERTIFICATE).write_bytes(_encode(certificate))
+            (partial / CA).write_bytes(_encode(ca))
             os.rename(partial, folder)
     return list(folders.values())
 
@@ -95,11 +94,8 @@ def tls_environment(folder: Path) -> dict[str, str]:
             f"All users of this machine can access {paths[KEY]} (mode {mode:o}); run chmod 600 on it."
         )
     tls_context(ssl.PROTOCOL_TLS_SERVER, folder)  # Monarch would fail with a stack trace
-    return {
-        "HYPERACTOR_TLS_CA": str(paths[CA]),
-        "HYPERACTOR_TLS_CERT": str(paths[CERTIFICATE]),
-        "HYPERACTOR_TLS_KEY": str(paths[KEY]),
-    }
+    variables = ("HYPERACTOR_TLS_CA", "HYPERACTOR_TLS_CERT", "HYPERACTOR_TLS_KEY")
+    return dict(zip(variables, map(str, paths.values()), strict=True))
 
 
 def tls_context(side: int, folder: Path) -> ssl.SSLContext:
@@ -130,25 +126,26 @@ def _parse_host(host: str) -> x509.GeneralName:
 
 
 def _load_or_create_ca(out: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    certificate_file, key_file = out / CA, out / CA_KEY
-    if certificate_file.exists() != key_file.exists():
-        missing = key_file if certificate_file.exists() else certificate_file
-        raise HostError(f"{out} holds half of a CA: {missing} is missing. Nothing was overwritten.")
-    if certificate_file.exists():
-        try:
-            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
-            key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
-        except ValueError as error:
-            raise HostError(f"The CA in {out} cannot be read: {error}") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise HostError(f"{key_file} is not an elliptic-curve key.")
+    files = out / CA, out / CA_KEY
+    missing = [file for file in files if not file.exists()]
+    if len(missing) == 1:
+        raise HostError(
+            f"{out} holds half of a CA: {missing[0]} is missing. Nothing was overwritten."
+        )
+    if missing:
+        out.mkdir(parents=True, exist_ok=True)
+        key = _create_key(out / CA_KEY)
+        certificate = _sign(key, "glasshouse hosts", days, key)
+        (out / CA).write_bytes(_encode(certificate))
         return certificate, key
-    out.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _sign(key, "glasshouse hosts", days, key)
-    _write_key(key_file, key)
-    _write_certificate(certificate_file, certificate)
-    return certificate, key
+    try:
+        certificate = x509.load_pem_x509_certificate(files[0].read_bytes())
+        loaded = serialization.load_pem_private_key(files[1].read_bytes(), password=None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise ValueError("its key is of another kind")
+    except ValueError as error:
+        raise HostError(f"The CA in {out} cannot be read: {error}") from None
+    return certificate, loaded
 
 
 def _sign(
@@ -163,12 +160,7 @@ def _sign(
     """Return the certificate of a host (`subject`, signed by `ca`) or, without these, of a CA."""
     now = datetime.datetime.now(datetime.UTC)
     own_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    is_ca = ca is None
-    usage = x509.KeyUsage(
-        digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca,
-        content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+    constraints = x509.BasicConstraints(ca=not subject, path_length=None if subject else 0)
     builder = (
         x509.CertificateBuilder()
         .subject_name(own_name)
@@ -177,8 +169,7 @@ def _sign(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), True)
-        .add_extension(usage, critical=True)
+        .add_extension(constraints, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     if subject:
@@ -189,15 +180,21 @@ def _sign(
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(issuer, critical=False)
         )
+    else:
+        # only key_cert_sign is true
+        usage = x509.KeyUsage(False, False, False, False, False, True, False, False, False)
+        builder = builder.add_extension(usage, critical=True)
     return builder.sign(ca_key, hashes.SHA256())
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write a private key that no other user can read at any time."""
+def _create_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Create a private key in a file that no other user can read at any time."""
+    key = ec.generate_private_key(ec.SECP256R1())
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(key.private_bytes(encoding, form, serialization.NoEncryption()))
+    return key
 
 
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+def _encode(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 from monarch.actor import Actor, endpoint
 
 from glasshouse.distributed.hosts.host_pool import HostPool
 
-ROUND_TRIPS, MEGABYTES = 20, 32
+MEGABYTES = 32
 START_TIMEOUT = 180.0
 """Seconds that a process may take to start on a host."""
 
@@ -30,46 +29,36 @@ class ProbeActor(Actor):
     def receive(self, data: bytes) -> int:
         return len(data)
 
-    @endpoint
-    def send(self, size: int) -> bytes:
-        return bytes(size)
-
 
 def installed_software() -> dict[str, str]:
     """Return the versions that must be equal on all hosts for bitwise equal results, and the cores."""
-    versions = {"cores": str(len(os.sched_getaffinity(0))), "python": platform.python_version()}
-    for package in ("glasshouse", "torch", "torchmonarch"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "missing"
-    return versions
+    versions = {name: version(name) for name in ("glasshouse", "torch", "torchmonarch")}
+    cores = str(len(os.sched_getaffinity(0)))
+    return {"cores": cores, "python": platform.python_version(), **versions}
 
 
 def check_hosts(hosts: HostPool) -> Iterator[str]:
     """Start a process on each host, measure the connection, end the process; yield sentences."""
 
-    def seconds(endpoint: Any, argument: object) -> float:
+    def seconds(endpoint: Any, *arguments: object) -> float:
         started = time.perf_counter()
-        endpoint.call_one(argument).get(START_TIMEOUT)
+        endpoint.call_one(*arguments).get(START_TIMEOUT)
         return time.perf_counter() - started
 
-    own, size = installed_software(), MEGABYTES * 1_000_000
+    own = installed_software()
     for name, mesh in hosts.meshes.items():
-        started = time.perf_counter()
         processes = mesh.spawn_procs(per_host={"procs": 1}, name="check")
         try:
             actor: Any = processes.spawn("probe", ProbeActor)
+            start = seconds(actor.software)
             software = actor.software.call_one().get(START_TIMEOUT)
-            start = time.perf_counter() - started
-            trips = [seconds(actor.receive, b"") for _ in range(ROUND_TRIPS)]
-            send = MEGABYTES / seconds(actor.receive, bytes(size))
-            receive = MEGABYTES / seconds(actor.send, size)
+            trip = min(seconds(actor.receive, b"") for _ in range(20))
+            rate = MEGABYTES / seconds(actor.receive, bytes(MEGABYTES * 1_000_000))
         finally:
             processes.stop().get(START_TIMEOUT)
         yield (
             f"{name}: {software.pop('cores')} cores, a process started in {start:.1f} s, round trip "
-            f"{statistics.median(trips) * 1000:.1f} ms, {send:.0f} MB/s to it, {receive:.0f} MB/s from it."
+            f"{trip * 1000:.1f} ms, {rate:.0f} MB/s to it."
         )
         for package, other in software.items():
             if other != own[package]:

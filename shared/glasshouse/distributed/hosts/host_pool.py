@@ -1,8 +1,13 @@
-"""The hosts of a run: workers at `hosts.addresses`, attached over mutual TLS."""
+"""The hosts of a run: workers at `hosts.addresses`, attached over mutual TLS.
+
+Generator n runs on host n modulo the number of hosts. When a host is lost, its generators wait for it while those of
+the other hosts do the work.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,47 +17,94 @@ from glasshouse.config.schema import HostsConfig
 from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
 from glasshouse.distributed.hosts.discovery import request_worker_port
-from glasshouse.distributed.monarch_settings import configure_monarch
-from glasshouse.errors import ConfigError, HostError, install_command
+from glasshouse.distributed.monarch_settings import SEVERAL_HOSTS, configure_monarch
+from glasshouse.errors import ConfigError, HostError, RunError, install_command
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
 
+    from glasshouse.distributed.backend import EventSink
+
 STOP_TIMEOUT = 15.0
 """Seconds that a host has to end the processes of a run."""
+RECONNECT_INTERVAL = 1.0
+"""Seconds between two attempts to reach a lost host."""
 
 
 class HostPool:
-    """The hosts of a run by name, each a mesh of one host.
+    """The hosts of a run by name, each a mesh of one host: losing one does not affect the others.
 
     Monarch reads its settings and chooses its transport once: open hosts before spawning actors.
 
     Example:
-        with HostPool(config.hosts) as hosts:
-            for name, mesh in hosts.meshes.items():
-                mesh.spawn_procs(per_host={"procs": 1}).spawn("generator", GeneratorActor)
+        with contextlib.closing(HostPool(config.hosts)) as hosts:
+            hosts.meshes["10.0.0.2"].spawn_procs(per_host={"procs": 1})
     """
 
     def __init__(self, config: HostsConfig) -> None:
         self.addresses = {address.host: address for address in parse_addresses(config)}
         self.names = tuple(self.addresses)
-        self.folder, self.timeout = Path(config.certificates), config.attach_timeout
-        settings = {"HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT": f"{self.timeout}s"}
-        configure_monarch(several_hosts=True, extra=settings | tls_environment(self.folder))
+        self.config, self.folder = config, Path(config.certificates)
+        settings = {"HYPERACTOR_MESH_ATTACH_CONFIG_TIMEOUT": f"{config.attach_timeout}s"}
+        configure_monarch(SEVERAL_HOSTS, settings | tls_environment(self.folder))
         import monarch.actor
 
         monarch.actor.unhandled_fault_hook = lambda failure: None  # the default ends this process
-        monarch.actor.enable_transport(config.controller_address or self._own_address())
+        address = config.controller_address or self._own_address()
+        try:
+            monarch.actor.enable_transport(address)
+        except Exception as error:
+            raise ConfigError(f"hosts.controller_address {address}: {error}") from None
         self.used_ports: dict[str, list[int]] = {name: [] for name in self.names}
         """The ports at which each worker was attached, the latest last."""
         self.meshes: dict[str, HostMesh] = {}
         """The hosts that are connected."""
+        self.assigned: dict[int, HostMesh] = {}
+        """The mesh on which each generator was last started."""
+        self.lock, self.stopping = threading.Lock(), threading.Event()
+        self.all_lost_since: float | None = None
         try:
             for name in self.names:
                 self.meshes[name] = self._attach(name)
         except BaseException:
             self.close()
             raise
+
+    def assign(self, number: int, event: EventSink) -> tuple[HostMesh, str]:
+        """Return the host of generator n and its name; blocks while that host is lost."""
+        name = self.names[number % len(self.names)]
+        with self.lock:
+            # A generator that asks a second time has died, or its host has: the old connection may block, so the host
+            # is attached again. The other generators of the host then find it attached.
+            if number in self.assigned and self.meshes.get(name) is self.assigned[number]:
+                self.drop(name)
+                text = f"Host {name}, or generator {number} on it, is lost; the others continue."
+                event("host", host=name, status="lost", generator=number, text=text)
+        while not self.stopping.is_set():
+            with self.lock:
+                was_lost = name not in self.meshes
+                mesh = self.reconnect(name)
+                if mesh is not None:
+                    if was_lost:
+                        text = f"Host {name} is connected again."
+                        event("host", host=name, status="reconnected", text=text)
+                    self.all_lost_since, self.assigned[number] = None, mesh
+                    return mesh, name
+                self._check_reconnect_timeout(name)
+            self.stopping.wait(RECONNECT_INTERVAL)
+        raise HostError("The run ended.")
+
+    def _check_reconnect_timeout(self, name: str) -> None:
+        if self.meshes:
+            self.all_lost_since = None
+            return
+        self.all_lost_since = self.all_lost_since or time.monotonic()
+        if time.monotonic() - self.all_lost_since > self.config.reconnect_timeout:
+            raise RunError(
+                f"All hosts are lost ({name} was the last), and none came back within "
+                f"{self.config.reconnect_timeout:g} s (hosts.reconnect_timeout). Run the same command "
+                "again to resume from the last checkpoint."
+            )
 
     def drop(self, name: str) -> None:
         """Remove a lost host; nothing more is sent to it. The worker returns at another port."""
@@ -76,12 +128,6 @@ class HostPool:
             except Exception as error:
                 print(f"The processes on host {name} were not ended: {error}", file=sys.stderr)
 
-    def __enter__(self) -> HostPool:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
     def _attach(self, name: str) -> HostMesh:
         """Attach a worker. The first attachment waits for it; later ones try once."""
         from monarch.actor import attach_to_workers
@@ -94,7 +140,7 @@ class HostPool:
         )
         self.used_ports[name].append(worker.first)
         try:
-            mesh.initialized.get(self.timeout)
+            mesh.initialized.get(self.config.attach_timeout)
         except Exception as error:
             raise HostError(f"The worker at {worker} did not answer: {error}") from None
         return mesh
@@ -102,11 +148,8 @@ class HostPool:
     def _find_port(self, name: str) -> int:
         """Return the worker's current port, one at which it was not attached recently."""
         address, used = self.addresses[name], self.used_ports[name]
-        if address.first == address.last:
-            return address.first
-        remembered = len(address.worker_ports) - 1
-        avoid = used[-remembered:] if remembered else []
-        deadline = time.monotonic() + (0 if used else self.timeout)
+        avoid = used[-len(address.worker_ports) :][1:]
+        deadline = time.monotonic() + (0 if used else self.config.attach_timeout)
         while True:
             try:
                 return request_worker_port(address, self.folder, avoid)
@@ -148,8 +191,6 @@ def parse_addresses(config: HostsConfig) -> list[Address]:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ConfigError(f"hosts.addresses names {', '.join(repeated)} more than once.")
-    if config.controller_address:
-        Address.parse(config.controller_address)
     if not config.certificates:
         raise ConfigError(
             "hosts.certificates is empty, but connections between hosts use TLS. Set it to this host's "

@@ -1,8 +1,8 @@
 """`glasshouse hosts worker`: makes this machine a host of a run.
 
-The worker itself is a child process in its own session. This process supervises it: it reports when
-the worker is ready, answers discovery requests, restarts the worker at another port when it died or
-a controller lost it, and ends it with everything it started.
+The worker itself is a child process in its own session. This process supervises it: it reports when the worker is
+ready, answers discovery requests, restarts the worker at another port when it died or a controller lost it, and ends it
+with everything it started.
 """
 
 from __future__ import annotations
@@ -20,41 +20,21 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from glasshouse.distributed import bootstrap
 from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
 from glasshouse.distributed.hosts.discovery import DiscoveryServer
-from glasshouse.distributed.monarch_settings import configure_monarch
-from glasshouse.distributed.monarch_sockets import clear_socket_directory, socket_environment
+from glasshouse.distributed.monarch_settings import SEVERAL_HOSTS, configure_monarch
 from glasshouse.errors import ConfigError, HostError
 
-WORKER_SCRIPT = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: exit with the parent
-    if os.getppid() != int(sys.argv[2]):
-        sys.exit(1)
-from monarch.actor import run_worker_loop_forever
-run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
-"""
 READY_TIMEOUT, TERMINATE_TIMEOUT, POLL_SECONDS = 120.0, 3.0, 0.5
 
 
-def run_worker(
-    address: Address,
-    certificates: Path,
-    say: Callable[[str], None] = print,
-    *,
-    listen_any: bool = False,
-) -> int:
-    """Serve until SIGTERM or SIGINT, then return 0; says a line each time the worker is ready.
-
-    An address with a single port has no discovery: the worker cannot be reattached once lost.
-    `listen_any` allows an address that the certificate does not name, 0.0.0.0 for example.
-    """
+def run_worker(address: Address, certificates: Path, say: Callable[[str], None] = print) -> int:
+    """Serve until SIGTERM or SIGINT, then return 0; says a line each time the worker is ready."""
     environment = tls_environment(certificates)
-    if not listen_any:
-        validate_listen_address(address, certificates)
-    configure_monarch(several_hosts=True, extra=environment)
+    validate_listen_address(address, certificates)
+    configure_monarch(SEVERAL_HOSTS, environment)
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_supervise(Worker(address, say), certificates))
     say("The worker has ended.")
@@ -67,18 +47,14 @@ async def _supervise(worker: Worker, certificates: Path) -> None:
     assert task
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    address = worker.address
-    discovery: asyncio.Task[None] | None = None
+    listener = _listen(worker.address, [worker.address.first])
+    server = DiscoveryServer(listener, certificates, worker.choose_port)
+    discovery = asyncio.create_task(server.serve())
     try:
-        if address.first != address.last:
-            listener = _listen(address, [address.first])
-            server = DiscoveryServer(listener, certificates, worker.choose_port)
-            discovery = asyncio.create_task(server.serve())
-        while True:
+        while not discovery.done():
             await worker.keep_running()
             await asyncio.sleep(POLL_SECONDS)
-            if discovery and discovery.done():
-                discovery.result()  # raises
+        discovery.result()  # raises
     finally:  # nothing is awaited here: a second signal has no effect
         worker.stop()
 
@@ -89,8 +65,8 @@ def validate_listen_address(address: Address, certificates: Path) -> None:
     if _normalize(address.ip) not in map(_normalize, hosts):
         raise ConfigError(
             f"--address {address} is not the address of the certificate in {certificates}, which names "
-            f"{', '.join(hosts) or 'no host'}; runs would refuse this worker. Use that address, create "
-            "a certificate for this one, or add --listen-any to listen here nevertheless."
+            f"{', '.join(hosts) or 'no host'}; runs would refuse this worker. Use that address, or create "
+            "a certificate for this one."
         )
 
 
@@ -107,7 +83,7 @@ class Worker:
     def __init__(self, address: Address, say: Callable[[str], None]) -> None:
         self.address, self.say = address, say
         self.process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.port = address.last  # of the last start; the next one takes the next port
         self.starting = asyncio.Lock()
 
     async def keep_running(self) -> None:
@@ -115,9 +91,8 @@ class Worker:
         async with self.starting:
             if self.process is None:
                 await self._start()
-            elif (code := self.process.poll()) is not None:
-                status = f"signal {-code}" if code < 0 else f"code {code}"
-                self.say(f"The worker ended with {status}; restarting.")
+            elif self.process.poll() is not None:
+                self.say(f"The worker ended with code {self.process.returncode}; restarting.")
                 await self._start()
 
     async def choose_port(self, avoid: Collection[int]) -> int:
@@ -129,20 +104,25 @@ class Worker:
             return self.port
 
     async def _start(self, avoid: Collection[int] = ()) -> None:
-        """Stop the current process and start another at a free port."""
+        """Stop the current process and start another at the next free port."""
         self.stop()
-        ports = [*self.address.worker_ports]
-        start = ports.index(self.port) + 1 if self.port in ports else 0
-        next_ports = ports[start:] + ports[:start]
-        with _listen(self.address, sorted(next_ports, key=lambda p: p in avoid)) as probe:
+        self.sockets = (
+            tempfile.TemporaryDirectory()
+        )  # a killed child leaves Monarch's sockets in it
+        ports = sorted(self.address.worker_ports, key=lambda port: (port <= self.port, port))
+        with _listen(self.address, sorted(ports, key=lambda port: port in avoid)) as probe:
             self.port = probe.getsockname()[1]
         address = self.address.with_port(self.port)
+        command = [bootstrap.__file__, "worker", str(os.getpid()), address.for_monarch()]
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER_SCRIPT, address.for_monarch(), str(os.getpid())],
-                start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **socket_environment()},
-            )  # fmt: skip
+                [sys.executable, "-P", *command],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TMPDIR": self.sockets.name},
+            )
             deadline = time.monotonic() + READY_TIMEOUT
             while not await _is_listening(address):
                 if self.process.poll() is not None or time.monotonic() > deadline:
@@ -166,7 +146,7 @@ class Worker:
                 time.sleep(0.02)
                 self.process.poll()  # reaps the child, which is a zombie until then
         self.process = None
-        clear_socket_directory()
+        self.sockets.cleanup()
 
 
 def session_processes(leader: int) -> list[int]:

@@ -1,11 +1,13 @@
-"""A queue of chunks for whichever generator is free; results are returned in submission order."""
+"""Chunks for whichever generator is free; results are returned in submission order."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import itertools
+import queue
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from glasshouse.rollout.collector import Chunk, ChunkCompletions
 from glasshouse.types import Completion, SamplingParams
@@ -14,107 +16,91 @@ POLL_SECONDS = 0.05
 """How often a waiting thread checks whether the run should stop."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(order=True, slots=True)
 class ChunkTask:
-    """One chunk to generate with one version of the weights."""
+    """One chunk to generate with one version of the weights; the smallest number comes first."""
 
-    index: int
-    """Position of the chunk among those submitted together."""
-    version: int
-    chunk: Chunk
-    sampling: SamplingParams
-    pending: PendingChunks
+    number: int
+    version: int = field(compare=False)
+    chunk: Chunk = field(compare=False)
+    sampling: SamplingParams = field(compare=False)
+    future: Future[list[list[Completion]]] = field(compare=False, default_factory=Future)
 
 
+@dataclass(frozen=True, slots=True)
 class PendingChunks:
     """Chunks that were submitted together; implements `PendingCompletions`."""
 
-    def __init__(
-        self,
-        queue: ChunkQueue,
-        version: int,
-        check_interrupt: Callable[[], None],
-        emit_events: Callable[[], None],
-    ) -> None:
-        self.queue, self.version = queue, version
-        self.check_interrupt, self.emit_events = check_interrupt, emit_events
-        self.total = 0
-        self.results: dict[int, list[list[Completion]]] = {}
-        self.open = True
+    tasks: list[ChunkTask]
+    version: int
+    check: Callable[[], None]
+    """Called while waiting; an exception from it ends the waiting."""
 
     def result(self) -> ChunkCompletions:
         """Wait for all chunks and return their completions."""
+        futures = [task.future for task in self.tasks]
         try:
             while True:
-                with self.queue.changed:
-                    if len(self.results) < self.total and not self.queue.error:
-                        self.queue.changed.wait(POLL_SECONDS)
-                    complete = len(self.results) == self.total
-                self.emit_events()
-                if complete:
-                    return [self.results[index] for index in range(self.total)]
-                if self.queue.error:
-                    raise self.queue.error
-                self.check_interrupt()  # generating has no side effects: any moment is safe
+                done, waiting = wait(futures, POLL_SECONDS, return_when=FIRST_EXCEPTION)
+                if not waiting:
+                    return [future.result() for future in futures]
+                for future in done:
+                    future.result()  # raises the error of a failed run
+                self.check()  # generating has no side effects: any moment is safe
         finally:
-            self.open = False
-            self.queue.discard(self)
+            self.cancel()
+
+    def cancel(self) -> None:
+        for task in self.tasks:
+            task.future.cancel()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether generators may still need the weights of its version."""
+        return not all(task.future.done() for task in self.tasks)
 
 
 class ChunkQueue:
-    """Tasks that generator threads take one at a time; thread-safe."""
+    """Tasks that generator threads take one at a time and, if they fail, `put` back; thread-safe."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.tasks: deque[ChunkTask] = deque()
+        self.tasks: queue.PriorityQueue[ChunkTask] = queue.PriorityQueue()
+        self.numbers = itertools.count()
         self.pending: list[PendingChunks] = []
         self.error: Exception | None = None
         self.closed = False
+        self.put = self.tasks.put
 
     def submit(
-        self, pending: PendingChunks, chunks: Sequence[Chunk], sampling: SamplingParams
-    ) -> None:
-        with self.changed:
-            pending.total = len(chunks)
-            self.pending.append(pending)
-            self.tasks += [
-                ChunkTask(index, pending.version, chunk, sampling, pending)
-                for index, chunk in enumerate(chunks)
-            ]
-            self.changed.notify_all()
+        self,
+        version: int,
+        chunks: Sequence[Chunk],
+        sampling: SamplingParams,
+        check: Callable[[], None],
+    ) -> PendingChunks:
+        tasks = [ChunkTask(next(self.numbers), version, chunk, sampling) for chunk in chunks]
+        pending = PendingChunks(tasks, version, check)
+        self.pending = [other for other in self.pending if other.is_open] + [pending]
+        for task in tasks:
+            self.put(task)
+        if self.error:
+            self.fail(self.error)
+        return pending
 
     def take(self) -> ChunkTask | None:
         """Return the next task, or None if there is none within `POLL_SECONDS`."""
-        with self.changed:
-            if not self.tasks and not self.closed:
-                self.changed.wait(POLL_SECONDS)
-            return self.tasks.popleft() if self.tasks and not self.closed else None
-
-    def requeue(self, task: ChunkTask) -> None:
-        """Put a task back at the front, for another generator."""
-        with self.changed:
-            if task.pending.open:
-                self.tasks.appendleft(task)
-            self.changed.notify_all()
+        with suppress(queue.Empty):
+            task = self.tasks.get(timeout=POLL_SECONDS)
+            return None if task.future.done() or self.closed else task
+        return None
 
     def complete(self, task: ChunkTask, completions: list[list[Completion]]) -> None:
-        with self.changed:
-            task.pending.results[task.index] = completions
-            self.changed.notify_all()
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            task.future.set_result(completions)
 
     def fail(self, error: Exception) -> None:
         """Make every waiting `result` raise this error; the first error wins."""
-        with self.changed:
-            self.error = self.error or error
-            self.changed.notify_all()
-
-    def discard(self, pending: PendingChunks) -> None:
-        with self.changed:
-            self.tasks = deque(task for task in self.tasks if task.pending is not pending)
-            self.pending = [other for other in self.pending if other is not pending]
-
-    def close(self) -> None:
-        with self.changed:
-            self.closed = True
-            self.tasks.clear()
-            self.changed.notify_all()
+        self.error = self.error or error
+        for task in [task for pending in self.pending for task in pending.tasks]:
+            with suppress(InvalidStateError):
+                task.future.set_exception(self.error)

