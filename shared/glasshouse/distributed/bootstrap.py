@@ -33,7 +33,6 @@ def main(kind: str, parent: int, argument: str) -> None:
         os.dup2(file, 1)
         os.dup2(file, 2)
     faulthandler.enable(all_threads=False)  # a crash in native code is logged too
-    import torch  # noqa: F401  # Monarch needs it imported before its own threads start
     from monarch._src.actor.bootstrap_main import invoke_main
 
     invoke_main()
