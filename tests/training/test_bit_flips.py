@@ -248,25 +248,16 @@ def test_view_shows_the_configuration_of_the_checkpoint_and_names_the_damage(
     changed = COMMANDS["view"](finished)
     assert "config.yaml" in changed.errors
     assert changed.code == 0
-    seeds = [
-        json.loads(lines[1])["config"]["seed"] for lines in (intact, changed.output.splitlines())
-    ]
+    seeds = [json.loads(lines[1])["seed"] for lines in (intact, changed.output.splitlines())]
     assert seeds == [0, 0]
 
 
-def test_view_names_a_damaged_log_and_reads_tokens_with_an_intact_tokenizer(
-    finished: Path,
-) -> None:
+def test_view_names_a_damaged_log(finished: Path) -> None:
     log = finished / "results" / LOG
     data = log.read_bytes()
     log.write_bytes(data.replace(b'"step": 2', b'"step": 3', 1))
-    intact = COMMANDS["view"](finished)
-    assert "train, step 2: 1 step is in metrics.jsonl but not in the rollout log" in intact.errors
-    for file in sorted(finished.glob("checkpoints/*/tokenizer.json"))[1:]:
-        flip_bit(file, random.Random(1))
-    assert COMMANDS["view"](finished).output == intact.output
-    flip_bit(min(finished.glob("checkpoints/*/tokenizer.json")), random.Random(1))
-    assert "intact tokenizer" in COMMANDS["view"](finished).errors
+    errors = COMMANDS["view"](finished).errors
+    assert "train, step 2: 1 step is in metrics.jsonl but not in the rollout log" in errors
 
 
 def test_damaged_summary_is_written_again_by_resume(finished: Path) -> None:
