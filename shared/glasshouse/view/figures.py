@@ -22,7 +22,7 @@ from glasshouse.files import check_output_file
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.runs.verify import name_curve_damage
-from glasshouse.terminal import terminal_safe
+from glasshouse.terminal import count_noun, terminal_safe
 
 INK = "#010203"
 COLOURS = tuple(f"#0102{number:02x}" for number in range(4, 14))
@@ -149,29 +149,25 @@ def plot_learning_curves(
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
     summaries = [load_summary(run) or {"steps_done": 0} for run in paths]
-    scores = [s[when] for s in summaries for when in ("before", "after") if s.get(when)]
-    shared = set.intersection(*(set(s) for s in scores)) if scores else set()
+    dots = [
+        (step, s[when])
+        for s in summaries
+        for step, when in ((0, "before"), (s["steps_done"], "after"))
+        if s.get(when)
+    ]
+    shared = set.intersection(*(set(scores) for _, scores in dots)) if dots else set()
     measure = headline_accuracy(dict.fromkeys(shared))
-    for summary in summaries:
-        _plot_validation(axes[0], summary, measure)
+    for step, scores in dots:
+        value = scores[measure]
+        low, high = (scores.get(f"{measure}_{end}", value) for end in ("low", "high"))
+        bar = [[value - low], [high - value]]
+        axes[0].errorbar(step, value, bar, fmt="o", color=WARM, markersize=4, clip_on=False)
     axes[0].set_ylim(0, 1.02)
     kind = "sampled" if measure == HEADLINE_ACCURACY else "greedy"
     axes[0].set_title(f"training samples (lines), held out, {kind} (dots)", fontsize=9, loc="left")
     axes[1].set_title(
-        escape_mathtext(title) or f"{len(runs)} run{'s' * (len(runs) > 1)}", fontsize=9, loc="left"
+        escape_mathtext(title) or count_noun(len(runs), "run"), fontsize=9, loc="left"
     )
     if out is not None:
         figure.savefig(out, dpi=130)
     return figure
-
-
-def _plot_validation(axis: Any, summary: dict[str, Any], measure: str) -> None:
-    """Accuracy before and after training, with its interval if it has one."""
-    for step, key in ((0, "before"), (summary["steps_done"], "after")):
-        if scores := summary.get(key):
-            value = scores[measure]
-            low, high = (scores.get(f"{measure}_{end}", value) for end in ("low", "high"))
-            axis.errorbar(
-                step, value, [[value - low], [high - value]], fmt="o", color=WARM, markersize=4,
-                capsize=2, linewidth=0.8, clip_on=False, zorder=3,
-            )  # fmt: skip

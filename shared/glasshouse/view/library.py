@@ -96,10 +96,6 @@ class OpenRun:
                 self.lock.release()
         return changed
 
-    @property
-    def needs_indexing(self) -> bool:
-        return self.index is not None and not self.index.is_complete
-
     def _add_frames(
         self, index: RolloutIndex, budget: float, first: float = 0, last: float = float("inf")
     ) -> bool:
@@ -227,7 +223,8 @@ class Library:
                 OSError, sqlite3.Error
             ):  # a run was deleted, or the disk is full
                 self.poll()
-            is_busy = any(run.needs_indexing for run in list(self.open_runs.values()))
+            indexes = [run.index for run in list(self.open_runs.values()) if run.index]
+            is_busy = not all(index.is_complete for index in indexes)
             rest = POLL_SECONDS - (time.monotonic() - started)
             self._stopping.wait(0.02 if is_busy else max(0.05, rest))
 

@@ -103,11 +103,8 @@ def score_rows(
             for row in rows
         ]
         for verdict, output in zip(verdicts, score_all(monitor, views), strict=True):
-            verdict[monitor.name] = {
-                "score": output.score,
-                "flagged": output.flagged,
-                "reason": output.reason,
-            }
+            names = ("score", "flagged", "reason")
+            verdict[monitor.name] = {name: getattr(output, name) for name in names}
     return verdicts
 
 

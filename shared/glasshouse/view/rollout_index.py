@@ -269,11 +269,8 @@ class RolloutIndex:
     def progress(self) -> dict[str, Any]:
         """How far the index is, and what cannot be read of the log."""
         named = ((identity.split(" "), damage) for identity, damage in list(self.frames.items()))
-        return {
-            "indexed_frames": len(self.frames),
-            "frames": len(self._wanted),
-            "damage": [f"{kind}, step {step}: {text}" for (kind, step, _), text in named if text],
-        }
+        damage = [f"{kind}, step {step}: {text}" for (kind, step, _), text in named if text]
+        return {"indexed_frames": len(self.frames), "frames": len(self._wanted), "damage": damage}
 
     def count(self) -> int:
         (count,) = self.database.execute("SELECT COUNT(*) FROM rollouts").fetchone()

@@ -125,15 +125,8 @@ def _end(scores: Mapping[str, Any], id: str) -> dict[str, float | None]:
 
 
 def describe_measure(id: str) -> dict[str, Any]:
-    spec = lookup(id)
-    return {
-        "label": spec.label,
-        "unit": spec.unit,
-        "bounds": spec.bounds,
-        "sentence": spec.sentence,
-        "family": spec.family,
-        "detail": spec.detail,
-    }
+    names = ("label", "unit", "bounds", "sentence", "family", "detail")
+    return {name: getattr(lookup(id), name) for name in names}
 
 
 def finite(value: Any) -> float | None:

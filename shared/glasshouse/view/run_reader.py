@@ -339,15 +339,15 @@ def read_versions(run: Path) -> dict[str, str]:
 
 
 def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": location.id,
-        "study": location.study,
-        "task": str(config_value(config, "task.name", "")),
-        "style": str(config_value(config, "task.style", "")),
-        "algorithm": str(config_value(config, "learn.algorithm", "")),
-        "model": str(config_value(config, "model", "")),
-        "seed": config_value(config, "seed", 0),
+    keys = {
+        "task": "task.name",
+        "style": "task.style",
+        "algorithm": "learn.algorithm",
+        "model": "model",
     }
+    named = {name: str(config_value(config, key, "")) for name, key in keys.items()}
+    seed = config_value(config, "seed", 0)
+    return {"id": location.id, "study": location.study, **named, "seed": seed}
 
 
 def metric_columns(rows: Sequence[Row]) -> dict[str, Any]:

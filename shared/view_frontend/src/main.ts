@@ -23,7 +23,7 @@ const nav = h("nav", { "aria-label": "Pages" });
 const live = h("span", { class: "live", role: "status" });
 const main = h("main", { id: "main", tabindex: -1 });
 const help = h("dialog", { "aria-label": "Keys" }, h("h2", {}, "Keys"), h("dl", {}, KEYS.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]).flat()), h("form", { method: "dialog" }, h("button", {}, "Close")));
-const theme = h("button", { type: "button", class: "icon", onclick: nextTheme });
+const theme = h("button", { type: "button", class: "icon" });
 
 let view: View | null = null;
 let store: RunStore | null = null;
@@ -34,16 +34,13 @@ const home = !snapshot ? link("runs")
   : snapshot.runs.length === 1 ? link("run", snapshot.runs[0]!.id, "overview")
   : link("compare", "", "", { runs: snapshot.runs.map((r) => r.id).join("|") });
 
-function nextTheme(): void {
-  const order = ["auto", "light", "dark"];
-  setTheme(order[(order.indexOf(document.documentElement.dataset["theme"] ?? "auto") + 1) % 3]!);
-}
+const THEMES: [string, string][] = [["auto", "◐"], ["light", "☀"], ["dark", "☾"]];
 
-function setTheme(name: string): void {
+function setTheme(place: number): void {
+  const [name, sign] = THEMES[place % THEMES.length]!;
   document.documentElement.dataset["theme"] = name;
-  theme.textContent = { auto: "◐", light: "☀", dark: "☾" }[name] ?? "◐";
-  theme.setAttribute("aria-label", `Colours: ${name}. Change`);
-  theme.title = `Colours: ${name}`;
+  replace(theme, sign);
+  Object.assign(theme, { title: `Colours: ${name}`, ariaLabel: `Colours: ${name}. Change`, onclick: () => setTheme(place + 1) });
 }
 
 function setLive(connected: boolean): void {
@@ -163,7 +160,7 @@ replace(app,
   main,
   h("div", { id: "announcements", class: "offscreen", "aria-live": "polite" }),
   help);
-setTheme("auto");
+setTheme(0);
 if (snapshot) {
   live.textContent = "report";
   live.classList.add("off");

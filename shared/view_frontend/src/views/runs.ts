@@ -5,7 +5,7 @@ import { h, notice, replace, select, type View } from "../dom";
 import { ago, duration, interval, number, plural } from "../format";
 import { current, link, setParams } from "../router";
 import { tableRegion } from "../table";
-import type { Measure, Overview, RunList, Value } from "../types";
+import type { Measure, Overview, RunList } from "../types";
 import { statusBadge } from "./parts";
 
 interface Column {
@@ -42,8 +42,7 @@ function lastValue(measure: Measure | null): number {
 function measureCell(measure: Measure | null): HTMLElement {
   const end = measure?.points.at(-1);
   if (!measure || !end) return h("small", { class: "muted" }, "not measured");
-  const range = (low: Value, high: Value): string => (low === null || high === null ? "" : ` ${interval(low, high)}`);
-  return h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, measure.label.replace("accuracy, ", "") + range(end.low, end.high)));
+  return h("span", {}, h("b", {}, number(end.value)), h("small", { title: measure.sentence }, `${measure.label.replace("accuracy, ", "")} ${interval(end.low, end.high)}`));
 }
 
 /** The heading of a column, which sorts by it. */
