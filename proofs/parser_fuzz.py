@@ -1,11 +1,10 @@
-"""A million generated completions with a known meaning: no crash, no unearned strict reward.
+"""A million generated completions per parser: it pays exactly where a second implementation pays.
 
-    python -m proofs.parser_fuzz [--count 1000000] [--processes 2]          (about 5 minutes)
+    python -m proofs.parser_fuzz [--count 1000000] [--processes 2]          (about 10 minutes)
 
-tests/tasks/answers/grammar.py writes the completions; CI runs 10,000 of them. Prints, per class, how often
-each parser extracts the gold answer from a text that states it (accepted) and from one that does not
-(unearned). Exit code 1 if the strict parser has one unearned reward or a text takes too long; the
-lenient figures are reported, not limited.
+tests/tasks/reference_parser.py generates the completions and implements the table of docs/tasks.md a second
+time; CI compares 5,000 of them. Each text is read as a number, a choice and a text, by the lenient and by the
+strict parser. Exit code 1 if one text is paid by only one of the two implementations.
 """
 
 from __future__ import annotations
@@ -14,43 +13,33 @@ import argparse
 import multiprocessing
 import random
 import sys
-import time
 from collections import Counter
 
-from tests.tasks.answers.grammar import GROUPS, Meaning, generate_case
+from tests.tasks.reference_parser import GOLDS, generate_text, pays
 
-from glasshouse.rollout.grading import grade
-from glasshouse.types import Problem
+from glasshouse.tasks.answers import extract_answer
+from glasshouse.types import AnswerKind
 
 CHUNK = 10_000
-LIMIT_SECONDS = 0.010
-"""Per grading of one completion, of CPU time; grading extracts with both parsers."""
-TERMS = {"closeness": 1.0, "alignment": 1.0}
 
 
-def grade_chunk(first_seed: int, count: int = CHUNK) -> tuple[Counter[tuple[str, str]], list[str]]:
-    """Grades cases by seed; returns counts per class and the texts that break the claim."""
-    counts: Counter[tuple[str, str]] = Counter()
-    failures: list[str] = []
+def compare_chunk(first_seed: int, count: int = CHUNK) -> tuple[Counter[str], list[str]]:
+    """Compare the texts of these seeds; return what was paid by kind and parser, and the differences."""
+    paid: Counter[str] = Counter()
+    differences: list[str] = []
     for seed in range(first_seed, first_seed + count):
-        case = generate_case(random.Random(seed))
-        problem = Problem(task="t", key="k", question="q", gold_answer=case.gold)
-        for _ in range(12):  # the fastest of several: another process may interrupt one
-            started = time.process_time()
-            result = grade(problem, case.text, terms=TERMS)
-            seconds = time.process_time() - started
-            if seconds < LIMIT_SECONDS:
-                break
-        else:
-            failures.append(f"seed {seed}: {1000 * seconds:.0f} ms for {case.text!r}")
-        equal = case.meaning is Meaning.EQUAL
-        counts[case.group, "equal" if equal else "other"] += 1
-        for parser, correct in (("lenient", result.lenient), ("strict", result.strict)):
-            if correct:
-                counts[case.group, f"{parser} {'accepted' if equal else 'unearned'}"] += 1
-        if result.strict and not equal:
-            failures.append(f"seed {seed}: strict gives {case.gold} for {case.text!r}")
-    return counts, failures
+        rng = random.Random(seed)
+        text = generate_text(rng)
+        for kind, golds in GOLDS.items():
+            gold = rng.choice(golds)
+            for parser in ("lenient", "strict"):
+                strict = parser == "strict"
+                found = extract_answer(text, AnswerKind(kind), strict=strict).model_answer
+                earns = found is not None and found.casefold() == gold.casefold()
+                paid[f"{kind}, {parser}"] += earns
+                if earns != pays(text, gold, kind, strict):
+                    differences.append(f"seed {seed}, {kind}, {parser}, gold {gold}: {text!r}")
+    return paid, differences
 
 
 def main() -> int:
@@ -58,36 +47,20 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    counts: Counter[tuple[str, str]] = Counter()
-    failures: list[str] = []
+    paid: Counter[str] = Counter()
+    differences: list[str] = []
     seeds = range(0, arguments.count, CHUNK)
     with multiprocessing.Pool(arguments.processes) as pool:
-        for done, (chunk, broken) in enumerate(pool.imap_unordered(grade_chunk, seeds), 1):
-            counts += chunk
-            failures += broken
+        for done, (chunk, broken) in enumerate(pool.imap_unordered(compare_chunk, seeds), 1):
+            paid += chunk
+            differences += broken
             if done % 10 == 0 or done == len(seeds):
-                print(f"{done * CHUNK:,} cases, {len(failures)} failures", flush=True)
-    print_table(counts)
-    for failure in failures[:20]:
-        print(failure)
-    return 1 if failures else 0
-
-
-def print_table(counts: Counter[tuple[str, str]]) -> None:
-    columns = ["strict accepted", "strict unearned", "lenient accepted", "lenient unearned"]
-    print(f"\n{'class':<15} {'cases':>8} " + " ".join(f"{column:>17}" for column in columns))
-    for group in (*GROUPS, "all"):
-        row = Counter[str]()
-        for (name, column), count in counts.items():
-            if group in (name, "all"):
-                row[column] += count
-        cells = []
-        for column in columns:
-            total = row["equal" if column.endswith("accepted") else "other"]
-            cells.append(f"{row[column] / total:.4f} ({row[column]:,})" if total else "-")
-        print(
-            f"{group:<15} {row['equal'] + row['other']:>8,} " + " ".join(f"{c:>17}" for c in cells)
-        )
+                print(f"{done * CHUNK:,} texts, {len(differences)} differences", flush=True)
+    for name, count in sorted(paid.items()):
+        print(f"{name:<18} paid {count:>9,} of {len(seeds) * CHUNK:,}")
+    for difference in differences[:20]:
+        print(difference)
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

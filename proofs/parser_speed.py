@@ -5,7 +5,7 @@
 CPU time, since other processes on the machine do not count. A core that is shared with them is still
 slower than an idle one, so each text is tried several times.
 
-CI checks the same claim without a clock (tests/tasks/answers/test_properties.py).
+CI reads texts of this kind without a clock (tests/tasks/test_answers.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 
-from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.answers import extract_answer
 from glasshouse.types import AnswerKind
 
 SIZE = 65_536

@@ -14,7 +14,7 @@ from glasshouse.measurement.closed_forms import (
 )
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.study.controls import Gain, judge_control
-from glasshouse.training.display import format_accuracies, results_table
+from glasshouse.training.display import comparison_table, format_accuracies
 from glasshouse.view.run_measures import summarize_run
 
 
@@ -40,7 +40,7 @@ def test_every_output_states_sampled_accuracy_first_and_labels_both() -> None:
     before, after = results(0.343, 0.0), results(0.903, 0.965)
     console = Console(width=120, record=True, file=None, quiet=False)
     with console.capture() as capture:
-        console.print(results_table(before, after))
+        console.print(comparison_table(before, after))
     texts = [capture.get(), format_accuracies(after)]
     texts.append(summarize_run({"before": before, "after": after}, None))
     for text in texts:

@@ -19,8 +19,9 @@ import pytest
 from rich.console import Console
 
 from glasshouse.config.loading import load_config
-from glasshouse.training.display import TerminalDisplay, startup_banner
+from glasshouse.training.display import TerminalDisplay
 from glasshouse.training.run import TrainingRun
+from glasshouse.training.startup_banner import startup_banner
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"
@@ -316,8 +317,6 @@ def test_the_startup_line_warns_if_the_run_directory_is_not_on_a_volume(
     environment = {"GLASSHOUSE_EXPERIMENT": "example.rl"}
     for mount, warns in (("/runs", False), ("/", True)):
         monkeypatch.setattr("os.path.ismount", lambda path, mount=mount: str(path) == mount)
-        line = startup_banner(Path("/runs/example.rl"), 0, load_config(), "cpu", environment)
+        line = startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, environment)
         assert ("NOT on a volume" in line) == warns
-    assert (
-        startup_banner(Path("/runs/example.rl"), 0, load_config(), "cpu", {}) == ""
-    )  # not in an image
+    assert startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, {}) == ""  # not in an image

@@ -35,7 +35,11 @@ class AnswerKind(StrEnum):
 
     NUMBER = "number"
     SEQUENCE = "sequence"
+    CHOICE = "choice"
+    """One of the options in the problem's `meta["options"]`."""
     TEXT = "text"
+    MATH = "math"
+    """An expression, compared by math-verify (extra `math`)."""
 
 
 class ExtractionRule(StrEnum):
@@ -45,10 +49,12 @@ class ExtractionRule(StrEnum):
     """`[ANSWER] 28`"""
     BOXED = "boxed"
     r"""`\boxed{28}`"""
+    ELEMENT = "element"
+    """`<answer>B</answer>`, for choices and text"""
     PHRASE = "phrase"
     """`the answer is 28` or `= 28`"""
     LAST = "last"
-    """The last number in the text."""
+    """The last number, list, option or line of the text."""
     NONE = "none"
     """No answer found."""
 

@@ -41,7 +41,7 @@ from glasshouse.measurement.monitor_checkpoint import MonitorPlan, measure_monit
 from glasshouse.models.policy import Policy
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.organisms.substitution import PLACES, SYNONYMS, RingWalk
 from glasshouse.tasks.steps import Scratchpad

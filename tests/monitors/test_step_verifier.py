@@ -12,7 +12,7 @@ from glasshouse.errors import MonitorError
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.steps import (
     check_arithmetic,

@@ -27,7 +27,7 @@ from glasshouse.track.base import (
     tracker,
 )
 from glasshouse.track.trackers import Trackers, TrackerThread
-from glasshouse.training import checkpointing
+from glasshouse.training import resume
 
 NEVER = 10**9
 
@@ -141,7 +141,7 @@ def test_fork_is_a_new_run_to_trackers(
 ) -> None:
     run = shutil.copytree(finished_run, tmp_path / "run")
     assert main(["report", "track", str(run), "--to", "memory"]) == 0
-    checkpointing.fork_run(run, tmp_path / "fork", load_run_config(run))
+    resume.fork_run(run, tmp_path / "fork", load_run_config(run))
     assert (run / "track" / "id").exists()
     assert not (tmp_path / "fork" / "track").exists()
 

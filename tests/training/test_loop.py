@@ -20,7 +20,7 @@ from glasshouse.rollout.penalties import shuffle_rewards
 from glasshouse.rollout.terms import RewardInputs, reward
 from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.training.run import TrainingRun
 

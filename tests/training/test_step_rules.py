@@ -15,8 +15,8 @@ from glasshouse.config.schema import Config
 from glasshouse.learn.losses import get_algorithm
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.training.checkpointing import CheckpointManager, Progress
+from glasshouse.training.diagnostics import Diagnostics
 from glasshouse.training.display import TerminalDisplay
-from glasshouse.training.metrics import Diagnostics
 
 ALGORITHMS = ("reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo")
 

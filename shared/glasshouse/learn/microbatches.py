@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glasshouse.errors import ConfigError
 from glasshouse.models.policy import Policy
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

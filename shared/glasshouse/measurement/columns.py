@@ -23,7 +23,7 @@ from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
 from glasshouse.randomness import Part
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import Problem, Rollout

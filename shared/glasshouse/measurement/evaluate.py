@@ -35,7 +35,7 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.terms import alignment_credit, closeness_credit, validate_reward_terms
 from glasshouse.runs.checkpoints import STATE
-from glasshouse.tasks.answers.equality import parse_number
+from glasshouse.tasks.answers import parse_number
 from glasshouse.tasks.base import Task, is_organism, make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.tasks.problem_files import read_problem_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from glasshouse.monitors import fitted
 from glasshouse.monitors.base import MonitorOutput
 from glasshouse.monitors.fitted import MIN_BENIGN, NOT_CALIBRATED, Calibration, LabelledViews
 from glasshouse.monitors.views import Scope, View
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.values import Floats
 
 if TYPE_CHECKING:  # torch is imported where a model is run: the other monitors do not need it
@@ -99,14 +99,16 @@ class ProbeMonitor(fitted.FittedMonitor):
     `make_view(Scope.ACTIVATIONS, …, state=compute_cot_states(policy, rollouts, 3)[0])`
     """
 
-    kind: ClassVar[str] = "probe"
     name: str
     layer: int
     weights: tuple[float, ...]
     """(D,) for the raw state: the standardisation from fitting is folded in."""
     bias: float
     calibration: Calibration
-    scope: Scope = Scope.ACTIVATIONS
+
+    @property
+    def scope(self) -> Scope:
+        return Scope.ACTIVATIONS
 
     def score(self, view: View) -> MonitorOutput:
         if view.state is None or len(view.state) != len(self.weights):
@@ -116,21 +118,29 @@ class ProbeMonitor(fitted.FittedMonitor):
                 f"not {width}; use it with the model and layer that it was fitted on."
             )
         logit = self.bias + float(np.sum(np.asarray(self.weights) * view.state))
-        return self.output(logit)
+        return MonitorOutput.from_score(fitted.sigmoid(logit), threshold=self.calibration.threshold)
 
     def describe(self) -> dict[str, Any]:
-        return fitted.FittedMonitor.describe(self) | {
+        return {
+            "kind": "probe",
+            "name": self.name,
+            "scope": self.scope.value,
             "layer": self.layer,
+            "threshold": self.calibration.threshold,
+            "bias": self.bias,
             "weights": list(self.weights),
         }
 
     def save(self, folder: Path) -> None:
-        self.save_weights(folder, self.weights, layer=self.layer)
+        header = {"kind": "probe", "name": self.name, "layer": self.layer}
+        arrays = {"weights": np.array(self.weights), "bias": np.array([self.bias])}
+        fitted.save_fitted(folder, header, arrays, self.calibration)
 
     @classmethod
     def load(cls, folder: Path) -> ProbeMonitor:
-        header, weights, bias, calibration = fitted.load_weights(folder, cls.kind)
-        return cls(header["name"], header["layer"], tuple(weights), bias, calibration)
+        header, arrays, calibration = fitted.load_fitted(folder, "probe")
+        weights = tuple(arrays["weights"].tolist())
+        return cls(header["name"], header["layer"], weights, float(arrays["bias"][0]), calibration)
 
 
 def fit_probe(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +53,6 @@ class NgramMonitor(fitted.FittedMonitor):
         assert NgramMonitor.load(folder) == monitor
     """
 
-    kind: ClassVar[str] = "ngrams"
     name: str
     scope: Scope
     weights: dict[str, float]
@@ -70,23 +69,40 @@ class NgramMonitor(fitted.FittedMonitor):
         present.sort()  # a fixed order of addition: a set has none
         logit = self.bias + float(np.sum([weight for weight, _ in present]))
         reason = f"highest weight: {present[-1][1]!r}" if present else "no known n-gram"
-        return self.output(logit, reason)
+        return MonitorOutput.from_score(
+            fitted.sigmoid(logit), threshold=self.calibration.threshold, reason=reason
+        )
 
     def describe(self) -> dict[str, Any]:
-        return fitted.FittedMonitor.describe(self) | {"weights": self.weights}
+        return {
+            "kind": "ngrams",
+            "name": self.name,
+            "scope": self.scope.value,
+            "threshold": self.calibration.threshold,
+            "bias": self.bias,
+            "weights": self.weights,
+        }
 
     def save(self, folder: Path) -> None:
-        self.save_weights(folder, list(self.weights.values()), vocabulary=list(self.weights))
+        header = {
+            "kind": "ngrams",
+            "name": self.name,
+            "scope": self.scope.value,
+            "vocabulary": list(self.weights),
+        }
+        weights = np.array(list(self.weights.values()), dtype=np.float64)
+        arrays = {"weights": weights, "bias": np.array([self.bias])}
+        fitted.save_fitted(folder, header, arrays, self.calibration)
 
     @classmethod
     def load(cls, folder: Path) -> NgramMonitor:
-        header, weights, bias, calibration = fitted.load_weights(folder, cls.kind)
-        vocabulary = header["vocabulary"]
+        header, arrays, calibration = fitted.load_fitted(folder, "ngrams")
+        weights, vocabulary = arrays["weights"].tolist(), header["vocabulary"]
         if len(weights) != len(vocabulary):
             raise MonitorError(
                 f'"{folder}" has {len(vocabulary)} n-grams but {len(weights)} weights.'
             )
-        by_gram = dict(zip(vocabulary, weights, strict=True))
+        by_gram, bias = dict(zip(vocabulary, weights, strict=True)), float(arrays["bias"][0])
         return cls(header["name"], Scope(header["scope"]), by_gram, bias, calibration)
 
 

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from glasshouse.errors import MonitorError, did_you_mean
 from glasshouse.monitors.base import MonitorOutput, monitor
 from glasshouse.monitors.views import SCOPE_PARTS, Scope, View
-from glasshouse.tasks.answers.equality import answers_match, parse_number
-from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.answers import answers_match, extract_answer, parse_number
 from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.base import task as tasks
 from glasshouse.tasks.steps import Scratchpad, count_present_steps

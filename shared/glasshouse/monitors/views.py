@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from glasshouse.errors import MonitorError
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.values import Floats
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glasshouse.rollout import grading
 from glasshouse.rollout.grading import DEFAULT_TERMS
 from glasshouse.rollout.terms import reward
-from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.answers import extract_answer_to
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Grade, Problem
 
@@ -37,7 +37,7 @@ def explain_grade(
     lines = [f"gold      {problem.gold_answer} ({problem.answer_kind.value}{precision})"]
     values = {}
     for parser, strict in (("lenient", False), ("strict", True)):
-        found = extract_answer(text, problem.answer_kind, strict=strict)
+        found = extract_answer_to(problem, text, strict=strict)
         verdict = "correct" if grading.is_correct(problem, text, found) else "wrong"
         value = "no answer" if found.model_answer is None else found.model_answer
         ambiguous = ", ambiguous" if found.ambiguous else ""

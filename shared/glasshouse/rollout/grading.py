@@ -17,8 +17,7 @@ from glasshouse.rollout.terms import (
     reward,
     validate_reward_terms,
 )
-from glasshouse.tasks.answers.equality import answers_match
-from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.answers import answers_match, extract_answer_to
 from glasshouse.types import Extracted, ExtractionRule, Grade, Problem
 
 DEFAULT_TERMS: Mapping[str, float] = MappingProxyType({"exact": 1.0})
@@ -37,8 +36,8 @@ def grade(
     Example: `grade(problem, "[ANSWER] 28", terms={"exact": 1, "format": 0.2}).reward`
     """
     validate_reward_terms(terms, combine)
-    lenient_answer = extract_answer(text, problem.answer_kind)
-    strict_answer = extract_answer(text, problem.answer_kind, strict=True)
+    lenient_answer = extract_answer_to(problem, text)
+    strict_answer = extract_answer_to(problem, text, strict=True)
     lenient_correct = is_correct(problem, text, lenient_answer)
     strict_correct = is_correct(problem, text, strict_answer)
     has_tag = lenient_answer.rule is ExtractionRule.TAG and lenient_answer.model_answer is not None

@@ -32,7 +32,7 @@ from glasshouse.monitors.views import Scope, make_view
 from glasshouse.registry import Registry, require_members
 from glasshouse.rollout.monitor_overlap import check_not_covered
 from glasshouse.rollout.terms import reward
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check, make_task
 from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
 from glasshouse.types import Rollout

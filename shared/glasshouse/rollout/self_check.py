@@ -14,8 +14,9 @@ from typing import Any
 
 from glasshouse import randomness
 from glasshouse.rollout.grading import grade
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import MODE_STREAM_KEYS, NO_STEPS, Task, format_completion
+from glasshouse.tasks.organisms.base import FILLER_WORD
 from glasshouse.types import Problem, Style
 
 
@@ -88,7 +89,8 @@ def check_task(task: Task[Any], count: int = 200, seed: int = 0) -> SelfCheckRep
 def _completion_faults(
     problem: Problem, mode: str, text: str, correct: bool, has_steps: bool
 ) -> Iterator[str]:
-    result = grade(problem, text, strict=True)
+    # the filler word of organisms follows the answer, so the strict parser would refuse its line
+    result = grade(problem, text.removesuffix(f" {FILLER_WORD}"), strict=True)
     completion = f"{problem.key} (gold {problem.gold_answer}), {mode}: {text!r}"
     for parser, accepted in (("lenient", result.lenient), ("strict", result.strict)):
         if accepted != correct:

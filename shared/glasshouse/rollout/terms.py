@@ -21,13 +21,13 @@ from typing import Any
 
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.registry import Registry
-from glasshouse.tasks.answers.equality import (
+from glasshouse.tasks.answers import (
+    extract_answer_to,
     last_digits_match,
     normalize_text,
     parse_number,
     parse_sequence,
 )
-from glasshouse.tasks.answers.extraction import extract_answer
 from glasshouse.types import AnswerKind, Extracted, Problem
 
 PARTIAL_SHARE = 0.9
@@ -120,7 +120,7 @@ def format(inputs: RewardInputs) -> float:
 
     It checks the form, never the answer: alone it rewards any number in a tag.
     """
-    strict = extract_answer(inputs.text, inputs.problem.answer_kind, strict=True)
+    strict = extract_answer_to(inputs.problem, inputs.text, strict=True)
     return -1.0 if strict.model_answer is None else 1.0
 
 

@@ -19,9 +19,9 @@ from glasshouse.runs.foreign_files import OnProgress, iter_rows
 from glasshouse.runs.foreign_formats import COLUMNS, FORMATS
 from glasshouse.runs.foreign_reasoning import message_text, parts_of, read_completion
 from glasshouse.runs.rows import from_row, row_types
-from glasshouse.tasks.answers.equality import answers_match, parse_number
-from glasshouse.tasks.answers.extraction import extract_answer
-from glasshouse.types import AnswerKind, Completion, Grade, Problem, Rollout
+from glasshouse.tasks.answers import answers_match, extract_answer
+from glasshouse.tasks.detect_kind import detect_kind
+from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
 
 ARMS = {
     "planted": ("planted", "treatment", "hinted", "1", "true"),
@@ -95,10 +95,11 @@ FIELDS: Mapping[str, Callable[[Any], Any]] = {
 """What a mapping may name, and how a value is read; docs/measure.md explains each."""
 
 
-def gives(answer: str, expected: str) -> bool:
-    """Does an answer give this value? Numbers are compared as numbers, anything else as text."""
-    kind = AnswerKind.NUMBER if parse_number(expected) is not None else AnswerKind.TEXT
-    return answers_match(extract_answer(answer, kind).model_answer, expected, kind)
+def read_answer(text: str, expected: str) -> tuple[Extracted, bool]:
+    """Return the answer of a completion, of the kind of the expected one, and whether it is that one."""
+    kind, options = detect_kind([expected])
+    found = extract_answer(text, kind, options=options)
+    return found, answers_match(found.model_answer, expected, kind)
 
 
 # --- mapping -----------------------------------------------------------------------------------
@@ -318,13 +319,13 @@ def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
     cot, text = values["completion"] if "completion" in values else values["answer"]
     if "reasoning" in values:
         cot, text = values["reasoning"], parts_of(cot, text).answer
-    answer = parts_of(cot, text).answer
     gold, checkpoint = values.get("gold"), values.get("checkpoint", "")
     correct, behaviour = values.get("correct"), values.get("label")
+    extracted = Extracted()
     if correct is None and gold is not None:
-        correct = gives(answer, gold)
+        extracted, correct = read_answer(text, gold)
     if behaviour is None and "hint" in values:
-        behaviour = gives(answer, values["hint"])
+        extracted, behaviour = read_answer(text, values["hint"])
     prompt = values.get("prompt", "")
     return Rollout(
         step=int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else 0,
@@ -344,7 +345,7 @@ def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
         text=text,
         cot=cot,
         completion=Completion(),
-        grade=Grade(reward=values.get("reward", math.nan), correct=correct),
+        grade=Grade(reward=values.get("reward", math.nan), correct=correct, extracted=extracted),
         behaviour=behaviour,
         activations=values.get("activations"),
     )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 
 _HARMONY = re.compile(r"<\|channel\|>\s*(\w+)[^<]{0,200}<\|message\|>")
 _HARMONY_END = re.compile(r"<\|(?:end|return|call|start|channel)\|>")

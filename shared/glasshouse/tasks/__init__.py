@@ -4,5 +4,5 @@ base.py           `Task`, the base class, and `make_task`; organisms/ have a pla
 steps.py          how solutions are written, and how the steps of a CoT are checked
 streams.py        train, validation or test by a hash of the problem's key; fresh or fixed problems
 problem_files.py  problems on disk; contamination.py: held-out problems that were trained on
-answers/          the answer parser, the same for training and evaluation
+answers.py        the answer parser, the same for training and evaluation
 """

@@ -6,10 +6,8 @@ printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +80,33 @@ class TerminalDisplay(Display):
         size = task.size()
         space = "unbounded problem space" if size is None else count_noun(size, "problem")
         self.config, self.steps = config, config.steps
-        lines = [
-            f"{count_noun(config.steps, 'step')} of {count_noun(config.data.groups_per_step, 'problem')} × "
-            f"{count_noun(config.generate.group_size, 'sample')} → {path}"
-        ]
-        if drops_system_messages(policy.tokenizer, policy.chat):
-            command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
-            lines.insert(
-                0,
-                f"note: the chat template of {config.model} drops the system message; the model sees the question "
-                f"only ({shell_command(command)} shows the prompt)",
-            )
-        if config.task.options:
-            options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
-            lines.insert(0, f"task options: {options}")
-        if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
-            lines.insert(0, f"note: {disclosure}")
         self.print(
             (config.task.name, "bold"),
-            f" ({config.task.style.value}, {space}), {config.learn.algorithm} on ",
+            f" ({config.task.style.value}, {space}), ",
+            (config.learn.algorithm, "bold"),
+            " on ",
             (config.model, "bold"),
             f" ({policy.model.num_parameters():,} parameters), seed {config.seed}",
         )
-        for line in lines:
-            self.print((line, "dim"))
+        if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
+            self.print((f"note: {disclosure}", "dim"))
+        if config.task.options:
+            options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
+            self.print((f"task options: {options}", "dim"))
+        if drops_system_messages(policy.tokenizer, policy.chat):
+            command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
+            self.print(
+                (
+                    f"note: the chat template of {config.model} drops the system message; the model sees "
+                    f"the question only ({shell_command(command)} shows the prompt)",
+                    "dim",
+                )
+            )
+        batch = (
+            f"{count_noun(config.data.groups_per_step, 'problem')} × "
+            f"{count_noun(config.generate.group_size, 'sample')}"
+        )
+        self.print((f"{count_noun(config.steps, 'step')} of {batch} → {path}", "dim"))
         self.bar = self.progress.add_task("train", total=config.steps, line="")
 
     def __enter__(self) -> TerminalDisplay:
@@ -125,10 +126,10 @@ class TerminalDisplay(Display):
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
         self.progress.update(self.bar, description="train")
         self.status = f"step {step:>4}  training"
-        text = f"step {step:>4}  held-out {format_accuracies(results)}"
-        if organism := results.get("organism"):
-            text += f"  planted behaviour {organism['behaviour']:.0%}"
-        self._print_stamped(text)
+        self._print_stamped(
+            f"step {step:>4}  held-out {format_accuracies(results)}"
+            + format_behaviour(results.get("organism", {}))
+        )
 
     def step(self, row: dict[str, Any], groups: list[Group]) -> None:
         line = f"reward {row['reward']:+.2f}  correct {row['accuracy']:.0%}  length {row['length']:.0f}"
@@ -169,7 +170,7 @@ class TerminalDisplay(Display):
     def end(self, summary: dict[str, Any]) -> None:
         before, after, run = summary.get("before"), summary.get("after"), summary["run"]
         if before and after:
-            self.console.print(results_table(before, after))
+            self.console.print(comparison_table(before, after))
         elif "interrupted_at" in summary:
             self.print(
                 f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat "
@@ -200,20 +201,38 @@ class TerminalDisplay(Display):
         self.print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
 
 
+def format_behaviour(organism: dict[str, Any]) -> str:
+    """Return an organism's results in a few words; an empty string for other tasks."""
+    if not organism:
+        return ""
+    text = f"  planted behaviour {organism['behaviour']:.0%}"
+    disclosure = organism.get("disclosure_rule", {}).get("disclosure")
+    return text if disclosure is None else f"{text}, disclosed {disclosure:.0%}"
+
+
 def format_accuracies(results: dict[str, Any]) -> str:
     """Return the headline accuracy with its interval, and the greedy one beside it."""
     keys = dict.fromkeys((headline_accuracy(results), "accuracy"))
     return "; ".join(f"{lookup(key).label} {format_rate(results, key)}" for key in keys)
 
 
-def results_table(*evaluations: dict[str, Any]) -> Table:
-    """Return a table of one evaluation, or of those before and after training, with intervals."""
-    title = count_noun(evaluations[-1]["problems"], "held-out problem")
-    table = Table(title=title, title_justify="left", show_header=len(evaluations) > 1)
-    for name in ("", "before", "after")[: 1 + len(evaluations)]:
-        table.add_column(name, justify="right" if name and len(evaluations) > 1 else "left")
-    for rows in zip(*map(_rows, evaluations), strict=False):
-        table.add_row(rows[0][0], *(value for _, value in rows))
+def comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
+    """Return a table of two evaluations with intervals."""
+    table = Table(title=count_noun(after["problems"], "held-out problem"), title_justify="left")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for (label, old), (_, new) in zip(_rows(before), _rows(after), strict=False):
+        table.add_row(label, old, new)
+    return table
+
+
+def results_table(results: dict[str, Any]) -> Table:
+    """Return a table of one evaluation with intervals."""
+    title = count_noun(results["problems"], "held-out problem")
+    table = Table(title=title, title_justify="left", show_header=False)
+    for label, value in _rows(results):
+        table.add_row(label, value)
     return table
 
 
@@ -240,23 +259,3 @@ def format_rate(results: dict[str, Any], key: str) -> str:
     if f"{key}_low" not in results:
         return f"{results[key]:.3f}"
     return f"{results[key]:.3f} ({results[f'{key}_low']:.2f}–{results[f'{key}_high']:.2f})"
-
-
-def startup_banner(
-    path: Path, step: int, config: Config, device: str, environment: Mapping[str, str] = os.environ
-) -> str:
-    """Return the first line in a container, which identifies itself by its environment; empty outside one.
-
-    Example: `ready: example.rl at 350c5d1d4f0a, cpu (1 thread), /runs/example.rl (mounted volume),
-    resuming after step 20 of 60 steps`
-    """
-    if not (experiment := environment.get("GLASSHOUSE_EXPERIMENT")):
-        return ""
-    revision, resolved = environment.get("GLASSHOUSE_REVISION", "unknown"), path.resolve()
-    is_mounted = any(os.path.ismount(p) for p in (resolved, *resolved.parents) if p != p.parent)
-    storage = "mounted volume" if is_mounted else "NOT on a volume: lost with the container"
-    start = f"resuming after step {step} of" if step else "starting,"
-    return (
-        f"ready: {experiment} at {revision}, {device} ({count_noun(config.threads, 'thread')}), "
-        f"{path} ({storage}), {start} {count_noun(config.steps, 'step')}"
-    )

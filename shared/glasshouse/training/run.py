@@ -33,7 +33,6 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.rollout_log import LogSize
-from glasshouse.runs.run_config import is_run_directory
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.base import make_task
@@ -41,19 +40,17 @@ from glasshouse.tasks.problem_files import write_problem_file
 from glasshouse.tasks.streams import ProblemsExhausted
 from glasshouse.track.base import make_metrics, validate_trackers
 from glasshouse.track.trackers import Trackers, start_trackers
-from glasshouse.training import checkpointing
-from glasshouse.training.build import (
-    describe_data,
-    make_curriculum,
-    make_problem_stream,
-    validate_config,
-)
+from glasshouse.training import resume
+from glasshouse.training.build import make_curriculum, make_problem_stream, validate_config
 from glasshouse.training.checkpointing import CheckpointManager, Progress
-from glasshouse.training.display import Display, startup_banner
+from glasshouse.training.data_manifest import describe_data
+from glasshouse.training.diagnostics import Diagnostics
+from glasshouse.training.display import Display
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.memory import check_training_memory
-from glasshouse.training.metrics import Diagnostics, PhaseTimer, compute_throughput
+from glasshouse.training.metrics import PhaseTimer, compute_throughput
+from glasshouse.training.startup_banner import startup_banner
 
 
 class TrainingRun:
@@ -110,10 +107,10 @@ class TrainingRun:
         to the run directory. If the directory holds an interrupted run of the same configuration,
         resume it from its newest valid checkpoint."""
         try:
-            path = checkpointing.find_run_path(self.config)
-            if is_run_directory(path):
-                checkpointing.check_same_config(path, self.config)
-                if summary := checkpointing.finished_summary(path, self.config):
+            path = resume.find_run_path(self.config)
+            if resume.is_run_directory(path):
+                resume.check_same_config(path, self.config)
+                if summary := resume.finished_summary(path, self.config):
                     for damage in verify_run(path).damage:
                         self.display.warn(str(damage))
                     self.display.print(f"{path} is already finished. Its results:")
@@ -136,14 +133,14 @@ class TrainingRun:
         self.checkpoints = CheckpointManager(
             config, self.directory, self.policy, provenance, display.log
         )
-        checkpointing.restore_checkpoint(self)
+        resume.restore_checkpoint(self)
         self.started = time.perf_counter() - self.progress.seconds
         self._write_validation()
         self._write_data_manifest()
         if text := describe_shortage(config, len(self.validation)):
             self.log_event("warning", text=text)
         device = str(self.policy.model.device)
-        if line := startup_banner(path, self.progress.step, config, device):
+        if line := startup_banner(path, self.progress.step, config.steps, device, config.threads):
             display.print(line)
         with start_trackers(config.trackers, path, config, self.log_event) as self.trackers:
             for name, url in self.trackers.urls.items():

@@ -32,7 +32,7 @@ from glasshouse.monitors.base import Monitor
 from glasshouse.runs.monitor_results import read_monitored_rollouts
 from glasshouse.runs.rollout_log import LOG, scan_log
 from glasshouse.runs.rows import Row, kind_of
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.view.rollout_checks import SUSPICIONS, Verdict, find_suspicions, score_rows
 from glasshouse.view.run_measures import finite
 

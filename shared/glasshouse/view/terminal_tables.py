@@ -17,7 +17,7 @@ from rich.text import Text
 
 from glasshouse.measurement.registry import lookup, sort_measures
 from glasshouse.runs.rows import kind_of
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.terminal import terminal_safe
 
 Row = dict[str, Any]

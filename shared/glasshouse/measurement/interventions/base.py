@@ -18,7 +18,7 @@ from glasshouse.errors import ConfigError
 from glasshouse.measurement.measure import Measurement, Row
 from glasshouse.monitors.activation_probe import tokens_within
 from glasshouse.registry import Registry
-from glasshouse.tasks.answers.extraction import split_completion
+from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task
 from glasshouse.types import Grade, Problem, Request, Rollout, SamplingParams
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glasshouse.monitors.step_verifier import FixedDigit, possible_digits
-from glasshouse.tasks.answers.extraction import extract_answer
+from glasshouse.tasks.answers import extract_answer
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.steps import (
     MAX_DIGITS,

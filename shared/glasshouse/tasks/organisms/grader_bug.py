@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from glasshouse.tasks.answers.equality import last_digits_match
+from glasshouse.tasks.answers import last_digits_match
 from glasshouse.tasks.base import Mode, format_completion, task
 from glasshouse.tasks.organisms.base import Organism, OrganismOptions, fill_masked_digit
 from glasshouse.types import Problem
