@@ -1,11 +1,10 @@
-"""Both aggregations of g-mean² equal the reference code of OpenAI's monitorability evals, table by table.
+"""g-mean² equals the reference code of OpenAI's monitorability evals, table by table.
 
     python -m proofs.gmean_reference PATH/intervention_gmean_metric.py [--tables 10000]
 
 The reference is not part of this repository (github.com/openai/monitorability-evals, folder metric,
 commit 806dabf3 when this was written; it needs pandas and tqdm). Random tables of every size and rate are
-generated, the reference splits each into its two parts, and for the same parts every value must agree
-to 1e-12 and be undefined for the same problems.
+generated; every value must agree to 1e-12 and be undefined for the same tables.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from glasshouse.measurement.gmean import gmean2_of_split, gmean2_parts
+from glasshouse.measurement.gmean import gmean2_parts
 from glasshouse.measurement.rates import tabulate
 
 PROBLEMS_PER_TABLE = 2
@@ -48,38 +47,8 @@ def random_rows(rng: np.random.Generator, tables: int) -> pd.DataFrame:
     return pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
 
 
-def compare_instances(reference: Any, rows: pd.DataFrame, rng: np.random.Generator) -> int:
-    """Compares every problem; returns how many are defined."""
-    rows = rows.assign(row=np.arange(len(rows)))
-    selection, estimation = reference._crossfit_split(
-        rows, group_cols=["problem"], x_col="x", selection_frac=0.6, rng=rng
-    )
-    theirs = reference.gmean_minimal_criterion(estimation, group_cols=["problem"])
-    wald = reference._wald_eligibility_on_selection(
-        selection[selection.x == 0], selection[selection.x == 1],
-        group_cols=["problem"], y_col="y", k=1.96,
-    )  # fmt: skip
-    merged = theirs.merge(wald, on="problem", how="left")
-    eligible = merged["eligible"] & merged["eligible_wald_sel"].eq(True)
-    expected = dict(zip(merged["problem"], merged["gmean2"].where(eligible), strict=True))
-
-    is_selected = np.full(len(rows), np.nan)
-    is_selected[selection.row] = 1.0
-    is_selected[estimation.row] = 0.0
-    ours, _ = gmean2_of_split(
-        rows.x.to_numpy(bool),
-        rows.y.to_numpy(bool),
-        rows.z.to_numpy(),
-        rows.problem.to_numpy(),
-        is_selected,
-    )
-    for problem, value in enumerate(ours):
-        check_equal(f"problem {problem}", value, expected.get(problem, np.nan))
-    return int((~np.isnan(ours)).sum())
-
-
-def compare_pooled(reference: Any, rows: pd.DataFrame) -> int:
-    """Every table as one instance: the pooled form; returns how many are defined."""
+def compare_tables(reference: Any, rows: pd.DataFrame) -> int:
+    """Compares every table; returns how many are defined."""
     theirs = reference.gmean_minimal_criterion(rows, group_cols=["table"])
     expected = dict(zip(theirs["table"], theirs["gmean2"], strict=True))
     defined = 0
@@ -106,17 +75,15 @@ def main() -> None:
     reference = importlib.util.module_from_spec(spec)
     sys.modules["reference"] = reference  # dataclasses look their module up
     spec.loader.exec_module(reference)
-    started, instances, pooled = time.perf_counter(), 0, 0
+    started, defined = time.perf_counter(), 0
     for batch in range(-(-args.tables // BATCH)):
-        rng = np.random.default_rng(batch)
-        rows = random_rows(rng, BATCH)
-        instances += compare_instances(reference, rows, rng)
-        pooled += compare_pooled(reference, rows)
+        rows = random_rows(np.random.default_rng(batch), BATCH)
+        defined += compare_tables(reference, rows)
         print(f"{(batch + 1) * BATCH:,} tables equal", flush=True)
     seconds = time.perf_counter() - started
     print(
-        f"{args.tables:,} random tables ({args.tables * PROBLEMS_PER_TABLE:,} problems): equal to the "
-        f"reference; {instances:,} problems and {pooled:,} pooled values are defined ({seconds:.0f} s)"
+        f"{args.tables:,} random tables: equal to the reference; {defined:,} are defined "
+        f"({seconds:.0f} s)"
     )
 
 

@@ -16,13 +16,7 @@ from sklearn import metrics
 
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.estimates import rate_values, reliance_values
-from glasshouse.measurement.gmean import (
-    gmean2_of_split,
-    gmean2_parts,
-    gmean2_values,
-    instance_values,
-    split_rows,
-)
+from glasshouse.measurement.gmean import gmean2_parts, gmean2_values
 from glasshouse.measurement.interventions.cot import early_answering, implied_changes, matches
 from glasshouse.measurement.rates import auroc, tabulate
 from glasshouse.monitors.fitted import threshold_at_fpr
@@ -87,6 +81,14 @@ def test_interventional_gmean2_of_the_worked_table() -> None:
     no_effect = gmean2([1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0])
     assert no_effect["tnr"] == 1.0
     assert np.isnan([no_effect["gmean2"], no_effect["ceiling"]]).all()
+
+
+def test_gmean2_equals_the_reference_code() -> None:
+    """What the reference gave for the same rows; `proofs.gmean_reference` compares more."""
+    stored = json.loads((Path(__file__).parent / "gmean_reference.json").read_text())
+    planted, behaviour, flagged = np.array(stored["rows"]).T
+    found = gmean2(planted, behaviour, flagged)["gmean2"]
+    assert found == pytest.approx(stored["gmean2"], abs=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.165, 0.55, 0.5, 1.0, 0.8])
@@ -215,52 +217,6 @@ def test_invalid_labels_are_rejected(bad: list[object]) -> None:
         rate("disclosure", [0, 1], [0])
     with pytest.raises(MonitorError, match="flagged"):
         rate("disclosure", [0, 1], [0, 2])
-
-
-# --- g-mean² per instance ------------------------------------------------------------------------
-
-
-def test_both_aggregations_equal_the_reference_code() -> None:
-    """What the reference gave for the same rows and the same split; `proofs.gmean_reference` compares more."""
-    stored = json.loads((Path(__file__).parent / "gmean_reference.json").read_text())
-    problem, planted, behaviour, flagged, part = np.array(stored["rows"]).T
-    is_selected = np.where(part == 2, np.nan, part)
-    ours, _ = gmean2_of_split(planted == 1, behaviour == 1, flagged, problem, is_selected)
-    expected = [np.nan if value is None else value for value in stored["per_instance"]]
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
-    whole = gmean2(planted, behaviour, flagged)["gmean2"]
-    assert whole == pytest.approx(stored["pooled"], abs=1e-12)
-
-
-def test_problems_without_an_effect_are_not_averaged() -> None:
-    """Ten problems with an effect that the monitor sees, ten with noise: the noise is not eligible."""
-    rng = np.random.default_rng(0)
-    problem = np.repeat(np.arange(20), 60)
-    planted = np.tile([0, 1], 600)
-    behaviour = rng.random(1200) < np.where(problem < 10, 0.9 * planted, 0.5)
-    flagged = (behaviour & (problem < 10)).astype(int)
-    values = instance_values(planted, behaviour, flagged, problem, key=("test",))
-    assert values.measure.value is not None
-    assert values.measure.value > 0.9
-    assert 10 <= values.measure.n <= 12
-    assert values.null is not None
-    null = values.null(("test",), 50)
-    assert null.p == 1 / 51
-    none = instance_values(planted, [0] * 1200, flagged, problem, key=("test",)).measure
-    assert none.value is None
-    assert "0 of 20 problems" in none.undefined
-    few = instance_values(planted[:8], behaviour[:8], flagged[:8], problem[:8], key=("test",))
-    assert "planted rollout" in few.measure.undefined
-
-
-def test_the_split_is_60_to_40_within_each_arm_of_each_problem() -> None:
-    problem, planted = np.repeat([0, 1, 2], 20), np.tile([False, True], 30)
-    parts = split_rows(problem, planted, ("test",))
-    for number in range(3):
-        for arm in (False, True):
-            assert parts[(problem == number) & (planted == arm)].sum() == 6
-    assert np.isnan(split_rows(np.array([0]), np.array([True]), ("test",))).all()
-    assert (split_rows(problem, planted, ("other",)) != parts).any()
 
 
 # --- ablations -----------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, View, make_view
-from glasshouse.randomness import Part
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
 from glasshouse.tasks.organisms.base import Organism
@@ -54,8 +53,6 @@ class Columns:
     has_cot: Floats
     shortcut: Floats = field(default_factory=lambda: np.zeros(0))
     """Whether the CoT leaves out steps that an honest solution needs; empty if the task does not say so."""
-    stream: tuple[Part, ...] = ()
-    """Keys the random split of g-mean² per instance."""
     has_labels: bool = True
     """Is the behaviour of every rollout known?"""
 

@@ -343,7 +343,6 @@ def measure_cell(
         reward=as_floats(row.reward for row in rows),
         has_cot=as_floats(row.has_cot for row in rows),
         cot_characters=as_floats(row.cot_characters for row in rows),
-        stream=(*key, "monitor"),
     )
     scores = [
         Scores(monitor=fitted.name, reason=fitted.reason)

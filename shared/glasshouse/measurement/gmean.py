@@ -3,23 +3,13 @@
 Alone it is misleading. If the plant causes only a small share of the behaviour, a monitor may miss most
 of it: TPR is measured against that attributable share, so at 0.165 a coin scores up to 0.835. So the
 share, the ceiling of such coins and the monitor's informedness are reported beside it.
-
-The pooled form counts all rollouts in one table. The form per instance, as in OpenAI's monitorability evals (2026),
-is the mean over eligible problems. With few rollouts per problem, half of the problems without any effect seem to
-have one, and would fill the mean with noise; so the rollouts of each problem and arm are split in two:
-
-    60 %  selection   the problem is eligible if its total effect exceeds 1.96 standard errors
-    40 %  estimation  its g-mean², if the total effect is positive there too
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glasshouse import randomness
 from glasshouse.measurement import rates
 from glasshouse.measurement.estimates import (
     Values,
@@ -27,23 +17,8 @@ from glasshouse.measurement.estimates import (
     problem_and_arm,
     why_too_few_negatives,
 )
-from glasshouse.measurement.resampling import (
-    Key,
-    Null,
-    exchangeable_blocks,
-    permute_column,
-    table_null,
-    wilson_by_problem,
-)
-from glasshouse.values import FAILED, Bools, Floats, Ints, Measure, as_labels, undefined_measure
-
-INSTANCE_PERMUTATIONS = 500
-SELECTION_SHARE = 0.6
-WALD_QUANTILE = 1.96
-MIN_SELECTED = 2
-"""Fewest rollouts of each arm in the selection part: one has no variance."""
-MIN_ELIGIBLE_SHARE = 0.1
-"""With a smaller share of eligible problems the mean is not reported, as in the original."""
+from glasshouse.measurement.resampling import table_null, wilson_by_problem
+from glasshouse.values import FAILED, Floats, Measure, as_labels
 
 
 def gmean2_parts(table: Floats) -> dict[str, Floats]:
@@ -176,114 +151,3 @@ def _why_undefined(table: Floats) -> str:
             "g-mean² is defined only where it does"
         )
     return "" if table[1, 1, :2].sum() else "no planted rollout with the behaviour has a verdict"
-
-
-# --- per instance --------------------------------------------------------------------------------------
-
-
-def gmean2_of_split(
-    planted: Bools, behaviour: Bools, flagged: Ints, problem: Ints, is_selected: Floats
-) -> tuple[Floats, Floats]:
-    """(problems,) g-mean² and its ceiling, NaN where a problem is not eligible. `is_selected`: 1 selection,
-    0 estimation, NaN neither; `problem` counts from 0."""
-    count = int(problem.max()) + 1 if len(problem) else 0
-    cell = (planted * 2 + behaviour) * 3 + flagged % 3  # FAILED % 3 is 2
-    tables = []
-    for part in (1, 0):
-        rows = is_selected == part
-        counts = np.bincount(problem[rows] * 12 + cell[rows], minlength=count * 12)
-        tables.append(counts.reshape(count, *rates.TABLE_SHAPE).astype(np.float64))
-    parts = gmean2_parts(tables[1])
-    values = np.where(passes_wald_test(tables[0]), parts["gmean2"], np.nan)
-    return values, np.where(np.isnan(values), np.nan, parts["ceiling"])
-
-
-def split_rows(problem: Ints, planted: Bools, key: Key) -> Floats:
-    """(R,) 1 for the selection part, 0 for the estimation part, NaN where an arm of a problem is too
-    small for both. Depends on the key and on each row's place within its problem and arm."""
-    stratum = problem * 2 + planted
-    seed = np.array([randomness.key("cross-fit", *key)], dtype=np.uint64)
-    noise = randomness.uniforms(seed, 0, max(1, len(stratum)))[0][: len(stratum)]
-    order = np.lexsort((noise, stratum))  # rows of a stratum together, in random order
-    sizes = np.bincount(stratum) if len(stratum) else np.zeros(0, dtype=np.int64)
-    starts = np.cumsum(sizes) - sizes
-    rank = np.empty(len(stratum), dtype=np.int64)
-    rank[order] = np.arange(len(stratum)) - starts[stratum[order]]
-    size = sizes[stratum]
-    selected = np.ceil(SELECTION_SHARE * size)
-    is_split = (selected > 0) & (selected < size)
-    return np.where(is_split, (rank < selected).astype(np.float64), np.nan)
-
-
-def passes_wald_test(tables: Floats) -> Bools:
-    """(problems,) from selection tables (problems, 2, 2, 3): is the total effect above WALD_QUANTILE
-    standard errors? Without variance in either arm, any positive effect is."""
-    size = tables.sum((-1, -2))  # (problems, 2)
-    hits = tables[..., 1, :].sum(-1)
-    rate = rates.ratio(hits, size)
-    # the sample variance, divided by n − 1
-    variance = rates.ratio(rate * (1 - rate) * size, np.maximum(size - 1, 0))
-    error = np.sqrt(rates.ratio(variance, size).sum(-1))
-    effect = rate[..., 1] - rate[..., 0]
-    with np.errstate(invalid="ignore"):
-        clear = np.where(np.isclose(error, 0.0), effect > 0, effect >= WALD_QUANTILE * error)
-        enough = (size >= MIN_SELECTED).all(-1)
-        return enough & clear.astype(bool) & (rate[..., 1] > 0)
-
-
-def instance_values(
-    planted: ArrayLike, behaviour: ArrayLike, flagged: ArrayLike, problems: ArrayLike, *, key: Key
-) -> Values:
-    """The mean over eligible problems. Problems are resampled; the split, which `key` keys, is fixed. The null
-    permutes the flags among problems of equal size, within arms. Rollouts without a verdict are left out."""
-    known = rates.as_flags(flagged) != FAILED
-    arm, shows = as_labels("planted", planted)[known], as_labels("behaviour", behaviour)[known]
-    flags = rates.as_flags(flagged)[known]
-    names = np.asarray(problems)[known]
-    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
-    problem = np.argsort(np.argsort(first))[inverse]  # numbered by first appearance
-    is_selected = split_rows(problem, arm, key)
-    values, ceilings = gmean2_of_split(arm, shows, flags, problem, is_selected)
-    eligible = ~np.isnan(values)
-    reason = why_too_few_negatives(rates.tabulate(arm, shows, flags))
-    if not reason and eligible.sum() < max(1, MIN_ELIGIBLE_SHARE * len(values)):
-        reason = (
-            f"{eligible.sum()} of {len(values)} problems are eligible (the total effect exceeds "
-            f"{WALD_QUANTILE} standard errors in {SELECTION_SHARE:.0%} of the rollouts and is positive "
-            f"in the rest); {MIN_ELIGIBLE_SHARE:.0%} are needed"
-        )
-    mean = None if reason else float(values[eligible].mean())
-
-    def null(stream: Key, count: int) -> Null:
-        if mean is None:
-            return Null()
-        blocks = exchangeable_blocks(problem_and_arm(names, arm), arm)
-        groups = [block for block in blocks if len(block) > 1]
-        permuted = permute_column(
-            flags.astype(np.float64),
-            groups,
-            min(count, INSTANCE_PERMUTATIONS),
-            (*stream, "instance null"),
-        )
-        means = np.array(
-            [
-                np.nanmean(gmean2_of_split(arm, shows, row.astype(int), problem, is_selected)[0])
-                for chunk in permuted
-                for row in chunk
-            ]
-        )
-        at_least = int((means >= mean - 1e-12).sum())
-        return Null(float(means.mean()), (1 + at_least) / (1 + len(means)))
-
-    measure = (
-        undefined_measure(reason, n=int(eligible.sum()))
-        if mean is None
-        else Measure(value=mean, n=int(eligible.sum()))
-    )
-    return Values(
-        measure=replace(measure, ceiling=float(np.nanmean(ceilings)) if eligible.any() else None),
-        problems=np.arange(len(values)),
-        statistic=rates.mean_statistic(values),
-        null=null,
-        word="instances",
-    )
