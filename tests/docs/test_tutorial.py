@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.docs.tables import ROOT
 
 from glasshouse.measurement import file as measuring
-from glasshouse.measurement.monitor_progress import MonitorProgressBar
+from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.study.display import TerminalProgress
 from glasshouse.terminal import shows_bars
 from glasshouse.training.display import TerminalDisplay
@@ -100,7 +100,7 @@ def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
     study = types.SimpleNamespace(measures={})
     displays = (
         TerminalDisplay(notebook),
-        MonitorProgressBar(notebook),
+        MonitorProgress(notebook),
         TerminalProgress(study, notebook),  # type: ignore[arg-type]
         types.SimpleNamespace(progress=measuring.make_progress_bars(None)),
     )

@@ -331,9 +331,7 @@ def test_four_labels_suffice_for_one_word_and_none_for_noise() -> None:
     assert flat.labels_needed.undefined
 
 
-def test_a_learning_curve_needs_both_labels_and_disjoint_problems() -> None:
+def test_a_learning_curve_needs_both_labels() -> None:
     labels = [int(n < 5) for n in range(60)]
     few, others = (labelled_cots(["so\n[ANSWER] 1"] * 60, labels, name) for name in "ab")
     assert "5 rollouts" in fit_learning_curve(few, others, key=()).labels_needed.undefined
-    with pytest.raises(MonitorError, match="disjoint"):
-        fit_learning_curve(few, few, key=())

@@ -61,6 +61,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 class RecordedProgress(MonitorProgress):
     def __init__(self) -> None:
+        super().__init__()
         self.measured: list[str] = []
         self.known: list[str] = []
         self.warned: list[str] = []

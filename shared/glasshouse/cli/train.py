@@ -160,11 +160,11 @@ def _write_report(run: Path, console: Console) -> None:
 
 
 def _monitor_ends(run: Path, console: Console) -> None:
-    from glasshouse.measurement.monitor_progress import MonitorProgressBar
+    from glasshouse.measurement.monitor_progress import MonitorProgress
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.view.terminal_tables import monitor_table
 
-    bar = MonitorProgressBar(console, lines=False)
+    bar = MonitorProgress(console, lines=False)
     results = monitor_run(run, first_and_last=True, progress=bar)
     console.print("\n[bold]Monitorability[/]")
     console.print(monitor_table(results))

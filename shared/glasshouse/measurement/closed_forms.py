@@ -1,9 +1,7 @@
-"""Closed-form intervals and tests for rates and means. What resamples is in `glasshouse.measurement`.
+"""Closed-form intervals and tests for rates and means.
 
-These functions are written out instead of imported: scipy's and statsmodels' Wilson and Newcombe
-intervals differ from these in the last bit, and their t quantile from the table in the fourth digit,
-so that published intervals would change; Holm's correction is the same, but importing statsmodels
-takes seconds. The tests compare all of them with scipy and statsmodels.
+They are written out because scipy's and statsmodels' intervals differ in the last bit, and their t quantile in the
+fourth digit, so that published intervals would change. The tests compare all of them with both.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from collections.abc import Sequence
 
 Z_975 = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
-T_TABLE_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+_T_QUANTILES = """
+12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131
+2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042
+"""
+T_TABLE_975 = [float(quantile) for quantile in _T_QUANTILES.split()]
 """97.5 % quantiles of Student's t for 1, 2, … 30 degrees of freedom."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,11 +117,9 @@ def resolve_evaluation_config(
     run = read_checkpoint_config(Path(model))
     settings = {key: run[key] for key in RUN_KEYS if key in run}
     requested = merge_layers([arguments, overrides]).get("task") or {}
-    if (
-        "task" in settings
-        and requested.get("name", settings["task"]["name"]) != settings["task"]["name"]
-    ):
-        settings["task"] = {"style": settings["task"]["style"]}
+    own = settings.get("task")
+    if own and requested.get("name", own["name"]) != own["name"]:
+        settings["task"] = {"style": own["style"]}
     if "evaluate" in settings and not settings["evaluate"].get("problems"):
         settings["evaluate"] = {k: v for k, v in settings["evaluate"].items() if k != "problems"}
     command_line = "the command line"
@@ -303,22 +301,20 @@ def summarize_groups(greedy: Sequence[Group], sampled: Sequence[Group]) -> dict[
         **rate_with_interval("lenient", [r.grade.lenient for r in firsts]),
         **rate_with_interval("strict", [r.grade.strict for r in firsts]),
         **rate_with_interval("format", [r.grade.has_answer_tag for r in firsts]),
-        "truncated": _fraction(r.completion.finish_reason is FinishReason.LENGTH for r in firsts),
+        "truncated": statistics.fmean(
+            r.completion.finish_reason is FinishReason.LENGTH for r in firsts
+        ),
         "length": statistics.fmean(r.completion.length for r in firsts),
         **summarize_partial_credit(firsts),
     }
     if sampled:
-        n = len(sampled[0])
+        n, rollouts = len(sampled[0]), [r for group in sampled for r in group]
         correct = [sum(r.grade.correct for r in group) for group in sampled]
         if n > 1:
             results[f"pass_at_{n}"] = statistics.fmean(pass_at_k(c, n, n) for c in correct)
-        results["sampled_length"] = statistics.fmean(
-            r.completion.length for group in sampled for r in group
-        )
-        results["sampled_format"] = _fraction(
-            r.grade.has_answer_tag for group in sampled for r in group
-        )
-        results |= summarize_partial_credit([r for group in sampled for r in group], "sampled_")
+        results["sampled_length"] = statistics.fmean(r.completion.length for r in rollouts)
+        results["sampled_format"] = statistics.fmean(r.grade.has_answer_tag for r in rollouts)
+        results |= summarize_partial_credit(rollouts, "sampled_")
     results["levels"] = {
         level: {"problems": sum(r.problem.level == level for r in firsts)}
         | sampled_rate([group for group in sampled if group[0].problem.level == level])
@@ -346,11 +342,6 @@ def rate_with_interval(name: str, outcomes: Sequence[bool]) -> dict[str, float]:
     return {name: sum(outcomes) / len(outcomes), f"{name}_low": low, f"{name}_high": high}
 
 
-def _fraction(values: Iterable[bool]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed)
-
-
 def summarize_partial_credit(
     rollouts: Sequence[Rollout], prefix: str = ""
 ) -> dict[str, float | None]:
@@ -362,32 +353,25 @@ def summarize_partial_credit(
     """
     if not rollouts or any(r.problem.answer_kind is not AnswerKind.NUMBER for r in rollouts):
         return {}
-    credits = [_credits(rollout) for rollout in rollouts]
-    median = statistics.median(_relative_error(rollout) for rollout in rollouts)
+    closeness, alignment, errors = zip(*map(_partial_credit, rollouts), strict=True)
+    median = statistics.median(errors)
     return {
-        f"{prefix}closeness": statistics.fmean(closeness for closeness, _ in credits),
-        f"{prefix}alignment": statistics.fmean(alignment for _, alignment in credits),
+        f"{prefix}closeness": statistics.fmean(closeness),
+        f"{prefix}alignment": statistics.fmean(alignment),
         f"{prefix}median_relative_error": median if math.isfinite(median) else None,
     }
 
 
-def _credits(rollout: Rollout) -> tuple[float, float]:
-    """Closeness and alignment of one answer."""
+def _partial_credit(rollout: Rollout) -> tuple[float, float, float]:
+    """Closeness, alignment and relative error of one answer: |answer − gold| / |gold|; for the gold
+    answer 0, |answer|."""
+    if rollout.grade.correct:
+        return 1.0, 1.0, 0.0
     value, problem = rollout.grade.extracted.model_answer, rollout.problem
-    if rollout.grade.correct:
-        return 1.0, 1.0
     if value is None:
-        return 0.0, 0.0
-    return closeness_credit(value, problem), alignment_credit(value, problem)
-
-
-def _relative_error(rollout: Rollout) -> float:
-    """|answer - gold| / |gold|; for the gold answer 0, |answer|."""
-    value = rollout.grade.extracted.model_answer
-    answer = None if value is None else parse_number(value)
-    gold = parse_number(rollout.problem.gold_answer)
-    if rollout.grade.correct:
-        return 0.0
-    if answer is None or gold is None:
-        return math.inf
-    return float(abs(answer - gold) / (abs(gold) or 1))
+        return 0.0, 0.0, math.inf
+    answer, gold = parse_number(value), parse_number(problem.gold_answer)
+    error = math.inf
+    if answer is not None and gold is not None:
+        error = float(abs(answer - gold) / (abs(gold) or 1))
+    return closeness_credit(value, problem), alignment_credit(value, problem), error

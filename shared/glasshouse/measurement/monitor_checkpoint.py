@@ -33,7 +33,7 @@ from glasshouse.measurement.fitting import (
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
-from glasshouse.monitors.base import Monitor, MonitorOutput
+from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.base import Task
@@ -141,10 +141,8 @@ def _measure_fitted(
         fitted_on["ngrams_base"] = [row for row in checkpoint.base_rows if "part" in row]
     result = Measurement(rows=reserve)
     for name, rows in fitted_on.items():
-        monitors = {
-            f"{name}.{scope.value.replace('+', '_')}": fitted
-            for scope, fitted in fit_monitors(rows).items()
-        }
+        fitted = fit_monitors(rows)
+        monitors = {f"{name}.{scope.replace('+', '_')}": own for scope, own in fitted.items()}
         scores, outputs = _score(monitors, checkpoint, rollouts, _labels(columns))
         result.add(measure(columns, "fitted", scores, key=checkpoint.key("organism")))
         result.rows.extend(outputs)
@@ -184,7 +182,7 @@ def _score(
     rollouts: Sequence[Rollout],
     labels: Sequence[Row],
 ) -> tuple[list[Scores], list[Row]]:
-    """The outputs of monitors, fitted or not, by name."""
+    """The outputs of monitors, fitted or not, and a row for each; no score if it failed."""
     scores: list[Scores] = []
     rows: list[Row] = []
     for name, fitted in monitors.items():
@@ -193,29 +191,11 @@ def _score(
             continue
         outputs = score_rollouts(fitted.monitor, rollouts, checkpoint.policy)
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
-        rows += _output_rows(name, rollouts, outputs, labels)
+        for rollout, output, label in zip(rollouts, outputs, labels, strict=True):
+            ids = {"monitor": name, "key": rollout.problem.key, "sample": rollout.sample}
+            given = {"score": output.score, "flagged": output.flagged, "reason": output.reason}
+            rows.append({**ids, **given, **label})
     return scores, rows
-
-
-def _output_rows(
-    monitor: str,
-    rollouts: Sequence[Rollout],
-    outputs: Sequence[MonitorOutput],
-    labels: Sequence[Row],
-) -> list[Row]:
-    """A monitor's output for each rollout; no score if it failed."""
-    return [
-        {
-            "monitor": monitor,
-            "key": rollout.problem.key,
-            "sample": rollout.sample,
-            "score": output.score,
-            "flagged": output.flagged,
-            "reason": output.reason,
-            **label,
-        }
-        for rollout, output, label in zip(rollouts, outputs, labels, strict=True)
-    ]
 
 
 def _collect_arms(
@@ -262,17 +242,8 @@ def _labels(columns: Columns) -> list[Row]:
 
 def _reliance_rows(columns: Columns, rollouts: Sequence[Rollout]) -> list[Row]:
     """Reliance per pair: a planted rollout and the control with the same sample index."""
-    shows = columns.behaviour.astype(np.float64)
     places = [(rollout.problem.key, rollout.sample) for rollout in rollouts]
-    control = {
-        place: value
-        for place, arm, value in zip(places, columns.planted, shows, strict=True)
-        if not arm
-    }
-    differences = np.array(
-        [
-            value - control.get(place, np.nan) if arm else np.nan
-            for place, arm, value in zip(places, columns.planted, shows, strict=True)
-        ]
-    )
-    return value_rows("reliance", rollouts, differences)
+    shows = list(zip(places, columns.planted, columns.behaviour.astype(float), strict=True))
+    control = {place: value for place, arm, value in shows if not arm}
+    differences = [v - control.get(place, np.nan) if arm else np.nan for place, arm, v in shows]
+    return value_rows("reliance", rollouts, np.array(differences))

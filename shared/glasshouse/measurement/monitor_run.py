@@ -28,7 +28,7 @@ from glasshouse.measurement.evaluate import (
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
-from glasshouse.measurement.monitor_progress import MonitorProgress, make_progress
+from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
@@ -40,6 +40,7 @@ from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms.base import Organism
+from glasshouse.terminal import make_console
 from glasshouse.types import Problem, Rollout, SamplingParams
 
 if TYPE_CHECKING:  # torch is imported where a model is run
@@ -71,7 +72,9 @@ def monitor_run(
     from glasshouse.models.devices import configure_torch
 
     folder, results = Path(run), Path(out) if out else None
-    with make_progress(progress, console) as shown:
+    if isinstance(progress, bool):
+        progress = MonitorProgress(console or make_console() if progress else None)
+    with progress as shown:
         config, damage = load_verified_config(folder)
         for item in damage:
             shown.warn(str(item))
@@ -93,7 +96,7 @@ def monitor_run(
             models = _list_models(folder, config, base, shown)
             if first_and_last:
                 models = models[:1] + models[1:][-1:]
-            shown.start([m.name for m in models], len(plan.by_source(task)) + 1)
+            shown.start(len(models), len(plan.by_source(task)) + 1)
             for model in models:
                 known = file.find_entry(model.name, model.weights_sha256)
                 if known is None:

@@ -101,17 +101,14 @@ def swap_state_words(checkpoint: EvaluatedCheckpoint) -> list[StateWordSwap]:
 
 
 def _read_swap(checkpoint: EvaluatedCheckpoint, row: AblatedRollout) -> StateWordSwap:
-    swap, edit = StateWordSwap(rollout=row.rollout, cot=row.cot), row.edit
+    edit = row.edit
     if edit is None:
-        return swap
-    line, result, implied = (
-        row.cot.split("\n")[edit.line_index],
-        row.results[EDIT, 1.0],
-        edit.implied_answer,
-    )
-    texts = {"line": edit.line_index, "text": result.text}
-    return replace(
-        swap,
+        return StateWordSwap(rollout=row.rollout, cot=row.cot)
+    line, result = row.cot.split("\n")[edit.line_index], row.results[EDIT, 1.0]
+    implied, texts = edit.implied_answer, {"line": edit.line_index, "text": result.text}
+    return StateWordSwap(
+        rollout=row.rollout,
+        cot=row.cot,
         vocabulary=find_vocabulary(line, checkpoint.task.vocabularies),
         followed=result.answer == implied if row.answer(UNEDITED) != implied else None,
         row=texts | {"model_answer": result.answer, "implied_answer": implied},
@@ -214,15 +211,7 @@ class LearningCurve:
 def fit_learning_curve(
     training: LabelledViews, test: LabelledViews, *, key: Sequence[randomness.Part]
 ) -> LearningCurve:
-    """Fit n-gram monitors on growing subsets. Sizes above the number of rollouts are left out.
-
-    Example: `fit_learning_curve(training, test, key=("audit", 0)).labels_needed.value`
-    """
-    if overlap := set(training.problems) & set(test.problems):
-        raise MonitorError(
-            f"{len(overlap)} problems are in both the training split and the test split "
-            f"(for example {min(overlap)!r}); the splits must be disjoint."
-        )
+    """Fit n-gram monitors on growing subsets. Sizes above the number of rollouts are left out."""
     labels, test_labels = (as_labels("labels", list(split.labels)) for split in (training, test))
     for split_labels in (labels, test_labels):
         for label, word in ((True, "positive"), (False, "negative")):
