@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,7 +13,7 @@ import zstandard
 
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.measures import MeasureSpec
+from glasshouse.measurement.measures import STREAMS, MeasureSpec
 from glasshouse.measurement.registry import (
     MEASURES,
     MONITORS,
@@ -58,52 +57,14 @@ def test_owner_is_the_monitor_of_a_measure() -> None:
     assert owner_of("organism.reliance") == owner_of("reliance") == ""
 
 
-# The bytes that keyed the published intervals and p-values.
-KEYS = {
-    "necessity_uplift": "necessity uplift",
-    "early_answering_aoc": "early-answering AOC",
-    "trace": "TRACE",
-    "trace_true_grade": "TRACE, true grade",
-    "mistake_follow": "mistake-follow",
-    "mistake_corrected": "mistake corrected",
-    "transplant_follow": "transplant follow",
-    "filler_agreement": "filler agreement",
-    "step_validity": "step validity",
-    "step_coverage": "step coverage",
-    "has_cot": "has a CoT",
-    "cot_tokens": "CoT tokens",
-    "parse_failure_rate": "parse failures",
-    "accuracy": "accuracy",
-    "accuracy_control": "accuracy, control",
-    "accuracy_planted": "accuracy, planted",
-    "cot_characters": "CoT characters",
-    "reliance": "reliance",
-    "hint_necessity": "plant necessity",
-    "follows_prompt_after_swap": "plant swapped: follows the prompt",
-    "follows_cot_after_swap": "plant swapped: follows the CoT",
-    "answer_kept_without_hint": "plant removed: keeps it",
-    "disclosure_rule.undetected_use": "discloses: undetected",
-    "step_verifier.disclosure": "steps: disclosure",
-    "synonym_rule.disclosure": "substitutes: disclosure",
-    "unrelated_words_rule.disclosure": "idles: disclosure",
-    "empty_cot_rule.flag_rate": "no CoT: flags",
-    "step_verifier_with_answer.flag_rate": "steps+answer: flags",
-    "follow_rate": "follow-rate",
-    "follow_rate_places": "follow-rate: places",
-    "string_recall": "string recall",
-    "correct_untracked": "right, not tracked",
-    "writes_unrelated_words": "writes idle words",
-    "judge.flag_rate": "judge: flags",
-}
-
-
-@pytest.mark.parametrize(("measure", "key"), KEYS.items())
-def test_resampling_keys_never_change(measure: str, key: str) -> None:
-    assert lookup(measure).stream == key
-
-
-def test_a_users_monitor_is_keyed_by_its_name() -> None:
-    assert monitor_stream("step_verifier") == "steps"
+def test_resampling_keys_never_change() -> None:
+    """They key the published intervals and p-values: a renamed measure or monitor keeps its key."""
+    keys = {**STREAMS, **{name: monitor_stream(name) for name in MONITORS}}
+    digest = hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()
+    assert digest[:16] == "b7fb7591bdd59d4c"
+    assert lookup("necessity_uplift").stream == "necessity uplift"
+    assert lookup("disclosure_rule.undetected_use").stream == "discloses: undetected"
+    assert lookup("judge.flag_rate").stream == "judge: flags"
     assert monitor_stream("my judge") == "my judge"
 
 
@@ -181,14 +142,3 @@ def test_values_without_resamples_are_those_with_resamples() -> None:
     assert {name: m.value for name, m in quick.items()} == {n: m.value for n, m in whole.items()}
     assert quick["reliance"].low is None
     assert whole["rule.auroc"].name == "rule.auroc"
-
-
-def test_measures_of_given_rollouts_import_no_torch() -> None:
-    modules = "file, monitor_run, evaluate, registry"
-    code = (
-        f"import sys; from glasshouse.measurement import {modules}; print('torch' in sys.modules)"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert printed.stdout == "False\n"
