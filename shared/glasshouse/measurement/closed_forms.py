@@ -31,12 +31,9 @@ def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
 
 
 def clustered_rate_interval(shares: Sequence[float], samples: int) -> tuple[float, float]:
-    """95 % interval of a rate over problems with several samples each; `shares` holds the share of
-    correct samples of each problem.
-
-    Wilson's interval with the number of independent samples that has the variance seen between problems:
-    as many as problems if the samples of a problem agree, all samples if problems do not differ. Example:
-    `clustered_rate_interval([0.0, 1.0] * 50, 4)` is that of 50 of 100.
+    """95 % interval of a rate over problems, from each problem's share of correct samples: Wilson's, with the number
+    of independent samples that has the variance seen between problems. That is as many as problems if the samples of a
+    problem agree. Example: `clustered_rate_interval([0.0, 1.0] * 50, 4)` is that of 50 of 100.
     """
     problems = len(shares)
     if not problems:
@@ -83,9 +80,7 @@ def newcombe_interval(
     successes: int, trials: int, other_successes: int, other_trials: int
 ) -> tuple[float, float]:
     """95 % interval of the difference of two independent rates, from their Wilson intervals.
-
-    Example: `newcombe_interval(56, 70, 48, 80)` is about (0.052, 0.334), Newcombe's own example.
-    """
+    Example: `newcombe_interval(56, 70, 48, 80)` is about (0.052, 0.334), Newcombe's own example."""
     if not trials or not other_trials:
         return -1.0, 1.0
     return difference_interval(
@@ -106,11 +101,8 @@ def difference_interval(
 
 
 def holm_adjust(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given. Rejecting those of at most α keeps the
-    family-wise error rate at α.
-
-    Example: `holm_adjust([0.01, 0.04, 0.03])` is `[0.03, 0.06, 0.06]`.
-    """
+    """Holm's adjusted p-values, in the order given: rejecting those of at most α keeps the family-wise error
+    rate at α. Example: `holm_adjust([0.01, 0.04, 0.03])` is `[0.03, 0.06, 0.06]`."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):

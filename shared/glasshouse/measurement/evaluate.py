@@ -105,10 +105,7 @@ def resolve_evaluation_config(
 ) -> Config:
     """Return the configuration to evaluate a model with: the defaults; if the model is a checkpoint,
     the task, its options and the other settings of its run; then the arguments. Another task than the
-    run's starts without the run's task options.
-
-    Example: `resolve_evaluation_config("runs/try/checkpoints/step-000060", ["evaluate.problems=500"])`
-    """
+    run's starts without the run's task options."""
     arguments: dict[str, Any] = {"model": model, "steps": 0, "task": {}}
     if task:
         arguments["task"]["name"] = task
@@ -147,10 +144,7 @@ def read_checkpoint_config(checkpoint: Path) -> Mapping[str, Any]:
 
 def evaluate_model(config: Config) -> dict[str, Any]:
     """Evaluate `config.model` on `evaluate.problems` held-out problems of `config.task`; write nothing.
-    The results begin with the task, its style and the options that were used.
-
-    Example: `evaluate_model(load_config([], ["model=pocket", "evaluate.problems=200"]))["pass_at_1"]`
-    """
+    The results begin with the task, its style and the options that were used."""
     from glasshouse.generate.engines import LocalGeneration
     from glasshouse.models.devices import configure_torch
     from glasshouse.models.policy import load_configured_policy
@@ -347,10 +341,7 @@ def summarize_partial_credit(
 ) -> dict[str, float | None]:
     """Return `closeness`, `alignment` and `median_relative_error`, with `prefix` before each name; nothing
     if some answers are not numbers. A completion without an answer has credit 0 and an infinite error;
-    the median is None if it is infinite.
-
-    Example: `summarize_partial_credit(rollouts, "sampled_")["sampled_closeness"]`
-    """
+    the median is None if it is infinite."""
     if not rollouts or any(r.problem.answer_kind is not AnswerKind.NUMBER for r in rollouts):
         return {}
     closeness, alignment, errors = zip(*map(_partial_credit, rollouts), strict=True)

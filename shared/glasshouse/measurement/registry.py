@@ -69,9 +69,7 @@ def headline_accuracy(results: Mapping[str, object]) -> str:
 
 def headline_measures(*families: Family) -> list[str]:
     """Ids of the measures of these families that are stated first, in this order.
-
-    Example: `headline_measures(Family.ACCURACY)` is `["pass_at_1", "accuracy"]`.
-    """
+    Example: `headline_measures(Family.ACCURACY)` is `["pass_at_1", "accuracy"]`."""
     specs = [spec for spec in MEASURES.values() if spec.headline and spec.family in families]
     return [spec.id for spec in sorted(specs, key=lambda spec: spec.headline)]
 
@@ -94,10 +92,7 @@ def _place(measure: str) -> int:
 
 def lookup(measure: str) -> MeasureSpec:
     """The spec of a measure id, with the monitor's name in its label and stream.
-
-    Example: `lookup("organism.ngrams_base.cot.tpr").label` is
-    "TPR, n-grams base (cot)".
-    """
+    Example: `lookup("organism.ngrams_base.cot.tpr").label` is "TPR, n-grams base (cot)"."""
     segments = measure.split(".")
     spec = MEASURES.get(measure) or MEASURES.get(segments[-1]) or _pass_at_k(segments[-1])
     if spec is None:
@@ -121,9 +116,7 @@ def monitor_stream(monitor: str) -> str:
 
 def owner_of(measure: str) -> str:
     """The label of the monitor that a measure belongs to; empty if it belongs to none.
-
-    Example: `owner_of("organism.disclosure_rule.gmean2")` is "disclosure rule".
-    """
+    Example: `owner_of("organism.disclosure_rule.gmean2")` is "disclosure rule"."""
     owner = _owner(measure)
     return _monitor_name(owner).label if owner else ""
 

@@ -96,12 +96,8 @@ def _cached_weights(unit: bytes, count: int, key: tuple[randomness.Part, ...]) -
 
 
 def expanded_percentile_interval(values: Floats, units: int) -> Interval:
-    """The expanded percentile interval of resampled values.
-
-    Plain percentiles are too narrow for few units, as if t were normal and n − 1 were n; the tails
-    are taken further out, so that for a mean they end where Student's t does (Hesterberg 2015, "What
-    teachers should know about the bootstrap").
-    """
+    """Percentiles of resampled values, further out than 2.5 % for few units: for a mean they end where Student's t
+    does (Hesterberg 2015, "What teachers should know about the bootstrap")."""
     known = values[~np.isnan(values)]
     missing = 1 - len(known) / len(values)
     if missing > MAX_UNDEFINED:
@@ -113,10 +109,7 @@ def expanded_percentile_interval(values: Floats, units: int) -> Interval:
 
 
 def wilson_by_problem(rows: ArrayLike, problems: ArrayLike) -> tuple[float, float]:
-    """Wilson's interval of a rate with problems as trials: wide, and never without width.
-
-    Example: four samples of each of ten problems, all 1: 0.72 to 1.
-    """
+    """Wilson's interval of a rate with problems as trials: wide, and never without width."""
     trials, hits = count_trials(rows, problems)
     return wilson_interval(hits, trials)
 
@@ -205,12 +198,9 @@ def table_null(
     permutations: int = RESAMPLES,
     low_is_good: bool = False,
 ) -> Null:
-    """The null of a rate of the contingency table.
-
-    `blocks`: one id per row, usually (problem, arm); None: rows are independent. `strata` keeps the
-    exchange within the arm, for example: the null of a monitor that sees the plant but not its
-    effect. Failed verdicts are not permuted.
-    """
+    """The null of a rate of the contingency table. `blocks`: one id per row, usually (problem, arm); None: rows
+    are independent. `strata` keeps the exchange within the arm: the null of a monitor that sees the plant but not
+    its effect. Failed verdicts are not permuted."""
     flags, shows = as_flags(flagged), as_labels("behaviour", behaviour)
     arm = np.ones_like(shows) if planted is None else as_labels("planted", planted)
     has_flag = flags != FAILED
@@ -271,10 +261,7 @@ def control_null(
 ) -> Null:
     """The null of a mean over rollouts with an intervention; `control`: each rollout's value without it.
     If the intervention does nothing, which of the two is which is a coin toss, one per problem. `mean` is
-    the controls' mean. Rows without a value on either side are left out.
-
-    Example: `control_null([1, 1, 0, 1], [0, 0, 0, 0], problems, key=("edit",)).mean` is 0.
-    """
+    the controls' mean. Rows without a value on either side are left out."""
     values, controls = np.asarray(rows, dtype=np.float64), np.asarray(control, dtype=np.float64)
     check_same_length(rows=values, control=controls, problems=np.asarray(problems))
     known = ~(np.isnan(values) | np.isnan(controls))
