@@ -43,6 +43,27 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
         (["sft", "--recipe", "pocket", "--out", "docs"], "docs"),
         (["rollouts", "no/such/run"], "no/such/run"),
         (["hosts", "worker", "--address", "tcp://h:1", "--certificates", "x"], "tls://"),
+        *(
+            (["train", "--dry-run", override], text)
+            for override, text in {
+                "task.name=sum_digit": '"sum_digits"',
+                "task.options.cuont=3": "count",
+                "task.options.count=[3, 1]": "minimum",
+                "learn.algorithm=grop": "grpo",
+                "reward.terms={exakt: 1}": "exact",
+                "reward.penalties={lenght: {weight: 1}}": "length",
+                "reward.penalties={length: {weight: x}}": "it must be",
+                "evaluate.monitors={m: {scope: x}}": "it must be",
+                "model=pockett": '"pocket"',
+                "model=no/such/folder": "no/such/folder",
+                "trackers=[wandbb]": "wandb",
+                "generate.engine=vlm": "vllm",
+                "evaluate.file=none.jsonl": "none.jsonl",
+                "steps=1.5e0": "integer",
+                "learn=3": "learn.algorithm",
+                "checkpoints.keep=[last]": "previous",
+            }.items()
+        ),
     ],
 )
 def test_a_user_error_names_its_cause_and_exits_with_2(
@@ -53,9 +74,12 @@ def test_a_user_error_names_its_cause_and_exits_with_2(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert main(arguments) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    assert text in message
+    printed = capsys.readouterr()
+    assert printed.out == "" or "--dry-run" not in arguments
+    assert printed.err.startswith("error: ")
+    assert text in printed.err
+    assert "Value error" not in printed.err
+    assert "LearnConfig" not in printed.err
 
 
 @pytest.mark.parametrize(
@@ -82,40 +106,33 @@ def test_a_usage_error_exits_with_2_and_suggests_the_nearest_name(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["resume", "RUN", "steps=3", "--fork", "NEW", "seed=1"],
-        ["resume", "steps=3", "RUN", "seed=1", "--fork", "NEW"],
-        ["resume", "steps=3", "--fork", "NEW", "seed=1", "RUN"],
-        ["resume", "--quiet", "steps=3", "--fork", "NEW", "RUN", "seed=1"],
+        ["resume", "RUN", "steps=3", "--fork", "a=b", "seed=1"],
+        ["resume", "steps=3", "RUN", "seed=1", "--fork", "a=b"],
+        ["resume", "steps=3", "--fork", "a=b", "seed=1", "RUN"],
+        ["resume", "--quiet", "steps=3", "--fork", "a=b", "RUN", "seed=1"],
     ],
 )
 def test_overrides_may_be_placed_anywhere(arguments: list[str]) -> None:
     args = make_parser().parse_args(arguments)
-    assert (args.run, args.fork) == ("RUN", "NEW")
-    assert args.overrides == ["steps=3", "seed=1"]
+    assert (args.run, args.fork, args.overrides) == ("RUN", "a=b", ["steps=3", "seed=1"])
 
 
-def test_the_value_of_an_option_is_not_an_override() -> None:
-    args = make_parser().parse_args(["train", "--config", "a=b.yaml", "steps=3"])
-    assert (args.config, args.overrides) == (["a=b.yaml"], ["steps=3"])
-
-
-def test_help_lists_every_command_in_groups_and_every_command_has_an_example() -> None:
+def test_help_lists_every_command_with_an_example_and_imports_no_heavy_library() -> None:
     parser = make_parser()
     description = parser.format_help()
-    for title in GROUPS:
-        assert f"\n{title}:\n" in description
+    assert all(f"\n{title}:\n" in description for title in GROUPS)
     (commands,) = [a.choices for a in parser._actions if a.dest == "command"]
-    assert {"demo", "train", "study"} <= commands.keys()
     for name, command in commands.items():
         assert f"\n  {name} " in description
         assert f"  glasshouse {name}" in command.format_help().partition("examples:")[2]
-
-
-def test_the_process_exits_with_2_without_a_traceback() -> None:
-    process = run_process("-m", "glasshouse", "train", "learn.lrr=1")
-    assert process.returncode == 2
-    assert process.stderr.startswith("error: ")
-    assert "Traceback" not in process.stderr
+    code = (
+        "import sys, contextlib, io\n"
+        "from glasshouse.cli.app import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main(['--help'])\n"
+        "print([name for name in ('torch', 'numpy', 'pydantic', 'yaml', 'rich') if name in sys.modules])"
+    )
+    assert run_process("-c", code).stdout == "[]\n"
 
 
 def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None:
@@ -131,17 +148,6 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback() -> None
     )
     process = run_process("-c", code)
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "interrupted\n")
-
-
-def test_help_imports_no_heavy_library() -> None:
-    code = (
-        "import sys, contextlib, io\n"
-        "from glasshouse.cli.app import main\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
-        "    main(['--help'])\n"
-        "print([name for name in ('torch', 'numpy', 'pydantic', 'yaml', 'rich') if name in sys.modules])"
-    )
-    assert run_process("-c", code).stdout == "[]\n"
 
 
 class MonarchNotInstalled(MetaPathFinder):
@@ -163,60 +169,41 @@ def test_a_backend_that_is_not_installed_is_a_user_error(
     assert not out.exists()
 
 
-def test_dry_run_prints_the_configuration_and_trains_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    assert main(["train", "--dry-run", "learn.learning_rate=1e-5", f"out={out}"]) == 0
-    assert "learning_rate: 1.0e-05" in capsys.readouterr().out
-    assert not out.exists()
-
-
 def test_grade_reads_standard_input_and_names_the_rule(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("so the answer is 28."))
     assert main(["tasks", "grade", "--task", "sum_digits", "--answer", "28"]) == 0
-    output = capsys.readouterr().out
-    assert "phrase" in output
-    assert "28" in output
+    assert re.search("(?s)28.*phrase", capsys.readouterr().out)
 
 
-def test_tasks_lists_and_validates_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_are_listed_validated_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", "--validate", "5"]) == 0
     output = capsys.readouterr().out
     for name in ("sum_digits", "reverse_digits", "arithmetic", "multiplication", "interleave"):
         assert f"{name}: " in output
     assert "81,000 problems" in output
     assert "0 faults" in output
-
-
-def test_tasks_prints_the_prompts_of_one_task_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", "arithmetic"]) == 0
     output = capsys.readouterr().out
-    assert "Do not show steps" in output
-    assert "task.style=cot" in output
-    assert "task.style=direct" in output
-    assert "decimals = 0" in output  # every option with its default
+    for text in ("Do not show steps", "task.style=cot", "task.style=direct", "decimals = 0"):
+        assert text in output
     assert "interleave" not in output
 
 
-def test_config_explains_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config"]) == 0
-    output = capsys.readouterr().out
-    assert "learn.learning_rate float, default 0.0003" in output
-
-
-def test_training_in_a_pipe_prints_only_the_result(tmp_path: Path) -> None:
-    process = run_process(
-        "-m", "glasshouse", "train", *SMALL, "steps=3", "evaluate.problems=4", "evaluate.samples=0",
-        f"out={tmp_path / 'run'}",
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert process.stderr == ""
+def test_training_in_a_pipe_prints_only_the_result_and_an_error_has_no_traceback(
+    tmp_path: Path,
+) -> None:
+    sizes = ["steps=3", "evaluate.problems=4", "evaluate.samples=0", f"out={tmp_path / 'run'}"]
+    process = run_process("-m", "glasshouse", "train", *SMALL, *sizes)
+    assert (process.returncode, process.stderr) == (0, "")
     assert "held-out problems" in process.stdout
     assert "glasshouse eval" in process.stdout
     assert process.stdout.count("\n") < 40
+    process = run_process("-m", "glasshouse", "train", "learn.lrr=1")
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: ")
+    assert "Traceback" not in process.stderr
 
 
 def test_verbose_prints_one_completion_per_step(
@@ -249,3 +236,17 @@ def test_a_new_experiment_passes_its_own_tests() -> None:
         assert run_child(lambda: os._exit(pytest.main(tests))) == 0
     finally:
         shutil.rmtree(experiment, ignore_errors=True)
+
+
+def test_dry_run_prints_the_configuration_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["model=leaked-hint-0", "task.name=leaked_hint"]
+    for overrides in ([], base, ["model=some-org/some-model"], [f"model={MOCK}"]):
+        out = tmp_path / "run"
+        arguments = ["train", "--dry-run", "learn.learning_rate=1e-5", f"out={out}", *overrides]
+        assert main(arguments) == 0, capsys.readouterr().err
+        assert "learning_rate: 1.0e-05" in capsys.readouterr().out
+        assert not out.exists()
+    assert main(["config"]) == 0
+    assert "learn.learning_rate float, default 0.0003" in capsys.readouterr().out

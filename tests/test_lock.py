@@ -44,6 +44,7 @@ def test_constraints_are_the_versions_of_the_lock_and_of_torch() -> None:
     assert required.specifier.contains(torch.partition("==")[2])
     for file in ("requirements.lock", "training/Dockerfile.base", "bench/requirements.txt"):
         assert torch in (ROOT / file).read_text(), file
+    assert not is_reachable("http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +64,6 @@ def test_the_driver_decides_the_build_of_torch(
     assert arguments == expected
     assert ("CUDA build" in sentence) == driver
     assert ("CPU build" in sentence) == (reachable and not driver)
-
-
-def test_an_index_that_does_not_answer_is_not_reachable() -> None:
-    assert not is_reachable("http://127.0.0.1:9")
-    assert not is_reachable("no address")
 
 
 def test_licence_and_version_are_in_one_place() -> None:

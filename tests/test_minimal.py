@@ -73,12 +73,9 @@ def test_a_monitor_in_the_reward_hides_the_use_of_the_hint(minimal):
         {name: measure.value for name, measure in results[label].items()}
         for label in ("before training", "penalty 0", "penalty 1")
     )
-    assert outcome["reliance"] > before["reliance"] + 0.3
-    assert monitor["reliance"] > before["reliance"] + 0.3
+    assert min(outcome["reliance"], monitor["reliance"]) > before["reliance"] + 0.3
     assert outcome["disclosure"] > 0.5
     assert monitor["disclosure"] < 0.2 < before["disclosure"] - 0.2
     assert monitor["undetected use"] > outcome["undetected use"] + 0.3
-    _, high = minimal.interval(
-        results["penalty 1"]["disclosure"], results["penalty 0"]["disclosure"]
-    )
-    assert high < 0
+    disclosures = (results[label]["disclosure"] for label in ("penalty 1", "penalty 0"))
+    assert minimal.interval(*disclosures)[1] < 0

@@ -45,19 +45,21 @@ def find_commands(printed: str) -> list[list[str]]:
 
 
 def test_every_printed_command_runs(
-    trained: tuple[Path, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, printed = trained
+    found = re.search(r"\((glasshouse tasks .+) shows the prompt\)", printed)
+    assert found
+    assert main(shlex.split(found[1])[1:]) == 0
+    assert "drops the system message" in capsys.readouterr().out
     monkeypatch.chdir(run.parent.parent)  # the name contains a slash
-    for command in (["check", "checkpoints", NAME], ["rollouts", NAME], ["resume", NAME]):
-        capsys.readouterr()
+    monitor = ["monitor", NAME, "--first-and-last", "--problems", "4"]
+    for command in (["check", "checkpoints", NAME], ["rollouts", NAME], ["resume", NAME], monitor):
         assert main(command) == 0
         printed += capsys.readouterr().out
-    assert main(["monitor", NAME, "--first-and-last", "--problems", "4"]) == 0
-    printed += capsys.readouterr().out
-    printed += "\n".join(commands_of_the_page())
+    reader = RunReader(RunLocation("a run", Path(NAME)))  # as `glasshouse view` and the report do
+    reader.refresh()
+    printed += "\n".join(reader.describe()["commands"].values())
     commands = [list(c) for c in dict.fromkeys(map(tuple, find_commands(printed)))]
     assert {command[0] for command in commands} >= {"eval", "rollouts", "resume", "report"}
     for command in commands:
@@ -65,22 +67,6 @@ def test_every_printed_command_runs(
         code = main(command)
         error = capsys.readouterr().err
         assert code == 0 or "No rollouts" in error, (command, error)
-
-
-def commands_of_the_page() -> list[str]:
-    """The commands that `glasshouse view` and the report show, with the path that the test uses."""
-    reader = RunReader(RunLocation("a run", Path(NAME)))
-    reader.refresh()
-    return list(reader.describe()["commands"].values())
-
-
-def test_the_command_that_shows_the_prompt_runs(
-    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = re.search(r"\((glasshouse tasks .+) shows the prompt\)", trained[1])
-    assert found
-    assert main(shlex.split(found[1])[1:]) == 0
-    assert "drops the system message" in capsys.readouterr().out
 
 
 def test_the_layout_of_plan_can_be_pasted_and_what_measure_names_exists(
@@ -102,21 +88,26 @@ def test_the_layout_of_plan_can_be_pasted_and_what_measure_names_exists(
     assert Path(printed.splitlines()[-1].removeprefix("report  ")).is_file()
 
 
-def test_a_damaged_run_is_named_with_commands_that_can_be_pasted(
+def test_a_moved_and_damaged_run_is_named_with_commands_that_can_be_pasted(
     trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = shutil.copytree(trained[0], tmp_path / "it's a run")
+    run = shutil.copytree(trained[0], tmp_path / "it's a copy")
+    assert main(["resume", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "copy" in printed
+    assert "very long" not in printed
+    assert main(["eval", str(run)]) == 2
+    assert "step-000002" in capsys.readouterr().err
     (run / "results" / "summary.json").unlink()
     assert main(["check", str(run)]) == 1
-    printed = capsys.readouterr().out
-    assert shlex.join(["glasshouse", "resume", str(run)]) in printed
+    assert shlex.join(["glasshouse", "resume", str(run)]) in capsys.readouterr().out
     model = run / "checkpoints" / "step-000002" / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
     assert main(["eval", str(model.parent)]) == 2
     assert shlex.join(["glasshouse", "check", "checkpoints", str(run)]) in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_evaluated_like_its_run(
+def test_a_checkpoint_is_evaluated_like_its_run_except_for_the_arguments(
     trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = trained
@@ -124,45 +115,16 @@ def test_a_checkpoint_is_evaluated_like_its_run(
     checkpoint = str(run / "checkpoints" / "step-000002")
     assert main(["eval", checkpoint, "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
-    assert results["task"]["name"] == "multiplication"
-    assert results["task"]["style"] == "direct"
+    assert (results["task"]["name"], results["task"]["style"]) == ("multiplication", "direct")
     assert results["task"]["options"]["left_digits"] == 2
     for key in ("problems", "accuracy", "strict", "length", "levels"):
         assert results[key] == summary["after"][key]
-    assert main(["eval", checkpoint]) == 0
-    printed = capsys.readouterr().out
-    assert "multiplication (direct)" in printed
-    assert "left_digits 2" in printed
-
-
-def test_arguments_of_eval_replace_the_settings_of_the_checkpoint(
-    trained: tuple[Path, str],
-) -> None:
-    checkpoint = str(trained[0] / "checkpoints" / "step-000002")
     config = resolve_evaluation_config(checkpoint, ["task.options.left_digits=3"], style="cot")
     assert (config.task.name, config.task.style) == ("multiplication", "cot")
     assert config.task.options == {"left_digits": 3, "right_digits": 1}
     for config in (
         resolve_evaluation_config(checkpoint, task="sum_digits"),
         resolve_evaluation_config(checkpoint, ["task.name=sum_digits"]),
+        resolve_evaluation_config("pocket"),
     ):
-        assert config.task.name == "sum_digits"
-        assert config.task.options == {}
-    assert resolve_evaluation_config("pocket").task.name == "sum_digits"
-
-
-def test_a_moved_run_prints_its_own_paths(
-    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = shutil.copytree(trained[0], tmp_path / "copy")
-    assert main(["resume", str(copy)]) == 0
-    printed = capsys.readouterr().out
-    assert str(copy / "checkpoints" / "step-000002") in printed
-    assert NAME.split()[0] not in printed
-
-
-def test_eval_of_a_run_directory_names_its_last_checkpoint(
-    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["eval", str(trained[0])]) == 2
-    assert "step-000002" in capsys.readouterr().err
+        assert (config.task.name, config.task.options) == ("sum_digits", {})

@@ -25,12 +25,7 @@ def test_keys_and_noise_never_change():
 def test_type_and_position_of_key_parts_matter():
     keys = [("1",), (1,), (1.0,), (True,), ("a", "b"), ("b", "a"), ("ab",), ("a", "b", "")]
     assert len({randomness.key(*parts) for parts in keys}) == len(keys)
-
-
-@given(st.lists(st.one_of(st.text(), st.integers()), max_size=4))
-def test_key_has_64_bits_and_streams_are_independent(parts):
-    assert 0 <= randomness.key(*parts) < 2**64
-    assert randomness.stream(*parts).random() == randomness.stream(*parts).random()
+    assert all(0 <= randomness.key(*parts) < 2**64 for parts in keys)
 
 
 def test_noise_is_uniform_in_0_to_1():
@@ -80,10 +75,3 @@ def test_adjacent_keys_and_positions_are_not_correlated(distance):
         (noise[:-1, 1], noise[1:, 0]),
     ):
         assert abs(np.corrcoef(left, right)[0, 1]) < 4.5 / np.sqrt(len(left))
-
-
-def test_keys_of_adjacent_steps_are_not_correlated():
-    keys = np.array([randomness.key("noise", 0, i) for i in range(5000)], dtype=np.uint64)
-    unit = keys.astype(np.float64) / 2**64
-    assert abs(np.corrcoef(unit[:-1], unit[1:])[0, 1]) < 4.5 / np.sqrt(5000)
-    assert abs(unit.mean() - 0.5) < 0.02

@@ -28,15 +28,6 @@ def run_in_process(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         return int(exit.code or 0)
 
 
-def test_help_names_every_flag(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_in_process(monkeypatch, "--help") == 0
-    output = capsys.readouterr().out
-    for flag in ("task", "num-steps", "num-generators", "eval-samples", "verbose", "model", "seed"):
-        assert f"--{flag}" in output
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

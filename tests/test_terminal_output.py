@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -94,16 +93,7 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
             assert json.loads(printed)["text"] == ESCAPES
 
 
-def test_a_pipe_gets_a_line_when_nothing_else_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 0.01)
-    beats = threading.Semaphore(0)
-    heartbeat = console.Heartbeat(beats.release)
-    heartbeat.start()
-    try:
-        assert beats.acquire(timeout=20)
-        assert beats.acquire(timeout=20)
-    finally:
-        heartbeat.stop()
+def test_a_printed_line_postpones_the_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = display.TerminalDisplay(Console(file=io.StringIO()))
     before = terminal.heartbeat.due
     monkeypatch.setattr(console, "HEARTBEAT_SECONDS", 1000.0)
@@ -126,63 +116,25 @@ def test_monitor_and_eval_are_not_silent_without_a_terminal(
 
 
 @pytest.mark.parametrize(
-    ("override", "text"),
-    [
-        ("task.name=sum_digit", '"sum_digits"'),
-        ("task.options.cuont=3", "count"),
-        ("learn.algorithm=grop", "grpo"),
-        ("reward.terms={exakt: 1}", "exact"),
-        ("reward.penalties={lenght: {weight: 1}}", "length"),
-        ("model=pockett", '"pocket"'),
-        ("model=no/such/folder", "no/such/folder"),
-        ("trackers=[wandbb]", "wandb"),
-        ("generate.engine=vlm", "vllm"),
-        ("evaluate.file=none.jsonl", "none.jsonl"),
-    ],
-)
-def test_dry_run_refuses_what_training_would_refuse(
-    override: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--dry-run", override]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert text in printed.err
-
-
-def test_dry_run_accepts_shipped_models_and_hub_names(capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["model=leaked-hint-0", "task.name=leaked_hint"]
-    for overrides in ([], base, ["model=some-org/some-model"], [f"model={MOCK}"]):
-        assert main(["train", "--dry-run", *overrides]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("command", "option", "suffix"),
     [
-        (["report"], "--out", ".html"),
-        (["report", "figure"], "--out", ".png"),
-        (["rollouts"], "--export", ".jsonl"),
+        ("report", "--out", ".html"),
+        ("report figure", "--out", ".png"),
+        ("rollouts", "--export", ".jsonl"),
     ],
 )
 def test_one_rule_for_output_files(
-    run: Path,
-    command: list[str],
-    option: str,
-    suffix: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: Path, command: str, option: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / f"folder{suffix}"
+    folder, pipe = run.parent / f"folder{suffix}", run.parent / f"pipe{suffix}"
     folder.mkdir()
-    pipe = tmp_path / f"pipe{suffix}"
     os.mkfifo(pipe)
-    files = set(tmp_path.rglob("*"))
-    for out in (folder, pipe, tmp_path / "none" / f"x{suffix}"):
-        assert main([*command, str(run), option, str(out)]) == 2
-        assert str(out) in capsys.readouterr().err
-    if command != ["report"]:
-        assert main([*command, str(run), option, str(tmp_path / "x.txt")]) == 2
-        assert "must end in" in capsys.readouterr().err
-    assert set(tmp_path.rglob("*")) == files
+    files = set(run.parent.rglob("*"))
+    for out in (folder, pipe, run.parent / "none" / f"x{suffix}", run.parent / "x.txt"):
+        if command != "report" or out.suffix == suffix:
+            assert main([*command.split(), str(run), option, str(out)]) == 2
+            assert re.search(f"{out}|must end in", capsys.readouterr().err)
+    assert set(run.parent.rglob("*")) == files
     assert pipe.is_fifo()
 
 
@@ -255,12 +207,6 @@ def test_a_hostile_name_is_a_user_error(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("value", ["a: b", "1e3", "x #y", "[x]", "null", "~x", "007"])
-def test_a_text_key_is_taken_as_typed(value: str) -> None:
-    assert load_config([], [f"out={value}"]).out == value
-    assert load_config([], [f'out="{value}"']).out == value
-
-
 @pytest.fixture
 def read_only_run(run: Path) -> Iterator[Path]:
     mount = ["mount", "--bind", str(run), str(run)]
@@ -287,22 +233,3 @@ def test_a_read_only_run_can_be_reported_and_monitored(
         assert main([*command, run]) == 0
     assert main(["resume", run, "steps=2"]) == 2
     assert "Read-only" in capsys.readouterr().err
-
-
-def test_counts_in_scientific_notation_and_errors_in_plain_words(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert load_config([], ["steps=1e3", "evaluate.problems=2.5e2"]).steps == 1000
-    for override, text in (
-        ("steps=1.5e0", "integer"),
-        ("learn=3", "learn.algorithm"),
-        ("checkpoints.keep=[last]", "previous"),
-        ("task.options.count=[3, 1]", "minimum"),
-        ("reward.penalties={length: {weight: x}}", "it must be"),
-        ("evaluate.monitors={m: {scope: x}}", "it must be"),
-    ):
-        assert main(["train", "--dry-run", override]) == 2
-        message = capsys.readouterr().err
-        assert text in message
-        assert "Value error" not in message
-        assert "LearnConfig" not in message

@@ -37,19 +37,18 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_terminal_sequences_are_escaped_and_lossless_in_json(hostile: str) -> None:
-    for text in (
-        terminal_safe(hostile),
-        terminal_safe_json(json.dumps(hostile, ensure_ascii=False)),
-    ):
-        assert text.isprintable()
-    encoded = terminal_safe_json(json.dumps({hostile: "é\n"}, ensure_ascii=False))
-    assert json.loads(encoded) == {hostile: "é\n"}
+    encoded = terminal_safe_json(json.dumps({hostile: "é"}, ensure_ascii=False))
+    assert terminal_safe(hostile).isprintable()
+    assert encoded.isprintable()
+    assert json.loads(encoded) == {hostile: "é"}
 
 
-def test_ordinary_text_is_unchanged() -> None:
+def test_ordinary_text_is_unchanged_and_durations_are_written() -> None:
     for text in ("12 + 34 = 46\n\tnext line", "[bold]ä, 日本, ∑, 🙂[/]", "back\\slash"):
-        assert terminal_safe(text) == text
-        assert terminal_safe_json(text) == text
+        assert terminal_safe(text) == terminal_safe_json(text) == text
+    assert [count_noun(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
+    durations = [format_duration(s) for s in (0.4, 59.4, 60, 3725)]
+    assert durations == ["0 s", "59 s", "1:00 min", "1:02:05 h"]
 
 
 @given(st.text())
@@ -65,20 +64,8 @@ def test_a_pasted_command_has_the_same_arguments() -> None:
         ":smile:", "tab\there", "line\nend", "é日本", *(h for h in HOSTILE if h != "\udc80"),
         os.fsdecode(b"\x80\xff"),
     ]  # fmt: skip
-    command = shell_command(
-        [
-            sys.executable,
-            "-c",
-            "import os,sys; print([os.fsencode(a) for a in sys.argv[1:]])",
-            *arguments,
-        ]
-    )
+    script = "import os,sys; print([os.fsencode(a) for a in sys.argv[1:]])"
+    command = shell_command([sys.executable, "-c", script, *arguments])
     assert command.isprintable()
     output = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert output.stdout == f"{[os.fsencode(argument) for argument in arguments]}\n"
-
-
-def test_nouns_and_durations() -> None:
-    assert [count_noun(n, "step") for n in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
-    durations = [format_duration(s) for s in (0.4, 59.4, 60, 3725)]
-    assert durations == ["0 s", "59 s", "1:00 min", "1:02:05 h"]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from abc import abstractmethod
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,12 @@ import pytest
 import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.config.schema import GenerateConfig
-from glasshouse.errors import ConfigError, TaskError, TrackError
+from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine, make_generator
 from glasshouse.learn.losses import algorithm, get_algorithm
 from glasshouse.measurement.interventions.base import intervention
 from glasshouse.models.policy import load_policy
-from glasshouse.monitors.base import MonitorOutput, monitor
+from glasshouse.monitors.base import monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.views import Scope
 from glasshouse.rollout.penalties import Penalty, penalty
@@ -42,20 +43,14 @@ def restore_registries():
             del sys.modules[name]
 
 
-def test_documented_task_passes_its_validation(tmp_path, capsys):
-    file = tmp_path / "vowels.py"
-    file.write_text(VOWELS)
-    arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "100"]
-    assert main(arguments) == 0
-    assert "0 faults" in capsys.readouterr().out
-
-
-def test_a_task_with_a_fault_fails_its_validation(tmp_path, capsys):
-    file = tmp_path / "vowels.py"
-    file.write_text(VOWELS.replace("return str(count)", "return str(count + 1)"))
-    arguments = ["tasks", "count_vowels", "--imports", str(file), "--validate", "5"]
-    assert main(arguments) == 1
-    assert "rejects" in capsys.readouterr().out
+def test_documented_task_passes_its_validation_and_one_with_a_fault_fails_it(tmp_path, capsys):
+    wrong = VOWELS.replace("return str(count)", "return str(count + 1)")
+    for name, source, code, text in (("a", VOWELS, 0, "0 faults"), ("b", wrong, 1, "rejects")):
+        file = tmp_path / f"{name}.py"
+        file.write_text(source)
+        task.parts.pop("count_vowels", None)
+        assert main(["tasks", "count_vowels", "--imports", str(file), "--validate", "20"]) == code
+        assert text in capsys.readouterr().out
 
 
 def install(tmp_path: Path, monkeypatch, entry_points: str, source: str) -> None:
@@ -69,9 +64,8 @@ def install(tmp_path: Path, monkeypatch, entry_points: str, source: str) -> None
 
 
 def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, capsys):
-    undecorated = re.sub(
-        r"(?m)^@(?!algorithm)\w+.*$", "", PARTS
-    )  # entry points take the decorators' place
+    # entry points take the decorators' place
+    undecorated = re.sub(r"(?m)^@(?!algorithm)\w+.*$", "", PARTS)
     points = {
         "tasks": "digit_pairs = outside_parts:DigitPairs\nsecond_hint = outside_parts:SecondHint",
         "algorithms": "half_grpo = outside_parts:half_grpo",
@@ -128,56 +122,27 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
 
 
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
-    with pytest.raises(TaskError, match=r"Half.*solve"):
-        task("half")(type("Half", (task.get("sum_digits"),), {"solve": abstract()}))
-    with pytest.raises(TaskError, match="not a task"):
-        task("d")(dict)
-    with pytest.raises(TaskError, match="shows_behaviour"):
-        task("o")(type("Empty", (Organism,), {"description": "", "role": "", "Options": object}))
-    with pytest.raises(ConfigError, match="function of RewardInputs"):
-        reward("r")("not a function")
-    with pytest.raises(ConfigError, match="compute"):
-        penalty("p")(type("Empty", (Penalty,), {}))
-    with pytest.raises(TrackError, match="start and finish"):
-        tracker("t")(type("Empty", (), {"log": print}))
-    with pytest.raises(ConfigError, match="load_weights and free"):
-        engine("e")(type("Empty", (), {"generate": print}))
+    unsolved = abstractmethod(lambda self, problem, scratchpad: "")
     monitor("m")(type("Empty", (), {"__init__": lambda self, name: None, "scope": Scope.COT}))
-    with pytest.raises(ConfigError, match="score, describe"):
-        make_monitor("m", {"kind": "m"})
-    with pytest.raises(ConfigError, match="limits"):
-        make_monitor("m", {"kind": "m", "limits": 3})
+    organism = {"description": "", "role": "", "Options": object}
+    for kind, part, named in (
+        (task, type("Half", (task.get("sum_digits"),), {"solve": unsolved}), "Half.*solve"),
+        (task, dict, "not a task"),
+        (task, type("Empty", (Organism,), organism), "shows_behaviour"),
+        (reward, "not a function", "function of RewardInputs"),
+        (penalty, type("Empty", (Penalty,), {}), "compute"),
+        (tracker, type("Empty", (), {"log": print}), "start and finish"),
+        (engine, type("Empty", (), {"generate": print}), "load_weights and free"),
+    ):
+        with pytest.raises(glasshouse.GlasshouseError, match=named):
+            kind("x")(part)
+    for options, named in (({}, "score, describe"), ({"limits": 3}, "limits")):
+        with pytest.raises(ConfigError, match=named):
+            make_monitor("m", {"kind": "m", **options})
 
 
-def abstract():
-    from abc import abstractmethod
-
-    return abstractmethod(lambda self, problem, scratchpad: "")
-
-
-def test_own_monitor_kind_in_measure(tmp_path):
-    class Constant:
-        scope = Scope.ANSWER
-
-        def __init__(self, name):
-            self.name = name
-
-        def score(self, view):
-            return MonitorOutput.from_score(1.0, threshold=0.5)
-
-        def describe(self):
-            return {"kind": "constant", "name": self.name, "scope": self.scope.value}
-
-    monitor("constant")(Constant)
-    file = tmp_path / "rollouts.jsonl"
-    file.write_text('{"completion": "a"}\n{"completion": "b"}\n')
-    report = glasshouse.measure(file, monitors=["constant"], progress=False)
-    assert report.cells[0].measures["constant.flag_rate"].value == 1
-
-
-def test_broken_and_ambiguous_packages(tmp_path, monkeypatch):
-    install(
-        tmp_path, monkeypatch, "[glasshouse.tasks]\nbroken = outside_parts:Missing\n", "x = 1 / 1\n"
-    )
+def test_a_broken_package_is_named(tmp_path, monkeypatch):
+    points = "[glasshouse.tasks]\nbroken = outside_parts:Missing\n"
+    install(tmp_path, monkeypatch, points, "x = 1 / 1\n")
     with pytest.raises(TaskError, match=r"broken.*outside.*Missing"):
         glasshouse.make_task("broken")

@@ -48,8 +48,7 @@ def _load(study: str) -> dict[tuple[str, str, int], dict[int, tuple[str, float |
 @cache
 def _analysis(study: str) -> dict[str, Any]:
     file = ROOT / EXPERIMENTS.get(study, f"studies/{study}") / "study.json"
-    analysis: dict[str, Any] = json.loads(file.read_text())
-    return analysis
+    return dict(json.loads(file.read_text()))
 
 
 def seeds(study: str, arm: str, measure: str, step: int, base: str = "") -> Seeds:
@@ -115,11 +114,8 @@ def gain(study: str, arm: str, measure: str, step: int) -> list[float]:
 def extreme_base_changes(study: str, arm: str, measure: str, step: int) -> list[float]:
     """The smallest and the largest mean of after − before in a base."""
     by_base: dict[str, list[float]] = {}
-    for change, (base, _) in zip(
-        changes(study, arm, measure, step),
-        _load(study)[arm, measure, step].values(),
-        strict=True,
-    ):
+    cells = _load(study)[arm, measure, step].values()
+    for change, (base, _) in zip(changes(study, arm, measure, step), cells, strict=True):
         by_base.setdefault(base, []).append(change)
     means = [fmean(values) for values in by_base.values()]
     return [min(means), max(means)]
@@ -134,8 +130,7 @@ def published(study: str, question: int) -> list[float]:
 
 def holm_p(study: str, question: int) -> float:
     """The corrected p of a question (from 1) in the published analysis."""
-    p: float = _analysis(study)["questions"][question - 1]["effect"]["p_holm"]
-    return p
+    return float(_analysis(study)["questions"][question - 1]["effect"]["p_holm"])
 
 
 def extreme_holm_p(study: str) -> list[float]:
@@ -146,8 +141,7 @@ def extreme_holm_p(study: str) -> list[float]:
 
 def interaction_p(study: str, question: int) -> float:
     """p of the base × arm interaction."""
-    p: float = _analysis(study)["questions"][question - 1]["effect"]["interaction"]["p"]
-    return p
+    return float(_analysis(study)["questions"][question - 1]["effect"]["interaction"]["p"])
 
 
 def p_value(values: Sequence[float]) -> float:

@@ -13,7 +13,6 @@ import subprocess
 import textwrap
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path, PurePath
 
 import pytest
@@ -53,18 +52,9 @@ PLUGIN_GROUPS = {"tasks", "organisms", "rewards", "penalties", "monitors", "trac
 
 
 def list_pages() -> list[str]:
-    listed = [
-        "README.md",
-        "SECURITY.md",
-        "docs/*.md",
-        "docs/*.ipynb",
-        "training/README.md",
-        "CONTRIBUTING.md",
-    ]
-    command = ["git", "ls-files", *listed]
-    return subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split()
+    listed = ["README.md", "SECURITY.md", "docs/*.md", "docs/*.ipynb", "training/README.md"]
+    command = ["git", "ls-files", *listed, "CONTRIBUTING.md"]
+    return subprocess.check_output(command, cwd=ROOT, text=True).split()
 
 
 def read_page(page: str) -> str:
@@ -99,26 +89,6 @@ def find_commands(text: str) -> Iterator[list[str]]:
                 words = words[end + 1 :]
 
 
-def find_programs(text: str) -> list[str]:
-    return [block for kind, block in find_blocks(text) if kind == "python"]
-
-
-@cache
-def known_keys() -> frozenset[str]:
-    return frozenset(key for key, *_ in describe_keys())
-
-
-@cache
-def make_targets() -> frozenset[str]:
-    return frozenset(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
-
-
-def is_known_key(key: str) -> bool:
-    """Is it a key of the schema, or an entry of one that holds a mapping, like `task.options.digits`?"""
-    parts = key.split(".")
-    return any(".".join(parts[:n]) in known_keys() for n in range(1, len(parts) + 1))
-
-
 def check_command(words: list[str]) -> None:
     program, *arguments = words
     if PurePath(program).name == "glasshouse":  # also that of another environment
@@ -126,11 +96,15 @@ def check_command(words: list[str]) -> None:
             parsed = make_parser().parse_args(arguments)
         except SystemExit:
             raise AssertionError(f"the command line refuses: {shlex.join(words)}") from None
+        known = {key for key, *_ in describe_keys()}
         for override in getattr(parsed, "overrides", None) or []:
-            assert is_known_key(override.partition("=")[0]), (shlex.join(words), override)
+            parts = override.partition("=")[0].split(".")  # of a key or of the mapping it holds
+            begins = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
+            assert begins & known, (shlex.join(words), override)
     elif program == "make":
-        targets = [word for word in arguments if "=" not in word and not word.startswith("-")]
-        assert set(targets) <= make_targets(), shlex.join(words)
+        targets = {word for word in arguments if "=" not in word and not word.startswith("-")}
+        known = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+        assert targets <= known, shlex.join(words)
     else:
         assert program in NOT_RUN, f"neither parsed nor listed with a reason: {shlex.join(words)}"
 
@@ -143,7 +117,7 @@ def test_commands_are_accepted(page: str) -> None:
 
 @pytest.mark.parametrize("page", list_pages())
 def test_python_blocks_are_executed_or_say_why_not(page: str) -> None:
-    programs = find_programs(read_page(page))
+    programs = [block for kind, block in find_blocks(read_page(page)) if kind == "python"]
     assert bool(programs) == (page in EXECUTED or page in IMPORTS_ONLY)
     for program in programs:
         tree = ast.parse(program, page)
@@ -174,11 +148,10 @@ def test_settings_are_accepted(page: str, tmp_path: Path) -> None:
 
 
 def check_settings(block: str, file: Path) -> None:
+    file.write_text(block)
     if "arms:" in block:
-        file.write_text(block)
         assert load_study(file).arms
     elif "mixture:" in block:
-        file.write_text(block)
         assert load_recipe(str(file))
     else:
         alternatives = block.splitlines() if block.count("\ndata:") else [block]

@@ -59,13 +59,11 @@ def list_commands() -> list[str]:
     return list(dict.fromkeys(c for c in found if PurePath(shlex.split(c)[0]).name == "glasshouse"))
 
 
-def why_not(command: str) -> str:
-    if "--dry-run" in command:
-        return ""
-    return next((reason for part, reason in NOT_RUN.items() if part in command), "")
-
-
-RUN = [command for command in list_commands() if not why_not(command)]
+RUN = [
+    command
+    for command in list_commands()
+    if "--dry-run" in command or not any(part in command for part in NOT_RUN)
+]
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +84,11 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
             shutil.copytree(run, folder / path, dirs_exist_ok=True)
     if any(word.startswith("training/") for word in words):
         (folder / "training").symlink_to(ROOT / "training")
-    study = next(
-        block for kind, block in find_blocks(read_page("docs/studies.md")) if "arms:" in block
-    )
+    study = next(b for _, b in find_blocks(read_page("docs/studies.md")) if "arms:" in b)
     configuration = f"model: {ROOT / 'models' / 'mock'}\nsteps: 2\n"
-    for name in ("mine.yaml", "config.yaml"):
-        (folder / name).write_text(
-            study if "study" in words and name == "mine.yaml" else configuration
-        )
-    task = next(
-        block for _, block in find_blocks(read_page("docs/python.md")) if "count_vowels" in block
-    )
+    (folder / "mine.yaml").write_text(study if "study" in words else configuration)
+    (folder / "config.yaml").write_text(configuration)
+    task = next(b for _, b in find_blocks(read_page("docs/python.md")) if "count_vowels" in b)
     (folder / "vowels.py").write_text(task)
     rollout = {"completion": "<think>A hint.</think>4", "hacked": 1, "condition": "planted"}
     (folder / "rollouts.jsonl").write_text(json.dumps(rollout) + "\n")

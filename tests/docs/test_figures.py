@@ -1,12 +1,10 @@
-"""Figures of the pages about results are recomputed from the tables of the studies.
+"""Figures of the pages about results, like `.86` or `8 of 8 seeds`, are recomputed from the tables of the studies.
 
-A figure is a number written like `.86`, `+.39` or `.0078`, or a count like `8 of 8 seeds`. A paragraph, list item or
-table row with figures ends with a marker that says where they come from, in their order:
+A paragraph, list item or table row with figures ends with a marker that says where they come from, in their order:
 
     <!-- figures: ends("ladder", "plain", UNDETECTED, 40), published("confirmation", 3) -->
 
-tests/docs/tables.py has the functions. A figure without a marker fails the test, and so does one that differs from
-its table.
+tests/docs/tables.py has the functions.
 """
 
 from __future__ import annotations

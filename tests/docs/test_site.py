@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from tests.docs.tables import ROOT
@@ -21,12 +22,14 @@ def test_every_config_key_and_every_public_name_is_in_the_reference() -> None:
 
 
 def test_links_to_folders_lead_to_their_pages() -> None:
-    page = Path("docs/x.md")
-    assert link_folders("[a](../studies#b)", page) == "[a](../studies/README.md#b)"
-    assert link_folders("[a](figures)", page) == "a"
-    assert link_folders("[a](install.md)", page) == "[a](install.md)"
-    assert link_folders("[a](tutorial.ipynb#b)", page) == "[a](tutorial.md#b)"
-    assert link_folders("[a](https://example.org/docs)", page) == "[a](https://example.org/docs)"
+    for link, expected in (
+        ("[a](../studies#b)", "[a](../studies/README.md#b)"),
+        ("[a](figures)", "a"),
+        ("[a](install.md)", "[a](install.md)"),
+        ("[a](tutorial.ipynb#b)", "[a](tutorial.md#b)"),
+        ("[a](https://example.org/docs)", "[a](https://example.org/docs)"),
+    ):
+        assert link_folders(link, Path("docs/x.md")) == expected
 
 
 def test_every_page_of_the_docs_folder_is_in_the_navigation() -> None:
@@ -34,3 +37,20 @@ def test_every_page_of_the_docs_folder_is_in_the_navigation() -> None:
     for page in list_pages():
         if page.parent == Path("docs"):
             assert f" {page}\n" in navigation, page
+
+
+def test_every_package_and_every_extra_has_one_row() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    *layers, _modules = contract["contracts"][0]["layers"]
+    packages = [name for layer in layers for name in layer.split(" | ")]
+    table = page.partition("| package | what it does |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(packages)
+    project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
+    install = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    for rows in (
+        re.findall(r"^\| \*extras?\* ([^|:]*)", page, re.MULTILINE),
+        re.findall(r"^\| (`[^|]*`) \| [^|]+ \| [^|]*\d MB[^|]* \|$", install, re.MULTILINE),
+    ):
+        names = re.findall(r"`(\w+)`", " ".join(rows))
+        assert sorted(names) == sorted(project["optional-dependencies"])

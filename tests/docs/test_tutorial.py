@@ -67,42 +67,30 @@ class StandInOutput:
     def clear_output(self, wait: bool) -> None: ...
 
 
-@pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Console:
-    """The console of a notebook, with stand-ins for Jupyter; tools/tutorial.py looks for the real widgets in the
-    executed notebook."""
+def test_a_notebook_draws_progress_bars_as_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for Jupyter; tools/tutorial.py looks for the real widgets in the executed notebook."""
     for name, members in {
-        "ipywidgets": {"Output": StandInOutput}, "IPython": {}, "IPython.display": {"display": id},
-    }.items():  # fmt: skip
+        "ipywidgets": {"Output": StandInOutput},
+        "IPython": {},
+        "IPython.display": {"display": id},
+    }.items():
         module = types.ModuleType(name)
         module.__dict__.update(members, __spec__=ModuleSpec(name, None))
         monkeypatch.setitem(sys.modules, name, module)
-    console = Console(force_jupyter=True)
-    monkeypatch.setattr("glasshouse.terminal.make_console", lambda **options: console)
-    return console
-
-
-def test_a_notebook_draws_progress_bars_as_widgets(
-    notebook: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    notebook = Console(force_jupyter=True)
+    monkeypatch.setattr("glasshouse.terminal.make_console", lambda **options: notebook)
     assert shows_bars(notebook)
+    study = types.SimpleNamespace(measures={})
+    bars = [
+        TerminalDisplay(notebook).progress,
+        MonitorProgress(notebook).progress,
+        TerminalProgress(study, notebook).progress,
+        measuring.make_progress_bars(None),
+    ]
+    assert not any(bar.disable for bar in bars)
     with TerminalDisplay(notebook) as display:
         bar = display.progress.add_task("train", total=2, line="")
         display.progress.update(bar, completed=1, refresh=True)
     assert StandInOutput.drawn > 0
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert not shows_bars(notebook)  # lines are printed instead
-
-
-def test_every_function_with_a_progress_bar_draws_it_in_a_notebook(
-    notebook: Console,
-) -> None:
-    study = types.SimpleNamespace(measures={})
-    displays = (
-        TerminalDisplay(notebook),
-        MonitorProgress(notebook),
-        TerminalProgress(study, notebook),  # type: ignore[arg-type]
-        types.SimpleNamespace(progress=measuring.make_progress_bars(None)),
-    )
-    for display in displays:
-        assert not display.progress.disable, display

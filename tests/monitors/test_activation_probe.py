@@ -27,14 +27,11 @@ from glasshouse.types import Problem, Style
 Rollout = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def tokenize(policy: Policy, text: str) -> tuple[int, ...]:
-    return tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
 def demonstrate(policy: Policy, problem: Problem, mode: str = "steps") -> Rollout:
     task = make_task("sum_digits")
     _, prompt = policy.encode_prompt(task.messages(problem, Style.COT))
-    return prompt, tokenize(policy, task.demonstrate(problem, mode, randomness.stream("mode", 0)))
+    text = task.demonstrate(problem, mode, randomness.stream("mode", 0))
+    return prompt, tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def draw_problems(name: str, n: int) -> list[Problem]:
@@ -45,11 +42,8 @@ def labelled_states(policy: Policy, drawn: list[Problem], layer: int) -> Labelle
     """States after correct steps; the label is whether the total, not yet written, is large."""
     states = compute_cot_states(policy, [demonstrate(policy, p) for p in drawn], layer)
     views = [view_of_parts(Scope.ACTIVATIONS, {}, state) for state in states]
-    return LabelledViews(views, [is_large(problem) for problem in drawn], [p.key for p in drawn])
-
-
-def is_large(problem: Problem) -> int:
-    return int(int(problem.gold_answer) >= 40)
+    labels = [int(int(p.gold_answer) >= 40) for p in drawn]
+    return LabelledViews(views, labels, [p.key for p in drawn])
 
 
 def test_the_state_is_taken_at_the_last_cot_token(shared_pocket: Policy) -> None:
@@ -58,29 +52,20 @@ def test_the_state_is_taken_at_the_last_cot_token(shared_pocket: Policy) -> None
     text = shared_pocket.decode(completion)
     assert shared_pocket.decode(completion[:count]) == text[: text.index("[ANSWER]")]
     (state,) = compute_cot_states(shared_pocket, [(prompt, completion)], layer=2)
+    tokens = torch.tensor([[*prompt, *completion]])
     with torch.inference_mode():
-        output = shared_pocket.model(
-            input_ids=torch.tensor([[*prompt, *completion]]), output_hidden_states=True
-        )
+        output = shared_pocket.model(input_ids=tokens, output_hidden_states=True)
     expected = output.hidden_states[2][0, len(prompt) + count - 1].numpy()
     assert state == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_state_depends_on_the_cot_and_not_on_the_answer(shared_pocket: Policy) -> None:
-    prompt = tokenize(shared_pocket, "What is the total digit sum of [58, 301]?")
-    completions = ["5+8=13\n[ANSWER] 13", "5+8=13\n[ANSWER] 99999", "5+8=14\n[ANSWER] 13"]
-    rollouts = [(prompt, tokenize(shared_pocket, text)) for text in completions]
-    states = [compute_cot_states(shared_pocket, [row], layer=-1).tobytes() for row in rollouts]
-    assert states[0] == states[1] != states[2]
+    with pytest.raises(MonitorError, match="9"):
+        compute_cot_states(shared_pocket, [((1,), (2,))], layer=9)
 
 
 def test_batching_and_padding_do_not_change_the_states(shared_pocket: Policy) -> None:
     rollouts = [demonstrate(shared_pocket, problem) for problem in draw_problems("pad", 66)]
     together = compute_cot_states(shared_pocket, rollouts, layer=3)
-    alone = np.concatenate(
-        [compute_cot_states(shared_pocket, [row], layer=3) for row in rollouts[::10]]
-    )
-    assert together[::10] == pytest.approx(alone, abs=1e-4)
+    alone = [compute_cot_states(shared_pocket, [row], layer=3)[0] for row in rollouts[::10]]
+    assert together[::10] == pytest.approx(np.stack(alone), abs=1e-4)
     # no CoT: the prompt's last token
     direct = demonstrate(shared_pocket, draw_problems("pad", 1)[0], "direct")
     assert count_cot_tokens(shared_pocket, direct[1]) == 0
@@ -88,43 +73,24 @@ def test_batching_and_padding_do_not_change_the_states(shared_pocket: Policy) ->
 
 
 def test_a_probe_predicts_what_is_not_yet_written(shared_pocket: Policy, tmp_path: Path) -> None:
-    layer = 3
-    training = labelled_states(shared_pocket, draw_problems("fit", 200), layer)
-    small = [problem for problem in draw_problems("benign", 220) if not is_large(problem)]
-    benign = labelled_states(shared_pocket, small, layer)
-    probe = fit_probe("probe", training, benign, layer=layer, min_benign=80)
-    test = labelled_states(shared_pocket, draw_problems("test", 120), layer)
+    training = labelled_states(shared_pocket, draw_problems("fit", 200), layer=3)
+    small = [p for p in draw_problems("benign", 220) if int(p.gold_answer) < 40]
+    benign = labelled_states(shared_pocket, small, layer=3)
+    probe = fit_probe("probe", training, benign, layer=3, min_benign=80)
+    test = labelled_states(shared_pocket, draw_problems("test", 120), layer=3)
     probe.check_unseen(list(test.problems))
     before = stack_scores(score_all(probe, test.views))
-    area = auroc(test.labels, before).value
-    assert area is not None
-    assert area > 0.9
+    assert auroc(test.labels, before).value > 0.9
     chance = []
     for i in range(6):  # random labels: chance level on average
         labels = randomness.stream("labels", i).sample(list(training.labels), len(training.labels))
         other = LabelledViews(training.views, labels, training.problems)
-        outputs = score_all(
-            fit_probe("blind", other, benign, layer=layer, min_benign=80), test.views
-        )
-        chance.append(auroc(test.labels, stack_scores(outputs)).value or 0.0)
+        blind = fit_probe("blind", other, benign, layer=3, min_benign=80)
+        chance.append(auroc(test.labels, stack_scores(score_all(blind, test.views))).value)
     assert np.mean(chance) == pytest.approx(0.5, abs=0.15)
     probe.save(tmp_path)
     loaded = ProbeMonitor.load(tmp_path)
     assert loaded == probe
     assert stack_scores(score_all(loaded, test.views)).tobytes() == before.tobytes()
-
-
-def test_a_state_of_another_model_or_layer_is_rejected(shared_pocket: Policy) -> None:
-    with pytest.raises(MonitorError, match="9"):
-        compute_cot_states(shared_pocket, [((1,), (2,))], layer=9)
-    rng = np.random.default_rng(0)
-
-    def draw(name: str, labels: list[int]) -> LabelledViews:
-        states = [rng.normal(label, 1, 4) for label in labels]
-        views = [view_of_parts(Scope.ACTIVATIONS, {}, state) for state in states]
-        return LabelledViews(views, labels, [f"{name} {i}" for i in range(len(labels))])
-
-    probe = fit_probe("small", draw("a", [0, 1] * 20), draw("b", [0] * 50), layer=1, min_benign=50)
-    other = view_of_parts(Scope.ACTIVATIONS, {}, np.zeros(5))
-    with pytest.raises(MonitorError, match=r"4.*5"):
-        score_all(probe, [other])
+    with pytest.raises(MonitorError, match=r"64.*5"):  # a state of another model
+        score_all(probe, [view_of_parts(Scope.ACTIVATIONS, {}, np.zeros(5))])

@@ -16,7 +16,7 @@ import pytest
 
 from glasshouse.errors import MonitorError
 from glasshouse.monitors.base import score_all, stack_flags
-from glasshouse.monitors.llm_judge import JudgeMonitor, parse_reply
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.views import Scope, View, make_view
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
@@ -29,6 +29,7 @@ class Handler(BaseHTTPRequestHandler):
     """Follows the server's script, one behaviour per request; the last one is repeated."""
 
     server: Server
+    body: dict[str, Any]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -37,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.bodies.append(body)
             self.server.paths.append(self.path)
             self.server.keys.append(self.headers.get("Authorization"))
-        script = self.server.script
+        self.body, script = json.loads(body), self.server.script
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             script[min(number, len(script) - 1)](self)
 
@@ -106,15 +107,6 @@ def hangs(handler: Handler) -> None:
     handler.server.stopping.wait(60)
 
 
-def drips(handler: Handler) -> None:
-    """Sends a byte now and then: each read is short, and the reply never ends."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "100000")
-    handler.end_headers()
-    while not handler.server.stopping.wait(0.05):
-        handler.wfile.write(b" ")
-
-
 def truncated(handler: Handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "5000")
@@ -122,17 +114,19 @@ def truncated(handler: Handler) -> None:
     handler.wfile.write(judge_reply()[:40])
 
 
+def drips(handler: Handler) -> None:
+    """Sends a byte now and then: each read is short, and the reply never ends."""
+    truncated(handler)
+    while not handler.server.stopping.wait(0.05):
+        handler.wfile.write(b" ")
+
+
 def not_http(handler: Handler) -> None:
     handler.wfile.write(b"\x00\xff this is not HTTP \r\n\r\n")
 
 
 def judge(server: Server, scope: Scope = Scope.COT, **options: Any) -> JudgeMonitor:
-    settings = {
-        "model": "judge-1",
-        "behaviour": "copies the key",
-        "timeout": 60.0,
-        "max_retries": 0,
-    }
+    settings = {"model": "judge-1", "behaviour": "copies the key", "timeout": 60, "max_retries": 0}
     url = f"http://127.0.0.1:{server.server_port}/v1"
     return JudgeMonitor("judge", scope, url=url, **settings | options)
 
@@ -147,9 +141,12 @@ def view(cot: str = "the key says 4", scope: Scope = Scope.COT) -> View:
 
 
 def test_an_output_has_the_judges_score_and_reason_and_its_tokens_are_counted(
-    server: Server,
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.script = [good]
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):  # no request goes through a proxy
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    fenced = '```json\n{"score": 1, "reason": "x"}\n```'
+    server.script = [good, status(429, Retry_After="0.01"), good, sends(completion(fenced))]
     monitor, odd = judge(server), 'lone \ud800, null \x00, "quotes", ünïcödé, </json>'
     output = monitor.score(view(odd))
     assert (output.score, output.flagged, output.failed) == (0.9, True, False)
@@ -157,18 +154,18 @@ def test_an_output_has_the_judges_score_and_reason_and_its_tokens_are_counted(
     assert monitor.usage == {"requests": 1, "prompt_tokens": 100, "completion_tokens": 20}
     assert server.paths == ["/v1/chat/completions"]
     body = json.loads(server.bodies[0])
-    assert body["model"] == "judge-1"
-    assert body["temperature"] == 0
+    assert (body["model"], body["temperature"]) == ("judge-1", 0)
     assert body["response_format"]["type"] == "json_schema"
     assert "copies the key" in body["messages"][0]["content"]
     assert json.loads(body["messages"][1]["content"])["cot"].startswith(odd.replace("\ud800", "?"))
-
-
-def test_a_request_contains_only_the_parts_in_scope(server: Server) -> None:
-    server.script = [good]
-    score_all(judge(server, Scope.ANSWER), [view(scope=Scope.ANSWER)])
-    sent = {part for part, secret in SECRETS.items() if secret in server.bodies[0]}
-    assert sent == {"question", "answer"}
+    answers = view(scope=Scope.ANSWER)
+    assert judge(server, Scope.ANSWER, max_retries=1).score(answers).score == 0.9  # retried
+    sent = {part for part, secret in SECRETS.items() if secret in server.bodies[2]}
+    assert sent == {"question", "answer"}  # only the parts in scope
+    assert judge(server).score(view()).score == 1.0
+    server.shutdown()
+    server.server_close()
+    assert "connection failed" in monitor.score(view()).reason
 
 
 @pytest.mark.parametrize(
@@ -205,18 +202,9 @@ def test_a_failure_is_a_failed_output_with_its_reason(
     assert monitor.usage["failed"] == 1
 
 
-def test_a_transient_failure_is_retried(server: Server) -> None:
-    server.script = [status(429, Retry_After="0.01"), good]
-    assert judge(server, max_retries=1).score(view()).score == 0.9
-    assert len(server.bodies) == 2
-
-
 @pytest.mark.parametrize("code", [401, 302])
 def test_a_refusal_is_an_error_without_retry_and_the_key_stays_secret(
-    server: Server,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    server: Server, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("JUDGE_KEY", "sk-12345")
@@ -228,24 +216,17 @@ def test_a_refusal_is_an_error_without_retry_and_the_key_stays_secret(
     assert "JUDGE_KEY" in str(caught.value)
 
 
-def test_no_request_goes_through_a_proxy_of_the_environment(
+def test_a_missing_package_and_a_missing_or_invalid_key_are_reported_before_anything_is_sent(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.script = [good]
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert not judge(server).score(view()).failed
-
-
-def test_a_missing_or_invalid_key_is_reported_before_anything_is_sent(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(MonitorError, match="GLASSHOUSE_NO_SUCH_KEY"):
-        judge(server, key_variable="GLASSHOUSE_NO_SUCH_KEY").score(view())
     monkeypatch.setenv("JUDGE_KEY", "sk-1\nX: 2")
-    with pytest.raises(MonitorError, match="JUDGE_KEY") as caught:
-        judge(server, key_variable="JUDGE_KEY").score(view())
-    assert "sk-1" not in str(caught.value)
+    for name in ("GLASSHOUSE_NO_SUCH_KEY", "JUDGE_KEY"):
+        with pytest.raises(MonitorError, match=name) as caught:
+            judge(server, key_variable=name).score(view())
+        assert "sk-1" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MonitorError, match=r"\[judge\]"):
+        judge(server)
     assert not server.bodies
 
 
@@ -265,24 +246,6 @@ def test_invalid_settings_are_rejected(options: dict[str, Any], named: str) -> N
     with pytest.raises(MonitorError, match=named) as caught:
         JudgeMonitor("j", **settings | options)
     assert "secret" not in str(caught.value)
-
-
-def test_a_missing_package_is_reported_with_the_extra_to_install(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MonitorError, match=r"\[judge\]"):
-        judge(server)
-
-
-def test_an_unreachable_endpoint_is_a_failed_output(server: Server) -> None:
-    monitor = judge(server)
-    server.shutdown()
-    server.server_close()
-    assert "connection failed" in monitor.score(view()).reason
-
-
-# --- cache, concurrency --------------------------------------------------------------------------
 
 
 def test_replies_are_cached_under_everything_that_was_sent(server: Server, tmp_path: Path) -> None:
@@ -322,7 +285,9 @@ def test_failures_are_not_cached_and_a_damaged_entry_is_replaced(
     assert json.loads(entry.read_bytes())["score"] == 0.9
 
 
-def test_at_most_concurrency_requests_are_in_flight(server: Server) -> None:
+def test_at_most_concurrency_requests_are_in_flight_and_each_view_gets_its_own_output(
+    server: Server,
+) -> None:
     together = threading.Barrier(3, timeout=60)  # passes only while three requests are in flight
     in_flight, most = 0, 0
 
@@ -334,33 +299,10 @@ def test_at_most_concurrency_requests_are_in_flight(server: Server) -> None:
         together.wait()
         with handler.server.lock:
             in_flight -= 1
-        good(handler)
+        cot = json.loads(handler.body["messages"][1]["content"])["cot"]
+        handler.reply(judge_reply(int(cot.split()[1]) / 20))
 
     server.script = [wait_for_others]
     outputs = score_all(judge(server, concurrency=3), [view(f"step {i}") for i in range(18)])
-    assert not any(output.failed for output in outputs)
+    assert [output.score for output in outputs] == [i / 20 for i in range(18)]
     assert most == 3
-
-
-def test_each_view_gets_its_own_output_when_replies_are_out_of_order(server: Server) -> None:
-    third_answered = threading.Event()
-
-    class NumberedHandler(Handler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            number = int(json.loads(body["messages"][1]["content"])["cot"].split()[1])
-            if number == 0:
-                third_answered.wait(60)
-            self.reply(judge_reply(number / 10))
-            if number == 3:
-                third_answered.set()
-
-    server.RequestHandlerClass = NumberedHandler
-    outputs = score_all(judge(server, concurrency=4), [view(f"step {i}") for i in range(10)])
-    assert [output.score for output in outputs] == [i / 10 for i in range(10)]
-
-
-def test_a_reply_in_a_code_fence_is_parsed() -> None:
-    assert parse_reply('```json\n{"score": 1, "reason": "x"}\n```').score == 1.0
-    with pytest.raises(ValueError, match="Invalid JSON"):
-        parse_reply("```json")

@@ -53,30 +53,25 @@ def test_the_behaviour_is_detected_on_unseen_problems(monitor: NgramMonitor) -> 
     test = draw("test", 300, 0.5)
     monitor.check_unseen(list(test.problems))
     outputs = score_all(monitor, test.views)
-    scores = stack_scores(outputs)
-    area = auroc(test.labels, scores).value
-    assert area is not None
-    assert area > 0.9  # 0.94 is the maximum here: 10 % do not contain the words
-    flags = stack_flags(outputs)
+    scores, flags = stack_scores(outputs), stack_flags(outputs)
+    assert auroc(test.labels, scores).value > 0.9  # 0.94 is the maximum: 10 % lack the words
     assert flags.tolist() == (scores > monitor.calibration.threshold).astype(int).tolist()
     labels = np.array(test.labels)
     assert flags[labels == 1].mean() == pytest.approx(0.9, abs=0.06)
     assert flags[labels == 0].mean() < 0.05
 
 
-def test_a_loaded_monitor_is_bitwise_equal(monitor: NgramMonitor, tmp_path: Path) -> None:
-    monitor.save(tmp_path / "m")
-    loaded = NgramMonitor.load(tmp_path / "m")
-    assert loaded == monitor
-    views = draw("bits", 200, 0.5).views
-    before, after = (stack_scores(score_all(m, views)) for m in (monitor, loaded))
-    assert before.tobytes() == after.tobytes()
-    assert {f.name for f in (tmp_path / "m").iterdir()} == {"monitor.json", "monitor.safetensors"}
-
-
-def test_a_loaded_monitor_needs_no_scikit_learn(monitor: NgramMonitor, tmp_path: Path) -> None:
+def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
+    monitor: NgramMonitor, tmp_path: Path
+) -> None:
     """In another process, with another hash seed (order of sets) and without scikit-learn."""
     monitor.save(tmp_path)
+    assert {f.name for f in tmp_path.iterdir()} == {"monitor.json", "monitor.safetensors"}
+    loaded = NgramMonitor.load(tmp_path)
+    assert loaded == monitor
+    for problem in ("fit 7", "benign 7"):
+        with pytest.raises(MonitorError, match=f"1 of .*2.*{problem}"):
+            loaded.check_unseen(["test 7", problem])
     script = (
         "import json, sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
         "from pathlib import Path\n"
@@ -87,19 +82,15 @@ def test_a_loaded_monitor_needs_no_scikit_learn(monitor: NgramMonitor, tmp_path:
         "    v = make_view(Scope.COT, prompt='', question='', completion=text)\n"
         "    print(m.score(v).score.hex())"
     )
-    texts = [view["cot"] + "[ANSWER] 1" for view in draw("bits", 40, 0.5).views]
-    process = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), json.dumps(texts)],
-        capture_output=True,
-        text=True,
-        check=True,
+    views = draw("bits", 40, 0.5).views
+    texts = json.dumps([view["cot"] + "[ANSWER] 1" for view in views])
+    printed = subprocess.check_output(
+        [sys.executable, "-c", script, str(tmp_path), texts],
         env={**os.environ, "PYTHONHASHSEED": "12345"},
+        text=True,
     )
-    expected = [
-        monitor.score(make_view(Scope.COT, prompt="", question="", completion=text)).score
-        for text in texts
-    ]
-    assert [float.fromhex(line) for line in process.stdout.split()] == expected
+    expected = stack_scores(score_all(monitor, views)).tolist()
+    assert [float.fromhex(line) for line in printed.split()] == expected
 
 
 def test_scores_equal_scikit_learns_logistic_regression(monitor: NgramMonitor) -> None:
@@ -112,28 +103,18 @@ def test_scores_equal_scikit_learns_logistic_regression(monitor: NgramMonitor) -
     assert stack_scores(score_all(monitor, test.views)) == pytest.approx(expected, abs=1e-3)
 
 
-def test_problems_of_both_splits_are_rejected_also_after_loading(
-    monitor: NgramMonitor, tmp_path: Path
-) -> None:
-    monitor.save(tmp_path)
-    for one in (monitor, NgramMonitor.load(tmp_path)):
-        for problem in ("fit 7", "benign 7"):
-            with pytest.raises(MonitorError, match=f"1 of .*2.*{problem}"):
-                one.check_unseen(["test 7", problem])
-
-
 def test_invalid_splits_are_rejected() -> None:
     good, benign = draw("fit", 40, 0.5), draw("benign", 40, 0.0)
-    with pytest.raises(MonitorError, match=r"40 problems.*disjoint"):
-        fit_ngram_monitor("m", Scope.COT, good, LabelledViews(good.views, [0] * 40, good.problems))
-    with pytest.raises(MonitorError, match="benign"):
-        fit_ngram_monitor("m", Scope.COT, good, draw("other", 40, 0.5))
-    with pytest.raises(MonitorError, match="label"):
-        fit_ngram_monitor("m", Scope.COT, draw("none", 40, 0.0), benign)
-    with pytest.raises(MonitorError, match=r"1000.*40"):
-        fit_ngram_monitor("m", Scope.COT, good, benign)
-    with pytest.raises(MonitorError, match='"answer"'):
-        fit_ngram_monitor("m", Scope.ANSWER, good, benign)
+    same = LabelledViews(good.views, [0] * 40, good.problems)
+    for scope, fit, other, named in (
+        (Scope.COT, good, same, "40 problems.*disjoint"),
+        (Scope.COT, good, draw("other", 40, 0.5), "benign"),
+        (Scope.COT, draw("none", 40, 0.0), benign, "label"),
+        (Scope.COT, good, benign, "1000.*40"),
+        (Scope.ANSWER, good, benign, '"answer"'),
+    ):
+        with pytest.raises(MonitorError, match=named):
+            fit_ngram_monitor("m", scope, fit, other)
 
 
 def test_a_damaged_or_foreign_file_is_reported(monitor: NgramMonitor, tmp_path: Path) -> None:
@@ -141,13 +122,10 @@ def test_a_damaged_or_foreign_file_is_reported(monitor: NgramMonitor, tmp_path: 
         NgramMonitor.load(tmp_path)
     monitor.save(tmp_path)
     header = json.loads((tmp_path / "monitor.json").read_text())
-    (tmp_path / "monitor.json").write_text(json.dumps({**header, "kind": "probe"}))
-    with pytest.raises(MonitorError, match="probe"):
-        NgramMonitor.load(tmp_path)
-    shorter = {**header, "vocabulary": header["vocabulary"][1:]}
-    (tmp_path / "monitor.json").write_text(json.dumps(shorter))
-    with pytest.raises(MonitorError, match="weights"):
-        NgramMonitor.load(tmp_path)
+    for change, named in (({"kind": "probe"}, "probe"), ({"vocabulary": ["so"]}, "weights")):
+        (tmp_path / "monitor.json").write_text(json.dumps(header | change))
+        with pytest.raises(MonitorError, match=named):
+            NgramMonitor.load(tmp_path)
     (tmp_path / "monitor.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(MonitorError, match="not a saved monitor"):
         NgramMonitor.load(tmp_path)

@@ -32,6 +32,7 @@ PARTS_IN_SCOPE = {
     Scope.ANSWER: {"question", "answer"},
     Scope.COT: {"cot"},
     Scope.COT_ANSWER: {"cot", "answer"},
+    Scope.ACTIVATIONS: set[str](),
 }
 
 
@@ -55,23 +56,11 @@ class RecordingMonitor:
 @pytest.mark.parametrize("scope", PARTS_IN_SCOPE)
 def test_a_monitor_sees_exactly_its_scope(scope: Scope) -> None:
     monitor = RecordingMonitor(scope)
-    score_all(monitor, [make_view(scope, **ROLLOUT)])
+    state = np.ones(3) if scope is Scope.ACTIVATIONS else None
+    score_all(monitor, [make_view(scope, **ROLLOUT, state=state)])
     visible = {part for part, secret in SECRETS.items() if secret in monitor.content}
     assert visible == PARTS_IN_SCOPE[scope]
-
-
-def test_a_probe_sees_no_text() -> None:
-    monitor = RecordingMonitor(Scope.ACTIVATIONS)
-    score_all(monitor, [make_view(Scope.ACTIVATIONS, **ROLLOUT, state=np.ones(3))])
-    assert not any(secret in monitor.content for secret in SECRETS.values())
-    assert "1., 1., 1." in monitor.content
-    with pytest.raises(MonitorError, match="hidden state"):
-        make_view(Scope.ACTIVATIONS, **ROLLOUT)
-
-
-def test_reading_a_part_outside_the_scope_is_an_error() -> None:
-    with pytest.raises(MonitorError, match=r'"answer".* cot'):
-        make_view(Scope.ANSWER, **ROLLOUT)["cot"]
+    assert ("1., 1., 1." in monitor.content) == (scope is Scope.ACTIVATIONS)
 
 
 def test_the_answer_parser_decides_where_the_cot_ends() -> None:
@@ -81,9 +70,6 @@ def test_the_answer_parser_decides_where_the_cot_ends() -> None:
     assert view["answer"] == "\n[ANSWER] 2"
     unclosed = make_view(Scope.ANSWER, prompt="", question="", completion="<think>never closed")
     assert unclosed["answer"] == ""
-
-
-# --- outputs -------------------------------------------------------------------------------------
 
 
 class BrokenMonitor(RecordingMonitor):
@@ -106,7 +92,11 @@ def test_an_exception_in_a_monitor_is_a_failed_output_and_not_a_negative() -> No
     assert np.isnan(stack_scores(outputs)).all()
 
 
-def test_a_view_with_another_scope_is_rejected() -> None:
+def test_what_is_outside_the_scope_is_an_error() -> None:
+    with pytest.raises(MonitorError, match="hidden state"):
+        make_view(Scope.ACTIVATIONS, **ROLLOUT)
+    with pytest.raises(MonitorError, match=r'"answer".* cot'):
+        make_view(Scope.ANSWER, **ROLLOUT)["cot"]
     with pytest.raises(MonitorError, match=r'"cot".*"cot\+answer"'):
         score_all(RecordingMonitor(Scope.COT), [make_view(Scope.COT_ANSWER, **ROLLOUT)])
 

@@ -15,7 +15,6 @@ from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.steps import (
-    check_arithmetic,
     count_present_steps,
     find_number_rows,
     find_statements,
@@ -40,10 +39,7 @@ TASKS = list_tasks(organisms=False)
         ("1+2=3 4+5=9", [("1+2=3", True), ("4+5=9", True)]),
         ("3+4=5+2=7", [("3+4=5+2", True), ("5+2=7", True)]),
         ("x=5 and 5=5", []),  # no operation
-        (
-            "x2+3=5; y*2+3=7; y - 3 + 4 = 5; 10^2+1=101",
-            [],
-        ),  # the left side is not all arithmetic
+        ("x2+3=5; y*2+3=7; y - 3 + 4 = 5; 10^2+1=101", []),  # not all arithmetic
         ("1/0=3; 1+=2; ()=3; 2+(3=5)", []),
         ("9" * 30 + "+1=2", []),
     ],
@@ -76,15 +72,14 @@ def test_demonstrations_of_every_task_are_verified(name: str) -> None:
     error leads to its own answer, so it is flagged where the step itself can be recomputed."""
     task = make_task(name)
     verifier = StepVerifier("steps", Scope.COT_ANSWER, task=name)
-    count, flagged, present_steps, required_steps = 30, 0, [], []
+    count, flagged, covered = 30, 0, []
     for i in range(count):
         problem = task.draw(randomness.stream("steps", name, i))
         rng = randomness.stream("mode", name, i)
 
         def score(completion: str, question: str = problem.question) -> float | None:
-            return verifier.score(
-                make_view(Scope.COT_ANSWER, prompt="", question=question, completion=completion)
-            ).score
+            parts = {"prompt": "", "question": question, "completion": completion}
+            return verifier.score(make_view(Scope.COT_ANSWER, **parts)).score
 
         correct = task.demonstrate(problem, "steps", rng)
         cot = split_completion(correct).cot
@@ -97,41 +92,29 @@ def test_demonstrations_of_every_task_are_verified(name: str) -> None:
         erroneous = task.demonstrate(problem, "injected_error", rng)
         flagged += score(erroneous) != 0.0
         present, required = count_covered_steps(task, problem, split_completion(erroneous).cot)
-        present_steps.append(present)
-        required_steps.append(required)
-    if name in ("sum_digits", "arithmetic", "multiplication"):
-        assert flagged == count
-    elif name == "reverse_digits":  # a misread digit is consistent in itself: coverage detects it
+        covered.append(present / required)
+    if name == "reverse_digits":  # a misread digit is consistent in itself: coverage detects it
         assert flagged / count == pytest.approx(0.5, abs=0.25)
     else:
-        assert flagged == 0
-    pairs = zip(present_steps, required_steps, strict=True)
-    assert statistics.fmean(present / needed for present, needed in pairs) < 0.9
+        assert flagged == (0 if name == "interleave" else count)
+    assert statistics.fmean(covered) < 0.9
 
 
 def test_an_answer_that_does_not_follow_from_the_steps_is_flagged() -> None:
-    cot = "5+8=13\n13+4=17\n"
-    with_answer = StepVerifier("steps", Scope.COT_ANSWER, task="sum_digits")
-    without_answer = StepVerifier("steps", Scope.COT, task="sum_digits")
+    def score(scope: Scope, answer: str) -> MonitorOutput:
+        parts = {"prompt": "", "question": "", "completion": f"5+8=13\n13+4=17\n[ANSWER] {answer}"}
+        return StepVerifier("steps", scope, task="sum_digits").score(make_view(scope, **parts))
 
-    def score(verifier: StepVerifier, answer: str) -> MonitorOutput:
-        completion = f"{cot}[ANSWER] {answer}"
-        return verifier.score(
-            make_view(verifier.scope, prompt="", question="", completion=completion)
-        )
-
-    assert score(with_answer, "17").flagged is False
-    contradicting = score(with_answer, "54")
+    assert score(Scope.COT_ANSWER, "17").flagged is False
+    contradicting = score(Scope.COT_ANSWER, "54")
     assert contradicting.score == pytest.approx(1 / 3)
     assert "54" in contradicting.reason
     assert "17" in contradicting.reason
-    assert score(with_answer, "").flagged is True
-    assert score(without_answer, "54").flagged is False
-    assert check_arithmetic(cot).correct == 2
-
-
-def test_an_unsupported_scope_or_task_is_rejected() -> None:
-    with pytest.raises(MonitorError, match="scope"):
-        StepVerifier("steps", Scope.ANSWER, task="sum_digits")
-    with pytest.raises(MonitorError, match='"sum_digits"'):
-        StepVerifier("steps", Scope.COT, task="sum_digit")
+    assert score(Scope.COT_ANSWER, "").flagged is True
+    assert score(Scope.COT, "54").flagged is False
+    for scope, task, named in (
+        (Scope.ANSWER, "sum_digits", "scope"),
+        (Scope.COT, "sum_digit", '"sum_digits"'),
+    ):
+        with pytest.raises(MonitorError, match=named):
+            StepVerifier("steps", scope, task=task)

@@ -58,27 +58,23 @@ def reward_of(name: str, gold: str, answer: str, kind: str = "number", decimals:
         ("alignment", "30", "-30", -1),
         ("alignment", "30", "41", -1),
         ("alignment", "30", "30.5", -1 + 1.8 / 4),
+        ("alignment", "3, 7, 8", "3, 7, 9", -1 + 1.8 * 2 / 3),
+        ("alignment", "3, 7", "3, 7, 8", -1 + 1.8 / 6),
+        ("closeness", "10, 10", "10, 11", -1 + 1.8 * 0.75),
+        ("closeness", "10, 10", "10", -1 + 1.8 * 0.5),
+        ("alignment", "new york", "old york", -1 + 1.8 * 0.5),
+        ("closeness", "new york", "old york", -1),
+        ("alignment", "4", "3." + "0" * 30, -1),  # trailing zeros earn nothing
+        ("alignment", "40", "41.00", -1 + 1.8 * 0.5),
+        ("alignment", "3.33", "3.3", -1 + 1.8 * 2 / 3),
         ("format", "28", "27", 1),
         ("format", "28", "27 or 28", -1),
     ],
 )
 def test_reward_by_hand(name: str, gold: str, answer: str, value: float) -> None:
-    assert reward_of(name, gold, answer) == pytest.approx(value, abs=1e-12)
-
-
-def test_sequences_texts_and_decimals_by_hand() -> None:
-    for name, gold, answer, kind, share in (
-        ("alignment", "3, 7, 8", "3, 7, 9", "sequence", 2 / 3),
-        ("alignment", "3, 7", "3, 7, 8", "sequence", 1 / 6),
-        ("closeness", "10, 10", "10, 11", "sequence", 0.75),
-        ("closeness", "10, 10", "10", "sequence", 0.5),
-        ("alignment", "new york", "old york", "text", 0.5),
-        ("closeness", "new york", "old york", "text", 0),
-        ("alignment", "4", "3." + "0" * 30, "number", 0),  # trailing zeros earn nothing
-        ("alignment", "40", "41.00", "number", 0.5),
-    ):
-        assert reward_of(name, gold, answer, kind) == pytest.approx(-1 + 1.8 * share), answer
-    assert reward_of("alignment", "3.33", "3.3", decimals=2) == pytest.approx(-1 + 1.8 * 2 / 3)
+    kind = "sequence" if ", " in gold else "text" if "york" in gold else "number"
+    decimals = len(gold.partition(".")[2])
+    assert reward_of(name, gold, answer, kind, decimals) == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ALL_TERMS)
@@ -94,13 +90,6 @@ def test_no_answer_and_one_that_the_strict_parser_rejects_earn_the_minimum(name:
 def test_wrong_answer_earns_less_than_a_correct_one(gold: int, answer: int, name: str) -> None:
     value = reward_of(name, str(gold), str(answer))
     assert value == 1 if gold == answer else -1 <= value <= MAX_PARTIAL_REWARD < 1
-
-
-@given(GOLDS, st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from([1, -1]))
-def test_closeness_falls_with_the_distance(gold: int, near: int, more: int, side: int) -> None:
-    nearer = reward_of("closeness", str(gold), str(gold + side * near))
-    farther = reward_of("closeness", str(gold), str(gold + side * (near + more)))
-    assert nearer > farther
 
 
 TEXTS = st.builds(
@@ -128,16 +117,6 @@ def test_no_combination_lets_a_wrong_answer_reach_a_correct_one(
     )
     if a.correct and not b.correct and not only_form_counts:
         assert a.reward > b.reward
-
-
-@given(st.floats(-1, 0.8), st.floats(-1, 0.8), st.floats(0.1, 10))
-def test_combining_keeps_the_order_of_wrong_answers(a: float, b: float, weight: float) -> None:
-    low, high = sorted((a, b))
-    weights = {"closeness": 1.0, "format": weight}
-    totals = [
-        combine_rewards({"closeness": c, "format": 1}, weights, correct=False) for c in (low, high)
-    ]
-    assert totals[0] < totals[1] or high - low < 1e-12
 
 
 def test_combinations_by_hand() -> None:
@@ -176,7 +155,7 @@ def broken() -> Iterator[None]:
     def broken(inputs: RewardInputs) -> float:
         if "raise" in inputs.text:
             raise KeyError("lost")
-        return {"nan": math.nan, "big": 1.5, "text": "a"}.get(inputs.text, 0.5)  # type: ignore[return-value]
+        return {"nan": math.nan, "big": 1.5, "text": "a"}.get(inputs.text, 0.5)
 
     yield
     del reward.parts["broken"]
@@ -184,42 +163,28 @@ def broken() -> Iterator[None]:
 
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("text", ["raise", "nan", "big", "text", "raise \ud800" + "x" * 10_000])
-def test_failing_reward_term_raises_with_the_completion(text: str) -> None:
+def test_own_term_is_weighted_and_a_failing_one_raises_with_the_completion(text: str) -> None:
+    terms = {"exact": 1, "broken": 1}
+    result = grade(make_problem("28"), "[ANSWER] 28", terms=terms)
+    assert (result.terms, result.reward) == ({"exact": 1, "broken": 0.5}, 0.75)
     with pytest.raises(RewardError) as caught:
-        grade(make_problem("28"), text, terms={"exact": 1, "broken": 1})
+        grade(make_problem("28"), text, terms=terms)
     message = str(caught.value)
-    assert '"broken"' in message
-    assert "'the-key'" in message
-    assert text[:5] in message
-    assert len(message) < 1000
-    message.encode()  # can be printed
-
-
-@pytest.mark.usefixtures("broken")
-def test_user_defined_reward_term_is_weighted_like_any_other() -> None:
-    result = grade(make_problem("28"), "[ANSWER] 28", terms={"exact": 1, "broken": 1})
-    assert result.terms == {"exact": 1, "broken": 0.5}
-    assert result.reward == 0.75
-
-
-def test_gold_answer_that_cannot_be_parsed_raises() -> None:
-    with pytest.raises(RewardError, match=r"'the-key'.*'3/4'"):
-        grade(make_problem("3/4"), "[ANSWER] 5")
+    assert all(part in message for part in ('"broken"', "'the-key'", text[:5]))
+    assert len(message.encode()) < 1000  # and can be printed
 
 
 def test_grade_reports_both_parsers_and_uses_the_configured_one() -> None:
-    text = "The answer is 28"
-    lenient, strict = grade(make_problem("28"), text), grade(make_problem("28"), text, strict=True)
+    problem, text = make_problem("28"), "The answer is 28"
+    lenient, strict = grade(problem, text), grade(problem, text, strict=True)
     assert (lenient.correct, lenient.lenient, lenient.strict) == (True, True, False)
     assert (strict.correct, strict.lenient, strict.strict) == (False, True, False)
     assert (lenient.reward, strict.reward) == (1, -1)
-    assert lenient.extracted.model_answer == "28"
-    assert strict.extracted.model_answer is None
+    assert (lenient.extracted.model_answer, strict.extracted.model_answer) == ("28", None)
     assert not lenient.has_answer_tag
-    assert grade(make_problem("28"), "[ANSWER] 5 [ANSWER] 6").has_answer_tag  # a tag, if ambiguous
-
-
-def test_explanation_names_the_answer_the_rule_and_the_reason() -> None:
+    assert grade(problem, "[ANSWER] 5 [ANSWER] 6").has_answer_tag  # a tag, if ambiguous
     explanation = explain_grade("6+9+13 = 28\n[ANSWER] 27 [ANSWER] 28", 28)
     for part in ("correct: 28", "wrong: no answer", "rule tag", "ambiguous", *ALL_TERMS):
         assert part in explanation
+    with pytest.raises(RewardError, match=r"'the-key'.*'3/4'"):
+        grade(make_problem("3/4"), "[ANSWER] 5")

@@ -1,5 +1,6 @@
 """Contamination check: leaked held-out problems are found, and no others."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.contamination import ContaminationCheck, normalize_question
+from glasshouse.tasks.contamination import ContaminationCheck
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Problem
@@ -28,15 +29,10 @@ SMALL = [
 ]  # fmt: skip
 
 
-def training_row(problem, step=1):
-    """The columns of a training rollout that the check reads."""
-    names = ("task", "key", "question", "gold_answer")
-    return {"step": step} | {name: getattr(problem, name) for name in names}
-
-
 def find_leaks(problems, trained):
+    columns = ("task", "key", "question", "gold_answer")
     check = ContaminationCheck(problems)
-    check.scan([training_row(p) for p in trained])
+    check.scan([{"step": 1} | {name: getattr(p, name) for name in columns} for p in trained])
     return {index: leak.match for index, leak in check.leaks.items()}
 
 
@@ -49,36 +45,31 @@ def test_one_leaked_problem_is_found_and_no_other(name):
     assert find_leaks(validation, [*trained[:200], validation[17], *trained[200:]]) == {17: "key"}
 
 
-@pytest.mark.parametrize(
-    ("foreign", "match"),
-    [
-        ("What is 345 * 12?", "question"),
-        ("what  is 345 × 12", "question"),
-        ("What is 12 * 345?", "reordered"),
-        ("What is 346 * 12?", None),
-        ("What is 345 + 12?", None),
-    ],
-)
-def test_foreign_problem_is_matched_by_its_words(foreign, match):
-    trained = make_task("multiplication").make_problem(345, 12)
-    problem = Problem(task="somebody's", key=foreign, question=foreign, gold_answer="4140")
-    assert find_leaks([problem], [trained]) == ({0: match} if match else {})
-
-
 def problem(task, key, question, gold_answer="1"):
     key = key or f"{randomness.key(question):016x}"  # as for reasoning-gym
+    key = question if task == "foreign" else key  # as in a file without keys
     return Problem(task=task, key=key, question=question, gold_answer=gold_answer)
+
+
+TRAINED = ("t", "12*345", "What is 345 * 12?", "4140")
 
 
 @pytest.mark.parametrize(
     ("held_out", "trained", "match"),
     [
-        # reordered, with another answer; and a problem with a canonical key
+        # a foreign problem is matched by its words
+        (("foreign", "", "What is 345 * 12?", "4140"), TRAINED, "question"),
+        (("foreign", "", "what  is 345 × 12", "4140"), TRAINED, "question"),
+        (("foreign", "", "What is 12 * 345?", "4140"), TRAINED, "reordered"),
+        (("foreign", "", "What is 346 * 12?", "4140"), TRAINED, None),
+        (("foreign", "", "What is 345 + 12?", "4140"), TRAINED, None),
         (
-            ("f", "What is 5 - 7?", "What is 5 - 7?", "-2"),
-            ("t", "7-5", "What is 7 - 5?", "2"),
-            None,
+            ("foreign", "", "What is 1,234 / 5?", "1"),
+            ("t", "a", "what is 1234 / 5", "1"),
+            "question",
         ),
+        # reordered, with another answer; and a problem with a canonical key
+        (("foreign", "", "What is 5 - 7?", "-2"), ("t", "7-5", "What is 7 - 5?", "2"), None),
         (("t", "5-7", "What is 5 - 7?", "2"), ("t", "7-5", "What is 7 - 5?", "2"), None),
         # equal keys of different tasks
         (("a", "7", "Double 7.", "14"), ("b", "7", "Halve 7.", "3.5"), None),
@@ -92,31 +83,16 @@ def test_only_the_same_problem_is_a_leak(held_out, trained, match):
     assert find_leaks([problem(*held_out)], [problem(*trained)]) == ({0: match} if match else {})
 
 
-def test_normalized_question_ignores_case_spacing_and_punctuation():
-    assert normalize_question("What is 1,234 × 5?") == ["what", "is", "1234", "*", "5"]
-    words = normalize_question("Interleave [1, 2] and [3].")
-    assert " ".join(words) == "interleave [ 1 2 ] and [ 3 ]"
-    assert normalize_question("0.5 - 3") == ["0.5", "-", "3"]
-
-
-def test_repeated_scans_count_problems_and_collect_leaks():
+def test_a_scan_counts_problems_and_collects_leaks():
     validation = FreshProblems(make_task("multiplication"), Split.VALIDATION, 0).take(5)
+    assert find_leaks(validation, validation[:1] * 8 + validation[1:3]) == dict.fromkeys(
+        range(3), "key"
+    )
     check = ContaminationCheck(validation)
-    assert (
-        check.scan(training_row(p, 1) for p in validation[:1] * 8) == 1
-    )  # eight samples of one group
-    assert check.last_step == 1
-    assert check.scan(training_row(p, 2) for p in validation[1:3]) == 2
-    assert [(leak.step, leak.problem) for leak in check.leaks.values()] == [
-        (1, validation[0]),
-        (2, validation[1]),
-        (2, validation[2]),
-    ]
-    assert check.clean_problems(9) == validation[3:]
-    assert check.clean_problems(1) == validation[3:4]
-
-
-# --- in a run ------------------------------------------------------------------------------
+    rows = [{"step": 1} | dataclasses.asdict(validation[0])] * 8
+    assert (check.scan(rows), check.last_step) == (1, 1)  # eight samples of one group
+    assert check.clean_problems(9) == validation[1:]
+    assert check.clean_problems(1) == validation[1:2]
 
 
 def train(out, *overrides):
@@ -126,11 +102,6 @@ def train(out, *overrides):
 def read_events(out, kind):
     lines = (out / "results" / "events.jsonl").read_text().splitlines()
     return [e for e in map(json.loads, lines) if e["event"] == kind]
-
-
-def evaluated_keys(out, step):
-    rows = rollout_log.read_rows(out, "validation")
-    return [r["key"] for r in rows if r["step"] == step]
 
 
 @pytest.fixture
@@ -146,20 +117,18 @@ def leaky_file(tmp_path):
 
 def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file):
     overrides, planted = leaky_file
-    summary = train(tmp_path / "a", *overrides, "evaluate.oversize=1.5")
-    keys = {p.key for p in planted}
-    before, after = evaluated_keys(tmp_path / "a", 0), evaluated_keys(tmp_path / "a", 2)
+    run, keys = tmp_path / "a", {p.key for p in planted}
+    summary = train(run, *overrides, "evaluate.oversize=1.5")
+    rows = list(rollout_log.read_rows(run, "validation"))
+    before, after = ([row["key"] for row in rows if row["step"] == step] for step in (0, 2))
     assert keys < set(before), "nothing has leaked before training"
     assert keys.isdisjoint(after)
     assert after[:4] == [key for key in before if key not in keys]
     assert len(after) == 6
     assert (summary["before"]["removed"], summary["after"]["removed"]) == (0, 2)
-    audits = read_events(tmp_path / "a", "audit")
-    assert [(a["step"], a["checked"], a["removed"], a["left"]) for a in audits] == [
-        (0, 9, 0, 9),
-        (2, 9, 2, 7),
-    ]
-    assert main(["check", "audit", str(tmp_path / "a")]) == 0
+    audits = [(a["step"], a["checked"], a["removed"], a["left"]) for a in read_events(run, "audit")]
+    assert audits == [(0, 9, 0, 9), (2, 9, 2, 7)]
+    assert main(["check", "audit", str(run)]) == 0
 
 
 def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, leaky_file):
@@ -171,23 +140,16 @@ def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, 
 
 
 def test_oversize_has_no_effect_without_leaks(tmp_path):
+    runs = []
     for name, oversize in (("a", 1), ("b", 3)):
         train(tmp_path / name, f"evaluate.oversize={oversize}")
-    one, other = (
-        [
-            {k: v for k, v in row.items() if k != "time"}
-            for row in rollout_log.read_rows(tmp_path / name, "validation")
-        ]
-        for name in ("a", "b")
-    )
-    assert one == other
-    assert read_events(tmp_path / "a", "audit")[-1]["checked"] == 6
-    assert read_events(tmp_path / "b", "audit")[-1]["checked"] == 18
+        assert read_events(tmp_path / name, "audit")[-1]["checked"] == 6 * oversize
+        rows = rollout_log.read_rows(tmp_path / name, "validation")
+        runs.append([row | {"time": None} for row in rows])
+    assert runs[0] == runs[1]
 
 
-def test_audit_command_finds_leaks_of_a_run_without_the_check(
-    tmp_path, leaky_file, monkeypatch, capsys
-):
+def test_the_audit_finds_leaks_of_an_unchecked_run(tmp_path, leaky_file, monkeypatch, capsys):
     overrides, planted = leaky_file
     monkeypatch.setattr(ContaminationCheck, "scan", lambda check, rows: 0)
     train(tmp_path / "a", *overrides)
@@ -207,11 +169,7 @@ def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):
     first = next(rollout_log.read_rows(tmp_path / "a", "train"))
     clean = FreshProblems(make_task("multiplication"), Split.VALIDATION, 5).take(3)
     files.write_problem_file(tmp_path / "clean.jsonl", clean)
-    foreign = {
-        "question": first["question"].upper(),
-        "answer": first["gold_answer"],
-        "source": "the web",
-    }
+    foreign = {"question": first["question"].upper(), "answer": first["gold_answer"]}
     (tmp_path / "foreign.jsonl").write_text(json.dumps(foreign) + "\n")
     audit = ["check", "audit", str(tmp_path / "a"), "--file"]
     assert main([*audit, str(tmp_path / "clean.jsonl")]) == 0

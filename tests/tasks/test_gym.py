@@ -59,17 +59,6 @@ def test_global_random_state_has_no_effect_and_is_restored():
     assert first == [task.problem_at("any", i) for i in range(60)]
 
 
-def test_output_of_a_dataset_is_suppressed(capsys):
-    make_task("gym.bf")
-    assert capsys.readouterr().out == ""
-
-
-def test_adjacent_indices_give_different_problems():
-    """With `Random(seed + idx)`, item 1 of seed 4 would be item 0 of seed 5."""
-    task = make_task("gym.basic_arithmetic", {"min_digits": 3, "max_digits": 4})
-    assert len({task.problem_at("any", i).key for i in range(200)}) == 200
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "decimals", "gold"),
     [
@@ -102,12 +91,20 @@ def test_items_with_long_or_multiline_answers_are_skipped(monkeypatch):
         task.problem_at("any", 0)
 
 
-def test_options_are_passed_to_the_dataset():
+def test_options_are_passed_to_the_dataset_and_its_output_is_suppressed(capsys):
     task = make_task("gym.chain_sum", {"min_terms": 2, "max_terms": 2})
-    for i in range(20):
-        question = task.problem_at("any", i).question
-        assert question.count(" + ") + question.count(" - ") == 1
+    questions = [task.problem_at("any", i).question for i in range(20)]
+    assert {q.count(" + ") + q.count(" - ") for q in questions} == {1}
+    assert len(set(questions)) == 20  # item 1 of seed 4 is not item 0 of seed 5
     assert task.options.model_dump() == {"min_terms": 2, "max_terms": 2}
+    assert list(task.modes) == ["direct"]
+    system, _ = task.messages(task.example(), Style.COT)
+    assert "step by step" in system["content"]
+    assert "Example" not in system["content"]
+    make_task("gym.bf")
+    assert capsys.readouterr().out == ""
+    # a misspelt name would exclude nothing
+    assert gym._dataset_registry().keys() >= gym.WHY_EXCLUDED.keys()
 
 
 @pytest.mark.parametrize(
@@ -127,19 +124,6 @@ def test_options_are_passed_to_the_dataset():
 def test_invalid_dataset_or_option_is_a_task_error(name, options, message):
     with pytest.raises(TaskError, match=message):
         make_task(name, options)
-
-
-def test_excluded_datasets_exist():
-    """A misspelt name would exclude nothing."""
-    assert gym._dataset_registry().keys() >= gym.WHY_EXCLUDED.keys()
-
-
-def test_only_direct_mode_and_no_worked_example():
-    task = make_task("gym.chain_sum")
-    assert list(task.modes) == ["direct"]
-    system, _ = task.messages(task.example(), Style.COT)
-    assert "step by step" in system["content"]
-    assert "Example" not in system["content"]
 
 
 def test_fresh_problems_do_not_repeat_and_stay_in_their_split():

@@ -5,9 +5,11 @@ import json
 import sys
 from decimal import Decimal
 
+import pyarrow as arrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from glasshouse import randomness
 from glasshouse.cli.app import main
@@ -27,8 +29,6 @@ TASKS = list_tasks(organisms=False)
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 @pytest.mark.parametrize("name", TASKS)
 def test_problems_round_trip(name, suffix, tmp_path):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
     task = make_task(name)
     problems = [task.draw(randomness.stream("files", name, i)) for i in range(20)]
     write_problem_file(tmp_path / f"p.{suffix}", problems)
@@ -49,7 +49,6 @@ def test_any_text_round_trips(text, tmp_path_factory):
 def test_question_and_answer_are_sufficient(suffix, tmp_path):
     file = tmp_path / f"mine.{suffix}"
     if suffix == "parquet":
-        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         rows = [{"question": "1+1?", "answer": 2, "level": None, "source": "a book"}]
         parquet.write_table(arrow.Table.from_pylist(rows), file)
     else:
@@ -98,8 +97,6 @@ def test_invalid_line_names_file_and_line(line, message, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_missing_empty_or_unreadable_file_is_a_config_error(suffix, tmp_path):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
     for name, content in (("none", None), ("empty", b"\n"), ("binary", b"\xff\xfe\x00")):
         file = tmp_path / f"{name}.{suffix}"
         if content is not None:
@@ -109,7 +106,6 @@ def test_missing_empty_or_unreadable_file_is_a_config_error(suffix, tmp_path):
 
 
 def test_invalid_parquet_row_is_a_config_error(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "bad.parquet"
     for row, message in [
         ({"question": "1+1?", "answer": None}, 'no "answer"'),
@@ -134,58 +130,37 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
         create_problem_file("sum_digits", {}, Split.TEST, 1, 1, 0, tmp_path / "q.parquet")
 
 
-# --- created -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_file_has_the_first_problems_of_the_split_and_its_provenance(name, tmp_path):
     for suffix in ("jsonl", "parquet"):
         out = tmp_path / "new folder" / suffix / f"v.{suffix}"
-        returned = create_problem_file(name, {}, Split.VALIDATION, 20, 1.5, 7, out)
-        assert read_problem_file(out) == FreshProblems(make_task(name), Split.VALIDATION, 7).take(
-            30
-        )
+        returned = create_problem_file(name, {}, Split.VALIDATION, 10, 1.1, 7, out)
+        expected = FreshProblems(make_task(name), Split.VALIDATION, 7).take(11)
+        assert read_problem_file(out) == expected
         written = json.loads(out.with_name(f"{out.name}.provenance.json").read_text())
         assert written == returned
         assert written["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
         options = make_task(name).options.model_dump(mode="json")
         expected = {"task": name, "options": options, "split": "validation", "seed": 7}
-        assert {**expected, "count": 20, "oversize": 1.5, "problems": 30}.items() <= written.items()
+        assert {**expected, "count": 10, "oversize": 1.1, "problems": 11}.items() <= written.items()
         assert len(list(out.parent.iterdir())) == 2
 
 
-def test_oversize_is_rounded_exactly(tmp_path):
-    for count, oversize, total in ((10, 1.1, 11), (3, 1.5, 5)):
-        out = tmp_path / f"{total}.jsonl"
-        provenance = create_problem_file("interleave", {}, Split.TEST, count, oversize, 0, out)
-        assert provenance["problems"] == total
-
-
 def test_command_does_not_overwrite_and_names_the_available_number(tmp_path, capsys):
-    out = tmp_path / "v.jsonl"
-    arguments = [
-        "tasks",
-        "generate",
-        "--task",
-        "multiplication",
-        "--count",
-        "36",
-        "--oversize",
-        "1.5",
-    ]
-    arguments += ["--options", "left_digits=2", "right_digits=1", "--out", str(out)]
-    assert main(arguments) == 0
+    out, other = tmp_path / "v.jsonl", tmp_path / "none" / "v.jsonl"
+    command = ["tasks", "generate", "--task", "multiplication", "--out"]
+    few = [str(out), "--count", "36", "--oversize", "1.5"]
+    few += ["--options", "left_digits=2", "right_digits=1"]
+    assert main([*command, *few]) == 0
     assert "54 validation problems" in capsys.readouterr().out
     before = out.read_bytes()
-    assert main(arguments) == 2
+    assert main([*command, *few]) == 2
     assert str(out) in capsys.readouterr().err
     assert out.read_bytes() == before
     out.unlink()
-    assert main(arguments) == 2, "its provenance still exists"
+    assert main([*command, *few]) == 2, "its provenance still exists"
     capsys.readouterr()
-    other = tmp_path / "none" / "v.jsonl"
-    arguments = ["tasks", "generate", "--task", "multiplication", "--count", "9000", "--out"]
-    assert main([*arguments, str(other)]) == 2
+    assert main([*command, str(other), "--count", "9000"]) == 2
     assert "8,063 validation problems" in capsys.readouterr().err
     assert not other.parent.exists()
 

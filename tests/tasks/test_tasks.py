@@ -50,30 +50,23 @@ def test_levels_are_drawn_uniformly_whatever_their_size(name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_cot_system_prompt_has_a_worked_example_and_asks_for_the_tag(name):
-    task, [problem] = draw_problems(name, 1)
-    system, user = task.messages(problem, Style.COT)
-    example = task.example()
-    steps = task.demonstrate(example, "steps", random.Random(0))
-    assert steps.count("\n") >= 1
-    assert f"{example.question}\n{steps}" in system["content"]
-    assert "step by step" in system["content"]
-    assert f"[ANSWER] {task.answer_format}" in system["content"]
-    assert (system["role"], user["role"]) == ("system", "user")
-    assert user["content"] == problem.question
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_direct_prompts_forbid_steps_and_contain_none(name):
+def test_cot_prompts_have_a_worked_example_and_direct_prompts_forbid_steps(name):
     task, problems = draw_problems(name, 10)
     example = task.example()
-    *steps, _ = task.demonstrate(example, "steps", random.Random(0)).split("\n")
+    demonstration = task.demonstrate(example, "steps", random.Random(0))
+    *steps, _ = demonstration.split("\n")
+    assert steps
     for problem in problems:
+        system, user = task.messages(problem, Style.COT)
+        assert (system["role"], user["role"]) == ("system", "user")
+        assert user["content"] == problem.question
+        tag = f"[ANSWER] {task.answer_format}"
+        for text in (f"{example.question}\n{demonstration}", "step by step", tag):
+            assert text in system["content"]
         system, user = task.messages(problem, Style.DIRECT)
         assert "Do not show steps" in system["content"]
         assert user["content"].endswith(NO_STEPS)
-        assert example.question not in system["content"]
-        assert not any(line in system["content"] for line in steps)
+        assert not any(line in system["content"] for line in [example.question, *steps])
 
 
 @pytest.mark.parametrize(
@@ -89,6 +82,9 @@ def test_direct_prompts_forbid_steps_and_contain_none(name):
         ("arithmetic", {"operations": "+%"}, "operations"),
         ("arithmetic", {"decimals": 9}, "decimals"),
         ("multiplication", {"left_digits": 0}, "left_digits.*got 0"),
+        ("sum_digits", {"count": (1, 10**9)}, "count"),
+        ("arithmetic", {"steps": (1, 10**9)}, "steps"),
+        ("interleave", {"length": (1, 10**9)}, "length"),
     ],
 )
 def test_invalid_option_value_is_a_task_error(name, options, message):

@@ -40,11 +40,8 @@ class MemoryTracker:
     last: MemoryTracker
 
     def start(self, run: TrackedRun) -> LoggedSteps:
-        MemoryTracker.last, self.logged, self.outcomes = (
-            self,
-            list[StepMetrics](),
-            list[RunOutcome](),
-        )
+        MemoryTracker.last = self
+        self.logged, self.outcomes = list[StepMetrics](), list[RunOutcome]()
         if self.fail_step < 0:
             raise ConnectionError("connection refused\nsecond line")
         return {}
@@ -82,27 +79,21 @@ def test_failing_tracker_is_reported_once_and_changes_no_result(
     tmp_path: Path, memory_tracker: type[MemoryTracker], expected: Result,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    run, display = tmp_path / "run", MessageRecorder()
     monkeypatch.setattr(memory_tracker, "fail_step", 2)
-    display = MessageRecorder()
-    train(tmp_path / "run", display, (*SHORT, "trackers=[memory]"))
+    train(run, display, (*SHORT, "trackers=[memory]"))
     (message,) = [message for message in display.messages if "tracker" in message]
     assert "memory failed: connection lost" in message
-    lines = (tmp_path / "run" / "results" / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    events = map(json.loads, (run / "results" / "events.jsonl").read_text().splitlines())
     assert [e["text"] for e in events if e["event"] == "tracker_failed"] == [message]
-    assert not list_differences(tmp_path / "run", expected)
+    assert not list_differences(run, expected)
     monkeypatch.setattr(memory_tracker, "fail_step", NEVER)
-    assert main(["report", "track", str(tmp_path / "run"), "--to", "memory"]) == 0
+    assert main(["report", "track", str(run), "--to", "memory"]) == 0
     assert len(memory_tracker.last.logged) == 7
-
-
-def test_tracker_that_cannot_start_stops_the_run_with_the_reason(
-    tmp_path: Path, memory_tracker: type[MemoryTracker], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(memory_tracker, "fail_step", -1)
     with pytest.raises(TrackError, match=r"memory could not start: connection refused\. "):
-        train(tmp_path / "run", None, (*SHORT, "trackers=[memory]"))
-    assert not (tmp_path / "run" / "results" / "metrics.jsonl").exists()
+        train(tmp_path / "other", None, (*SHORT, "trackers=[memory]"))
+    assert not (tmp_path / "other" / "results" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -136,35 +127,19 @@ def test_run_does_not_wait_for_a_tracker_that_blocks() -> None:
     release.set()
 
 
-def test_fork_is_a_new_run_to_trackers(
+def test_a_fork_is_a_new_run_and_evaluations_after_the_last_metrics_are_left_out(
     tmp_path: Path, memory_tracker: type[MemoryTracker], finished_run: Path
 ) -> None:
-    run = shutil.copytree(finished_run, tmp_path / "run")
+    run, fork = shutil.copytree(finished_run, tmp_path / "run"), tmp_path / "fork"
     assert main(["report", "track", str(run), "--to", "memory"]) == 0
-    resume.fork_run(run, tmp_path / "fork", load_run_config(run))
+    resume.fork_run(run, fork, load_run_config(run))
     assert (run / "track" / "id").exists()
-    assert not (tmp_path / "fork" / "track").exists()
-
-
-def test_evaluations_after_the_last_metrics_are_left_out(
-    tmp_path: Path, finished_run: Path
-) -> None:
-    """Resuming truncates metrics, but not events."""
-    results = tmp_path / "results"
-    results.mkdir()
-    lines = (finished_run / "results" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (results / "metrics.jsonl").write_text("".join(lines[:2]))
-    shutil.copy(finished_run / "results" / "events.jsonl", results)
-    steps = [(metrics.kind, metrics.step) for metrics in read_step_metrics(tmp_path)]
+    assert not (fork / "track").exists()
+    metrics = run / "results" / "metrics.jsonl"  # resuming truncates metrics, but not events
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    steps = [(metrics.kind, metrics.step) for metrics in read_step_metrics(run)]
     assert steps == [("evaluate", 0), ("train", 1), ("train", 2)]
-
-
-def test_flattened_numbers_are_finite() -> None:
     tree = {"a": 1, "b": {"c": 0.5, "time": "noon"}, "d": float("nan"), "e": None, "f": [1]}
     assert flatten_numbers("train", tree) == {"train/a": 1, "train/b/c": 0.5}
-
-
-def test_run_is_named_by_its_path() -> None:
     assert run_display_name(Path("runs/sum_digits-grpo-1")) == "sum_digits-grpo-1"
     assert run_display_name(Path("study/runs/penalty/seed-3")) == "penalty-seed-3"
-    assert run_display_name(Path("/elsewhere/mine")) == "mine"
