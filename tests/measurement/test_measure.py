@@ -208,11 +208,8 @@ def test_report_page_and_json(tmp_path, capsys):
     (row,) = [row for row in report.rows() if row["measure"] == "key.gmean2"]
     assert row["low"] < row["value"] < row["high"]
     assert row["p"] < 0.05
-    measures = stored["cells"][0]["measures"]
-    assert measures["key.gmean2"]["p"] < 0.05
-    assert measures["key.gmean2"]["ceiling"] < measures["key.gmean2"]["value"]
-    low, value = (measures["reliance"]["low"], measures["reliance"]["value"])
-    assert low < value
+    assert row["ceiling"] < row["value"]
+    assert stored["cells"][0]["measures"]["key.gmean2"].items() <= row.items()
     page = (tmp_path / "out" / "report.html").read_text()
     assert "disclosure, key" in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
@@ -259,9 +256,7 @@ def test_of_many_rollouts_a_sample_of_whole_problems_is_measured(tmp_path, monke
     (cell,) = glasshouse.measure(source, monitors=[RULE], progress=False).cells
     assert (cell.rollouts, cell.is_sample) == (2000, True)
     assert cell.measures["has_cot"].n == 20 * cell.problems <= 200
-    shuffled = random.Random(1).sample(
-        rows, len(rows)
-    )  # the sample depends on the names of problems
+    shuffled = random.Random(1).sample(rows, len(rows))  # the names of problems decide
     (again,) = glasshouse.measure(write(tmp_path, shuffled), monitors=[RULE], progress=False).cells
     assert again.measures["behaviour"].n == cell.measures["behaviour"].n
     assert again.measures["behaviour"].value == cell.measures["behaviour"].value

@@ -3,86 +3,62 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from tests.measurement.test_measure import RULE, make_rows, write
+from tests.monitors.test_llm_judge import Handler, Server, judge_reply, server, status
 
 import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.errors import MonitorError, RolloutFileError
 
+__all__ = ["server"]  # the fixture
 BEHAVIOUR = "uses a leaked key"
 
 
-class JudgeServer(BaseHTTPRequestHandler):
-    """Flags what it is shown if that mentions the key; refuses requests below /refuse."""
-
-    bodies: list[str]
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.bodies.append(body)
-        if "/refuse/" in self.path:
-            return self.send_error(401)
-        shown = json.loads(body)["messages"][-1]["content"]
-        reply = json.dumps({"score": float("The key says" in shown), "reason": "it says so"})
-        content = json.dumps({"choices": [{"message": {"content": reply}}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        return self.wfile.write(content)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+def flag_the_key(handler: Handler) -> None:
+    """Flag what is shown if it mentions the key."""
+    shown = handler.body["messages"][-1]["content"]
+    handler.reply(judge_reply(float("The key says" in shown), "it says so"))
 
 
-@pytest.fixture
-def judge() -> Iterator[tuple[str, list[str]]]:
-    """The address of a judge, and the requests that it got."""
-    handler = type("Handler", (JudgeServer,), {"bodies": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1", handler.bodies
-        server.shutdown()
+def command_of(file: Path, server: Server, out: Path) -> list[str]:
+    judge = f"judge:http://127.0.0.1:{server.server_port}/v1"
+    more = ["--judge-model", "stand-in", "--out", str(out)]
+    return ["measure", str(file), "--monitor", RULE, "--monitor", judge, *more]
 
 
-def test_judge_scores_the_rollouts_and_its_replies_are_kept(tmp_path, judge, capsys):
-    address, bodies = judge
+def test_judge_scores_the_rollouts_and_its_replies_are_kept(tmp_path, server, capsys):
+    server.script = [flag_the_key]
     rows = [{**row, "completion": f"{row['completion']}{row['id']}"} for row in make_rows(80)]
-    command = [
-        "measure",
-        str(write(tmp_path, rows)),
-        "--monitor",
-        RULE,
-        "--monitor",
-        f"judge:{address}",
-    ]
-    command += ["--judge-model", "stand-in", "--behaviour", BEHAVIOUR, "--out", str(tmp_path / "a")]
+    command = command_of(write(tmp_path, rows), server, tmp_path / "a")
+    command += ["--behaviour", BEHAVIOUR]
     assert main(command) == 0
-    assert len(bodies) == 80  # every text is different
-    assert all(BEHAVIOUR in body for body in bodies)
-    assert not any('"label"' in body or "planted" in body for body in bodies)
+    assert len(server.bodies) == 80  # every text is different
+    assert all(BEHAVIOUR in body for body in server.bodies)
+    assert not any('"label"' in body or "planted" in body for body in server.bodies)
     first = json.loads((tmp_path / "a" / "measures.json").read_text())["cells"][0]["measures"]
     for measure in ("disclosure", "tnr", "undetected_use"):
         assert first[f"judge.{measure}"] == first[f"key.{measure}"]
     assert main(command) == 0
-    assert len(bodies) == 80  # from OUT/judge
+    assert len(server.bodies) == 80  # from OUT/judge
     assert "judge" in capsys.readouterr().out
 
 
-def test_judge_that_cannot_be_asked_is_an_error_before_anything_is_written(tmp_path, judge, capsys):
-    command = ["measure", str(write(tmp_path, make_rows(4))), "--out", str(tmp_path / "out")]
-    command += ["--judge-model", "stand-in", "--monitor"]
-    assert main([*command, "no address", "--behaviour", BEHAVIOUR]) == 2
-    assert main([*command, f"judge:{judge[0]}"]) == 2
+def test_judge_that_cannot_be_asked_is_an_error_before_anything_is_written(
+    tmp_path, server, capsys
+):
+    server.script = [status(401)]
+    command = command_of(write(tmp_path, make_rows(4)), server, tmp_path / "out")
+    assert main(command) == 2
     assert "behaviour" in capsys.readouterr().err
-    assert main([*command, f"judge:{judge[0]}/refuse", "--behaviour", BEHAVIOUR]) == 2
+    command += ["--behaviour", BEHAVIOUR]
+    assert main([*command, "--monitor", "no address"]) == 2
+    capsys.readouterr()
+    assert main(command) == 2
     assert "401" in capsys.readouterr().err
-    assert len(judge[1]) == 1  # the other rollouts are not sent
+    assert len(server.bodies) == 1  # the other rollouts are not sent
     assert not (tmp_path / "out").exists()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glasshouse.measurement.estimates import Values, mean_values
+from glasshouse.measurement.estimates import NO_VALUE, Values, mean_values
 from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_states
 from glasshouse.monitors.base import Monitor, MonitorOutput, score_all, stack_flags, stack_scores
 from glasshouse.monitors.ngrams import NgramMonitor
@@ -62,12 +62,11 @@ class Columns:
 
     def mean(self, values: Floats | Bools, among: Bools | None = None) -> Values:
         """The mean of values, among some of the rollouts."""
-        rows = np.asarray(
-            values if len(values) else np.full(len(self.planted), np.nan), dtype=float
-        )
-        if among is None:
-            return replace(mean_values(rows, self.problems), word="means")
-        rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
+        unknown = np.full(len(self.planted), np.nan)
+        rows = np.asarray(values if len(values) else unknown, dtype=float)
+        reason = NO_VALUE
+        if among is not None:
+            rows, reason = np.where(among, rows, np.nan), "this arm has no rollouts"
         return replace(mean_values(rows, self.problems, reason=reason), word="means")
 
 

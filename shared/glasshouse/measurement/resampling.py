@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -43,14 +42,13 @@ Key = Sequence[randomness.Part]
 # --- intervals -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(NamedTuple):
     """A 95 % interval, or the reason why there is none."""
 
-    low: float | None
-    high: float | None
     units: int
     """Problems that were resampled."""
+    low: float | None = None
+    high: float | None = None
     reason: str = ""
 
 
@@ -63,14 +61,10 @@ def bootstrap(
     """
     names, unit = np.unique(np.asarray(problems), return_inverse=True)
     if len(names) < 2:
-        reason = "one unit alone has no interval"
-        return Interval(low=None, high=None, units=len(names), reason=reason)
-    is_small = resamples * len(unit) <= MAX_CACHED
-    weights: Iterable[Floats] = (
-        _cached_weights(unit.tobytes(), resamples, tuple(key))
-        if is_small
-        else draw_weights(unit, resamples, key)
-    )
+        return Interval(len(names), reason="one unit alone has no interval")
+    weights: Iterable[Floats] = draw_weights(unit, resamples, key)
+    if resamples * len(unit) <= MAX_CACHED:
+        weights = _cached_weights(unit.tobytes(), resamples, tuple(key))
     values = np.concatenate([statistic(chunk) for chunk in weights])
     return expanded_percentile_interval(values, len(names))
 
@@ -102,10 +96,10 @@ def expanded_percentile_interval(values: Floats, units: int) -> Interval:
     missing = 1 - len(known) / len(values)
     if missing > MAX_UNDEFINED:
         reason = f"the measure is undefined in {missing:.0%} of the resamples"
-        return Interval(low=None, high=None, units=units, reason=reason)
+        return Interval(units, reason=reason)
     tail = 0.5 * math.erfc(t_quantile_975(units - 1) * math.sqrt(units / (units - 1) / 2))
     low, high = np.quantile(known, [tail, 1 - tail])
-    return Interval(low=float(low), high=float(high), units=units)
+    return Interval(units, float(low), float(high))
 
 
 def wilson_by_problem(rows: ArrayLike, problems: ArrayLike) -> tuple[float, float]:
@@ -152,9 +146,8 @@ def permute_column(
     values: Floats, groups: Sequence[Ints], permutations: int, key: Key
 ) -> Iterator[Floats]:
     """(N, R) permuted columns in chunks."""
-    if permutations * len(values) > MAX_CACHED:
-        sources: Iterable[Ints] = _draw_sources(len(values), groups, permutations, key)
-    else:
+    sources: Iterable[Ints] = _draw_sources(len(values), groups, permutations, key)
+    if permutations * len(values) <= MAX_CACHED:
         stored = tuple((group.shape, group.tobytes()) for group in groups)
         sources = _cached_sources(len(values), stored, permutations, tuple(key))
     for source in sources:
