@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from transformers.utils import chat_template_utils
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
+from glasshouse.errors import ModelError
 from glasshouse.generate.engines import LocalGeneration
-from glasshouse.models.chat_template import drops_system_messages, render_prompt
+from glasshouse.models.chat_template import (
+    TEMPLATE_DATE,
+    describe_system_message,
+    drops_system_messages,
+    render_prompt,
+)
 from glasshouse.models.packaged import CARD_FILE
 from glasshouse.models.policy import BASES_FOLDER, Policy, load_tokenizer, read_card
 from glasshouse.rollout.collector import RolloutCollector
 from glasshouse.tasks.base import make_task
 from glasshouse.training.display import TerminalDisplay
-from glasshouse.types import Style
+from glasshouse.types import Message, Style
 
 MOCK = str(Path(__file__).resolve().parents[2] / "models" / "mock")
 BASES = sorted(folder.name for folder in BASES_FOLDER.iterdir() if (folder / CARD_FILE).exists())
@@ -113,3 +121,57 @@ def test_run_says_at_its_start_that_the_template_drops_the_system_message(
         out = io.StringIO()
         TerminalDisplay(Console(file=out)).start(load_config([], []), Path("run"), policy, TASK)
         assert out.getvalue().count("drops the system message") == expected
+
+
+TEMPLATES = Path(__file__).with_name("templates")
+QUESTION = CHAT[1:]
+
+
+def load_with_template(name: str) -> Any:
+    tokenizer = load_tokenizer("pocket")
+    tokenizer.chat_template = (TEMPLATES / f"{name}.jinja").read_text()
+    tokenizer.bos_token = "<|user|>"
+    return tokenizer
+
+
+class FixedDay(datetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return TEMPLATE_DATE
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
+@pytest.mark.parametrize("messages", [CHAT, QUESTION], ids=["system", "question"])
+def test_prompt_is_what_transformers_renders(
+    name: str, messages: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_with_template(name)
+    prompt = render_prompt(tokenizer, messages, "model")
+    monkeypatch.setattr(chat_template_utils, "datetime", FixedDay)
+    expected = messages
+    if name == "gemma-2" and messages is CHAT:  # rejects system messages
+        expected = [{"role": "user", "content": "\n\n".join(m["content"] for m in CHAT)}]
+    # another text than before, since transformers compiles each template once, with its own clock
+    template = tokenizer.chat_template + "{# another #}"
+    assert prompt == tokenizer.apply_chat_template(
+        expected, tokenize=False, add_generation_prompt=True, chat_template=template
+    )
+    assert CHAT[1]["content"] in prompt
+    assert ("26 Jul" in prompt) == ("strftime_now" in template)
+
+
+def test_only_an_error_about_roles_merges_the_system_message_and_it_is_said() -> None:
+    effects = {
+        file.stem: describe_system_message(load_with_template(file.stem))
+        for file in TEMPLATES.glob("*.jinja")
+    }
+    merging = {name for name, effect in effects.items() if "in front of the question" in effect}
+    assert merging == {"gemma-2", "gemma-3", "mistral"} == {n for n in effects if effects[n]}
+    tokenizer = load_tokenizer("pocket")
+    for fault in ("{{ messages[0].nothing.at_all }}", "{{ raise_exception('bad content') }}"):
+        tokenizer.chat_template = fault
+        with pytest.raises(ModelError, match="failed"):
+            render_prompt(tokenizer, CHAT, "model")
+    tokenizer.chat_template = "{{ strftime_now(messages[0].content) }}"
+    with pytest.raises(ModelError, match="date"):
+        render_prompt(tokenizer, CHAT, "model")

@@ -133,7 +133,7 @@ def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
     """Headings and texts: the messages of each style, the model's prompt for them, and a demonstration
     of each mode."""
     from glasshouse import randomness
-    from glasshouse.models.chat_template import drops_system_messages, render_prompt
+    from glasshouse.models.chat_template import describe_system_message, render_prompt
     from glasshouse.models.policy import load_tokenizer
     from glasshouse.tasks.base import MODE_STREAM_KEYS
     from glasshouse.types import Style
@@ -143,7 +143,8 @@ def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
         messages = task.messages(problem, style)
         chat = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         yield f"task.style={style.value}: messages of the task", chat
-        note = "(its chat template drops the system message)\n" * drops_system_messages(tokenizer)
+        effect = describe_system_message(tokenizer)
+        note = f"(its chat template {effect})\n" if effect else ""
         prompt = note + render_prompt(tokenizer, messages, model)
         yield f"task.style={style.value}: prompt of the model {model}", prompt
     for name, mode in task.modes.items():

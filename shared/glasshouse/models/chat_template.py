@@ -7,9 +7,12 @@ become paragraphs after the `<bos>` token.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+
+from jinja2 import TemplateError
 
 from glasshouse.config.schema import ChatConfig
 from glasshouse.errors import ConfigError, ModelError
@@ -19,9 +22,13 @@ MAX_PROMPT_CHARACTERS = 1_000_000
 
 TEMPLATE_DATE = datetime(2024, 7, 26)
 """What templates that insert today's date get instead, so that a run does not depend on the day."""
-
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 DEFAULT_CHAT = ChatConfig()
+PROBE: list[Message] = [
+    {"role": "system", "content": "first"},
+    {"role": "user", "content": "question"},
+]
 
 
 def check_template_options(tokenizer: Any, name: str, chat: ChatConfig) -> None:
@@ -57,32 +64,38 @@ def render_prompt(
 def _apply_template(
     tokenizer: Any, messages: Sequence[Message], name: str, chat: ChatConfig
 ) -> str:
-    attempts = [list(messages)]
-    if any(m["role"] == "system" for m in messages):  # merged if the template rejects its role
-        attempts.append(merge_system_message(messages))
+    attempts = [messages, merge_system_message(messages)]
     if chat.system_role == "merge":
-        attempts = attempts[-1:]
-    options = {"tokenize": False, "add_generation_prompt": True}
-    errors = []
-    for attempt in attempts:
+        attempts.pop(0)
+    while True:
         try:
-            variables = _template_variables(tokenizer, chat)
-            return str(tokenizer.apply_chat_template(attempt, **options, **variables))
+            return _render(tokenizer, attempts.pop(0), chat)
         except Exception as error:  # a template is a program and may raise anything
-            errors.append(error)
-    first = errors[0]
-    raise ModelError(
-        f'The chat template of "{name}" failed: {type(first).__name__}: {first}. It must '
-        f"accept messages of the roles {', '.join(m['role'] for m in messages)}."
-    ) from None
+            if not attempts or not _is_about_roles(error):
+                raise ModelError(
+                    f'The chat template of "{name}" failed: {type(error).__name__}: {error}. It must '
+                    f"accept messages of the roles {', '.join(m['role'] for m in messages)}."
+                ) from None
 
 
-def _template_variables(tokenizer: Any, chat: ChatConfig) -> dict[str, Any]:
-    has_date = "strftime_now" in str(tokenizer.chat_template)
-    return {
-        **chat.template_options,
-        **({"strftime_now": TEMPLATE_DATE.strftime} if has_date else {}),
-    }
+def _render(
+    tokenizer: Any, messages: Sequence[Message], chat: ChatConfig, *, prompt: bool = True
+) -> str:
+    """Render as transformers does, except that today is `TEMPLATE_DATE`."""
+    template = tokenizer.chat_template
+    options: dict[str, Any] = {"add_generation_prompt": prompt, **chat.template_options}
+    if isinstance(template, str) and "strftime_now" in template:
+        fixed = _TODAY.sub(lambda call: repr(TEMPLATE_DATE.strftime(call[2])), template)
+        if "strftime_now(" in fixed:
+            raise ValueError("it computes the format of today's date, so it cannot be fixed")
+        options["chat_template"] = fixed
+    return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+
+
+def _is_about_roles(error: Exception) -> bool:
+    """Did the template itself raise this, by `raise_exception`, about a role?"""
+    has_words = re.search("role|system", str(error), re.IGNORECASE) is not None
+    return type(error) is TemplateError and has_words
 
 
 def merge_system_message(messages: Sequence[Message]) -> list[Message]:
@@ -111,11 +124,9 @@ def uses_bos(tokenizer: Any) -> bool:
 def find_turn_end(tokenizer: Any) -> int | None:
     """The special token that the chat template writes after an assistant's message, None without one."""
     marker = "glasshouse-answer"
-    chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": marker}]
+    chat: list[Message] = [PROBE[1], {"role": "assistant", "content": marker}]
     try:
-        text = tokenizer.apply_chat_template(
-            chat, tokenize=False, **_template_variables(tokenizer, DEFAULT_CHAT)
-        )
+        text = _render(tokenizer, chat, DEFAULT_CHAT, prompt=False)
     except Exception:  # no template, or one that does not render assistants
         return None
     _, found, rest = text.rpartition(marker)
@@ -130,12 +141,16 @@ def find_turn_end(tokenizer: Any) -> int | None:
 
 def drops_system_messages(tokenizer: Any, chat: ChatConfig = DEFAULT_CHAT) -> bool:
     """Is the prompt the same whatever the system message says?"""
+    other: list[Message] = [{"role": "system", "content": "second"}, PROBE[1]]
+    prompts = {render_prompt(tokenizer, chat_, "model", chat) for chat_ in (PROBE, other)}
+    return len(prompts) == 1
 
-    def render(system: str) -> str:
-        messages: list[Message] = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": "question"},
-        ]
-        return render_prompt(tokenizer, messages, "model", chat)
 
-    return render("first") == render("second")
+def describe_system_message(tokenizer: Any, chat: ChatConfig = DEFAULT_CHAT) -> str:
+    """Say what the chat template does with system messages, if it does not simply render them."""
+    merged = render_prompt(tokenizer, merge_system_message(PROBE), "model", chat)
+    if tokenizer.chat_template and render_prompt(tokenizer, PROBE, "model", chat) == merged:
+        return "has no turn for the system message, which stands in front of the question"
+    if drops_system_messages(tokenizer, chat):
+        return "drops the system message; the model sees the question only"
+    return ""

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from glasshouse.config.schema import Config
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.models.chat_template import drops_system_messages
+from glasshouse.models.chat_template import describe_system_message
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import Group
 from glasshouse.runs.rollout_log import LogSize
@@ -93,12 +93,12 @@ class TerminalDisplay(Display):
         if config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
             self.print((f"task options: {options}", "dim"))
-        if drops_system_messages(policy.tokenizer, policy.chat):
+        if effect := describe_system_message(policy.tokenizer, policy.chat):
             command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
             self.print(
                 (
-                    f"note: the chat template of {config.model} drops the system message; the model sees "
-                    f"the question only ({shell_command(command)} shows the prompt)",
+                    f"note: the chat template of {config.model} {effect} "
+                    f"({shell_command(command)} shows the prompt)",
                     "dim",
                 )
             )
