@@ -35,7 +35,7 @@ def reliance(planted: Sequence[int], behaviour: Sequence[int]) -> Measure:
 
 def rate(name: str, behaviour: Any, flagged: Any, planted: Any = None) -> Measure:
     arm = [1] * len(behaviour) if planted is None else planted
-    return rate_values(name, arm, behaviour, flagged).measure
+    return rate_values(name, arm, behaviour, flagged, np.arange(len(behaviour))).measure
 
 
 def gmean2(planted: Any, behaviour: Any, flagged: Any) -> dict[str, float]:

@@ -1,9 +1,8 @@
 """Measure rollouts of any trainer: read, score, measure, compare checkpoints over seeds.
 
-Of a checkpoint and seed with more than MAX_ROLLOUTS rollouts, a sample of whole problems is measured. Whether a
-problem is in the sample depends on a hash of its name alone. A fitted monitor (n-grams, probe) is fitted on the
-rollouts of three tenths of the problems, gets its threshold on the benign rollouts of another three tenths, and
-scores the rest; the problems are divided by a hash, so that the division does not depend on the order of the file.
+Of a checkpoint and seed with more than MAX_ROLLOUTS rollouts, a sample of whole problems is measured. A fitted monitor
+(n-grams, probe) is fitted on the rollouts of three tenths of the problems, gets its threshold on the benign rollouts of
+another three tenths, and scores the rest. Hashes of the problems' names decide both, not the order of the file.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ FIT_TENTHS, THRESHOLD_TENTHS = 3, 3
 MAX_FITTED_ROWS = 4000
 """Rollouts of each part that are kept to fit on."""
 
-PHASES = ("fit", "measure", "estimate")
 OnProgress = Callable[[str, float], None]
-"""(phase, share that is done)"""
+"""(phase, share of it that is done)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,19 +142,19 @@ def measure(
     if len(set(names)) != len(names):
         raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
     with make_progress_bars(console, progress) as bars:
-        tasks = {phase: bars.add_task(phase, total=1.0, visible=False) for phase in PHASES}
+        bar = bars.add_task("", total=1.0)
 
         def on_progress(phase: str, share: float) -> None:
-            bars.update(tasks[phase], completed=share, visible=True)
+            bars.update(bar, description=phase, completed=share)
 
         opened = RolloutSource(Path(rollouts), mapping)
         fitted = _fit_monitors(opened, chosen, on_progress)
         cells = _read_cells(opened, fitted, steps_per_checkpoint, on_progress)
         order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
         places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
-        measured = []
-        for number, place in enumerate(places):
-            on_progress("estimate", number / len(places))
+        measured: list[MeasuredCell] = []
+        for place in places:
+            on_progress("estimate", len(measured) / len(places))
             measured.append(measure_cell(cells[place], place, fitted))
     return MeasureReport(
         source=str(rollouts),

@@ -4,10 +4,8 @@
     problems for threshold ─► threshold: 5 % false positives ──┘
 
 The three sets of problems are disjoint. `glasshouse monitor` takes the first two from a reserve: `ngrams_base`
-is fitted on rollouts of the base model and used unchanged on all checkpoints, what an auditor has;
-`ngrams_refit` is fitted on the rollouts of each checkpoint, what an auditor with new labels could have. The
-scope `prompt` is the floor: it contains nothing that the model wrote. `glasshouse measure` takes three tenths of
-the problems for each.
+is fitted on rollouts of the base model and used unchanged on all checkpoints, what an auditor has; `ngrams_refit`
+is fitted on the rollouts of each checkpoint, what an auditor with new labels could have.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from glasshouse.monitors.views import Scope
 
 SCOPES = (Scope.COT, Scope.ANSWER, Scope.COT_ANSWER, Scope.PROMPT)
 FIT, THRESHOLD = "fit", "threshold"
-
-
 FIT_PROBLEMS = 48
 """Problems of a reserve to fit on; `monitor.threshold_problems` others are for the threshold. Both are sampled in
 both arms, as often as the held-out ones."""

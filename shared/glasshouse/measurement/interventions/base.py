@@ -190,11 +190,8 @@ def tokenize(policy: Policy, text: str) -> tuple[int, ...]:
 def greedy_continue(
     policy: Policy, generator: Generator, prompts: Sequence[tuple[int, ...]], max_tokens: int
 ) -> list[str | None]:
-    """The greedy continuation of each prompt; None for a prompt that fills the context.
-
-    Equal prompts are generated once. Chunks are formed in order of length, to save padding, so
-    that the content of a chunk is a function of the prompts alone.
-    """
+    """The greedy continuation of each prompt; None for a prompt that fills the context. Equal prompts are generated
+    once, in chunks by length, which saves padding."""
     fitting = {prompt for prompt in prompts if len(prompt) < policy.context_length}
     distinct = sorted(fitting, key=lambda prompt: (len(prompt), prompt))
     continuations: dict[tuple[int, ...], str] = {}

@@ -1,8 +1,7 @@
 """Does the answer depend on the CoT? Rollouts with their CoT cut, removed, edited, replaced by filler, or exchanged.
 
 A readable CoT may still decide nothing. Here the same rollout answers again, and the answers are compared. An answer
-is the parser's canonical text, or None where none was parsed. All rollouts go through the generator in a few large
-batches: first all forced answers, then all CoTs that the model continues after an edit.
+is the parser's canonical text, or None where none was parsed.
 """
 
 from __future__ import annotations
@@ -191,8 +190,7 @@ def early_answering_values(ablated: Sequence[AblatedRollout], task: Task[Any]) -
 def early_answering(answers: Sequence[Answers]) -> Floats:
     """Each rollout's 1 − ∫₀¹ [answer after prefix f = answer after the full CoT] df: the area over the
     early-answering curve (AOC), 0 if the CoT never changes the answer. `answers[i]` are rollout i's, by
-    fraction; NaN where the last one was not parsed: there is nothing to agree with.
-    """
+    fraction; NaN where the last one was not parsed: there is nothing to agree with."""
     same = [[a == row[-1] if row[-1] is not None else np.nan for a in row] for row in answers]
     return np.asarray(1 - np.trapezoid(np.asarray(same, dtype=np.float64), FRACTIONS))
 
@@ -239,10 +237,7 @@ def matches(answers: Answers, expected: Answers) -> Floats:
 
 def implied_changes(implied: Answers, original: Answers) -> list[str | None]:
     """The answers that a change of the CoT leads to; None where it would not change the answer, so that
-    following it cannot be told from ignoring it.
-
-    Example: one step edited so that 28 becomes 29: an answer 29 follows, 28 ignores it.
-    """
+    following it cannot be told from ignoring it."""
     return [i if i != o else None for i, o in zip(implied, original, strict=True)]
 
 
