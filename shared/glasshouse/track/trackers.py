@@ -22,6 +22,7 @@ from glasshouse.errors import TrackError
 from glasshouse.registry import import_modules
 from glasshouse.runs.run_config import load_verified_config
 from glasshouse.runs.run_directory import acquire_lock, load_summary
+from glasshouse.runs.verify import name_curve_damage
 from glasshouse.terminal import shell_command
 from glasshouse.track.base import (
     LoggedSteps,
@@ -167,6 +168,7 @@ def upload_run(
     config, damage = load_verified_config(path)
     for item in damage:
         warn(str(item))
+    name_curve_damage(path, warn)
     import_modules(config.imports)  # they may register trackers
     validate_trackers(trackers)
     with acquire_lock(path):
