@@ -18,6 +18,7 @@ from glasshouse.models.policy import load_policy
 from glasshouse.monitors.base import monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.views import Scope
+from glasshouse.registry import import_modules, script_import
 from glasshouse.rollout.penalties import Penalty, penalty
 from glasshouse.rollout.terms import reward
 from glasshouse.tasks.base import list_tasks, task
@@ -31,16 +32,22 @@ REGISTRIES = (task, reward, penalty, monitor, intervention, tracker, engine, alg
 
 
 @pytest.fixture(autouse=True)
-def restore_registries():
+def forget():
+    """Undo what a test registers and imports: returns a function that does what a new process would."""
     before = [set(registry.parts) for registry in REGISTRIES]
-    modules = set(sys.modules)
-    yield
-    for registry, names in zip(REGISTRIES, before, strict=True):
-        for name in set(registry.parts) - names - set(registry.modules):
-            del registry.parts[name]
-    for name in set(sys.modules) - modules:
-        if name.startswith(("imported from ", "outside_")):
-            del sys.modules[name]
+    modules, path = set(sys.modules), list(sys.path)
+
+    def undo():
+        for registry, names in zip(REGISTRIES, before, strict=True):
+            for name in set(registry.parts) - names - set(registry.modules):
+                del registry.parts[name]
+        for name in set(sys.modules) - modules:
+            if name.startswith(("imported from ", "outside_", "helper_beside")):
+                del sys.modules[name]
+        sys.path[:] = path
+
+    yield undo
+    undo()
 
 
 def test_documented_task_passes_its_validation_and_one_with_a_fault_fails_it(tmp_path, capsys):
@@ -96,11 +103,13 @@ def test_every_kind_of_part_from_an_installed_package(tmp_path, monkeypatch, cap
         assert "0 faults" in capsys.readouterr().out
 
 
-def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
-    (tmp_path / "parts.py").write_text(PARTS)
+def test_a_run_uses_every_part_of_its_own_file_as_later_commands_do(tmp_path, capsys, forget):
+    own = tmp_path / "parts.py"
+    own.write_text(PARTS.replace("\n\n\n", "\nimport helper_beside\n\n\n", 1))
+    (tmp_path / "helper_beside.py").write_text("LIMIT = 200\n")
     config = glasshouse.load_config(
         overrides={
-            "imports": [str(tmp_path / "parts.py")], "model": "models/mock", "steps": 1,
+            "imports": [str(own)], "model": "models/mock", "steps": 1,
             "data.groups_per_step": 2, "generate.group_size": 2, "generate.max_tokens": 8,
             "evaluate.problems": 2, "evaluate.samples": 0, "out": str(tmp_path / "run"),
             "task.name": "digit_pairs", "reward.terms": {"exact": 1, "brief": 0.1},
@@ -119,6 +128,15 @@ def test_a_run_uses_every_part_of_its_own_file(tmp_path, capsys):
     for entry in monitored["checkpoints"]:
         assert entry["measures"]["reversed_cot"]["reversed_same"]["n"] == 4
     assert "reversed_same" in monitored["change"]["measures"]
+    for command, code in (
+        (["resume", str(result.path), "steps=2", "--quiet"], 0),
+        (["monitor", str(result.path)], 0),
+        (["eval", str(result.path / "checkpoints" / "step-000002")], 0),
+        (["tasks", "digit_pairs"], 2),
+        (["tasks", "digit_pairs", "--imports", str(own)], 0),
+    ):
+        forget()
+        assert main(command) == code, command
 
 
 def test_a_wrong_class_gets_a_sentence_that_names_the_missing_method():
@@ -146,3 +164,26 @@ def test_a_broken_package_is_named(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, points, "x = 1 / 1\n")
     with pytest.raises(TaskError, match=r"broken.*outside.*Missing"):
         glasshouse.make_task("broken")
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("no_such_module", "no_such_module"),
+        ("missing.py", "missing.py"),
+        ("broken.py", "ZeroDivisionError.*line 2"),
+    ],
+)
+def test_import_error_names_the_module_and_the_cause(name, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("x = 1\ny = 1 / 0\n")
+    with pytest.raises(ConfigError, match=rf"imports: .*{named}"):
+        import_modules([name])
+
+
+def test_script_is_named_relative_to_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert script_import("a/train.py") == "a/train.py"
+    assert script_import(str(tmp_path.parent / "train.py")) == str(tmp_path.parent / "train.py")
+    with pytest.raises(TaskError, match="sum_digits"):  # a built-in task cannot be replaced
+        task("sum_digits")(type("Other", (task.get("sum_digits"),), {}))

@@ -14,11 +14,7 @@ from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.steps import (
-    count_present_steps,
-    find_number_rows,
-    find_statements,
-)
+from glasshouse.tasks.steps import count_present_steps, find_number_rows, find_statements
 
 TASKS = list_tasks(organisms=False)
 

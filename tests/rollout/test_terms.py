@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from glasshouse.errors import ConfigError, RewardError
 from glasshouse.rollout.explain import explain_grade
 from glasshouse.rollout.grading import grade
-from glasshouse.rollout.terms import (
-    MAX_PARTIAL_REWARD,
-    RewardInputs,
-    combine_rewards,
-    reward,
-)
+from glasshouse.rollout.terms import MAX_PARTIAL_REWARD, RewardInputs, combine_rewards, reward
 from glasshouse.types import AnswerKind, Problem
 
 CORRECTNESS_TERMS = ("exact", "closeness", "alignment")
