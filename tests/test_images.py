@@ -218,28 +218,18 @@ def test_a_runpod_template_references_secrets_without_their_values(
 def test_the_startup_line_names_image_run_directory_and_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GLASSHOUSE_EXPERIMENT", "example.rl")
-    monkeypatch.setenv("GLASSHOUSE_REVISION", "0123456789ab")
-    small = [f"model={ROOT / 'models' / 'mock'}", "data.groups_per_step=2", "generate.group_size=2",
-             "generate.max_tokens=8", "evaluate.problems=2", "evaluate.samples=1",
-             f"out={tmp_path / 'run'}"]  # fmt: skip
-    lines = []
-    for steps in (1, 2):
-        console = Console(file=io.StringIO(), width=60)
-        resolved = load_config([], [*small, f"steps={steps}"])
-        TrainingRun(resolved, TerminalDisplay(console)).train()
-        lines += [s for s in console.file.getvalue().splitlines() if s.startswith("ready:")]
-    prefix = f"ready: example.rl at 0123456789ab, cpu (1 thread), {tmp_path / 'run'} ("
-    assert [line.startswith(prefix) for line in lines] == [True, True]
-    assert ["after step 1 of 2" in line for line in lines] == [False, True]
-
-
-def test_the_startup_line_warns_if_the_run_directory_is_not_on_a_volume(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    environment = {"GLASSHOUSE_EXPERIMENT": "example.rl"}
+    run, small = tmp_path / "run", ["data.groups_per_step=2", "generate.group_size=2", "steps=1"]
+    small += [f"model={ROOT / 'models' / 'mock'}", "generate.max_tokens=8", "evaluate.problems=0"]
+    environment = {"GLASSHOUSE_EXPERIMENT": "example.rl", "GLASSHOUSE_REVISION": "0123456789ab"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    console = Console(file=io.StringIO(), width=60)
+    TrainingRun(load_config([], [*small, f"out={run}"]), TerminalDisplay(console)).train()
+    line = f"\nready: example.rl at 0123456789ab, cpu (1 thread), {run} ("
+    assert line in f"\n{console.file.getvalue()}"
     for mount, warns in (("/runs", False), ("/", True)):
         monkeypatch.setattr("os.path.ismount", lambda path, mount=mount: str(path) == mount)
-        line = startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, environment)
+        line = startup_banner(Path("/runs/example.rl"), 1, 2, "cpu", 1, environment)
         assert ("NOT on a volume" in line) == warns
+        assert "after step 1 of 2" in line
     assert startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, {}) == ""  # no image

@@ -18,7 +18,7 @@ from glasshouse.monitors.activation_probe import (
     count_cot_tokens,
     fit_probe,
 )
-from glasshouse.monitors.base import score_all, stack_scores
+from glasshouse.monitors.base import hash_monitor, score_all, stack_scores
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.views import Scope, view_of_parts
 from glasshouse.tasks.base import make_task
@@ -91,6 +91,7 @@ def test_a_probe_predicts_what_is_not_yet_written(shared_pocket: Policy, tmp_pat
     probe.save(tmp_path)
     loaded = ProbeMonitor.load(tmp_path)
     assert loaded == probe
+    assert hash_monitor(loaded) == hash_monitor(probe)
     assert stack_scores(score_all(loaded, test.views)).tobytes() == before.tobytes()
     with pytest.raises(MonitorError, match=r"64.*5"):  # a state of another model
         score_all(probe, [view_of_parts(Scope.ACTIVATIONS, {}, np.zeros(5))])

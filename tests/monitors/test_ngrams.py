@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.rates import auroc
-from glasshouse.monitors.base import score_all, stack_flags, stack_scores
+from glasshouse.monitors.base import hash_monitor, score_all, stack_flags, stack_scores
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import NgramMonitor, extract_ngrams, fit_ngram_monitor
 from glasshouse.monitors.views import Scope, View, make_view
@@ -69,6 +69,7 @@ def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
     assert {f.name for f in tmp_path.iterdir()} == {"monitor.json", "monitor.safetensors"}
     loaded = NgramMonitor.load(tmp_path)
     assert loaded == monitor
+    assert hash_monitor(loaded) == hash_monitor(monitor)
     for problem in ("fit 7", "benign 7"):
         with pytest.raises(MonitorError, match=f"1 of .*2.*{problem}"):
             loaded.check_unseen(["test 7", problem])

@@ -63,10 +63,11 @@ def test_leading_zeros_of_a_reversed_number_are_dropped_and_one_line_has_the_err
 
 
 def test_swapped_factors_share_a_key():
-    task = make_task("multiplication")
-    assert task.make_problem(345, 12).key == task.make_problem(12, 345).key == "12*345"
-    assert task.make_problem(345, 12).question == "What is 345 * 12?"
-    assert task.make_problem(345, 12).gold_answer == "4140"
+    one, other = (
+        make_task("multiplication").make_problem(*pair) for pair in ((345, 12), (12, 345))
+    )
+    assert one.key == other.key == "12*345"
+    assert (one.question, one.gold_answer) == ("What is 345 * 12?", "4140")
 
 
 def check_lines(lines):

@@ -68,6 +68,7 @@ def test_splits_and_orders_never_change():
     assert [Permutation(10, 7)(i) for i in range(10)] == [0, 1, 6, 2, 3, 7, 4, 8, 9, 5]
     assert Permutation(81_000, 1)(0) == 35663
     assert Permutation(2**64 + 1, 1)(2**64) == 11330583848205759077
+    assert len({Permutation(2**131, 5)(i) for i in range(300)}) == 300
 
 
 @pytest.mark.parametrize("name", TASKS)
