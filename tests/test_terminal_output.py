@@ -84,8 +84,7 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
     rollout = replace(hostile_rollout(run), step=9)
     RolloutLog(run / "results" / LOG).append([rollout])
     sql = ["--sql", "select text, question from rollouts"]
-    group = ["--group", f"9:{rollout.group}"]
-    for options in (["--show"], ["--json"], group, sql, ["--json", *sql]):
+    for options in (["--show"], ["--json"], sql, ["--json", *sql]):
         main(["rollouts", str(run), "--split", "train", "--step", "9", *options])
         printed = capsys.readouterr().out
         assert is_safe(printed), options

@@ -45,7 +45,7 @@ NOT_RUN = {
 }
 """Part of a command: why it is not run. `--dry-run` and `freeze` of a study are run."""
 SIZES = {
-    "--step 60": "--step 2", "--group 12:3": "--group 2:1", "step-000060": "step-000002", "steps=120": "steps=3",
+    "--step 60": "--step 2", "step-000060": "step-000002", "steps=120": "steps=3",
     "steps=200": "steps=3", "--validate 1000": "--validate 20", "--problems 500": "--problems 3",
     "'select …'": "'select count(*) from rollouts'", "--count 1000": "--count 10",
     "benchmark.parquet": "benchmark.jsonl",

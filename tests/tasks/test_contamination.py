@@ -159,9 +159,6 @@ def test_the_audit_finds_leaks_of_an_unchecked_run(tmp_path, leaky_file, monkeyp
     for problem in planted:
         assert repr(problem.question) in output
     assert "2 of the 6" in output
-    assert main(["check", "audit", str(tmp_path / "a"), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert {leak["problem"]["key"] for leak in report["leaks"]} == {p.key for p in planted}
 
 
 def test_any_problem_file_can_be_audited_against_any_run(tmp_path, capsys):

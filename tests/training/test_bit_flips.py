@@ -56,8 +56,7 @@ def test_intact_runs_are_sound(
 ) -> None:
     assert main(["check", str(finished)]) == 0
     assert "sound" in capsys.readouterr().out
-    assert main(["check", str(killed_at_5), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sound"] is True
+    assert main(["check", str(killed_at_5)]) == 0
     assert main(["check", str(tmp_path)]) == 2
     moved = finished.rename(tmp_path / "moved")
     assert main(["check", str(moved)]) == 0

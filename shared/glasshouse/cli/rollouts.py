@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -21,7 +20,6 @@ from glasshouse.terminal import (
     terminal_safe,
     terminal_safe_json,
 )
-from glasshouse.types import ExtractionRule
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from glasshouse.runs.rollout_log import RolloutReader
 
 PRINTED_DAMAGE = 20
-RULES = "|".join(rule.value for rule in ExtractionRule)
 
 
 @command(
@@ -39,8 +36,6 @@ RULES = "|".join(rule.value for rule in ExtractionRule)
         **RUN,
         "--step N..M": "for example 5, 10..20, 10..",
         "--split NAME": "train, validation (or a part of it, as validation/greedy), discarded (resampled by DAPO)",
-        "--task NAME": "the name of the task",
-        "--key KEY": "the canonical key of the problem",
         "--correct": {"action": "store_const", "const": True, "help": "only correct answers"},
         "--wrong": {
             "dest": "correct",
@@ -48,29 +43,25 @@ RULES = "|".join(rule.value for rule in ExtractionRule)
             "const": False,
             "help": "only wrong answers",
         },
-        f"--rule {RULES}": "the rule that extracted the answer",
         "--reward A..B": "reward in this range (negative: --reward=-1..0)",
         "--text TEXT": "contained in the question or completion, ignoring case",
-        "--regex PATTERN": "matches in the question or completion",
         "--limit N": "at most N (default 3 with --show)",
         "--show": "print each rollout in full",
-        "--group STEP:GROUP": "print one group side by side",
         "--sql QUERY": {"default": None, "help": "query the table `rollouts` with DuckDB"},
         "--export FILE": "write a .parquet or .jsonl file",
         "--json": "print JSON lines, also with --sql",
         "--prompt": "with --show: print the whole prompt",
     },
-    "Options from --step to --limit select rollouts. Without --show, --group, --sql, --export or --json, prints a "
+    "Options from --step to --limit select rollouts. Without --show, --sql, --export or --json, prints a "
     "table of what the log holds. Exit code 1 if the log is damaged; the readable part is shown anyway.",
     examples=[
         "glasshouse rollouts runs/try",
         "glasshouse rollouts runs/try --step 60 --wrong --show",
-        "glasshouse rollouts runs/try --group 60:0",
         "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
         'glasshouse rollouts runs/try --sql "select rule, count(*) from rollouts group by rule"',
         "glasshouse rollouts runs/try --export rollouts.parquet",
     ],
-    exclusive=(("--correct", "--wrong"), ("--show", "--group", "--sql", "--export")),
+    exclusive=(("--correct", "--wrong"), ("--show", "--sql", "--export")),
 )
 def _rollouts(args: argparse.Namespace) -> int:
     from glasshouse.runs.rollout_log import RolloutReader
@@ -78,25 +69,16 @@ def _rollouts(args: argparse.Namespace) -> int:
 
     run = Path(args.run)
     reader = RolloutReader(run)
-    group = None
-    if args.group:
-        args.step, group = _parse_group(args.group)
-        args.split = args.split or "train"
     first, last = _parse_range(args.step, "--step", 0)
     lowest, highest = _parse_range(args.reward, "--reward", -math.inf)
     query = RolloutFilter(
         splits=(args.split,) if args.split else (),
         first_step=math.ceil(first),
         last_step=last,
-        task=args.task,
-        key=args.key,
-        group=group,
         correct=args.correct,
-        rule=args.rule,
         min_reward=lowest,
         max_reward=highest,
         text=args.text,
-        pattern=_compile_regex(args.regex) if args.regex else None,
     )
     if args.limit is not None and args.limit < 1:
         raise RunError(f"--limit is {args.limit}; it must be at least 1.")
@@ -125,7 +107,7 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     from glasshouse.runs.export import export_rows, run_sql
     from glasshouse.runs.rows import encode_rows
     from glasshouse.terminal import make_console
-    from glasshouse.view.terminal_tables import render_group, render_rollout
+    from glasshouse.view.terminal_tables import render_rollout
 
     console = make_console()
     if args.export:
@@ -135,12 +117,6 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
         names, records = run_sql(rows, args.sql)
         if rows.count:
             _print_query_result(console, names, records, as_json=args.json)
-    elif args.group:
-        by_split: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            by_split.setdefault(row["split"], []).append(row)
-        for group in by_split.values():
-            console.print(render_group(group, console.width))
     elif args.json:
         for row in rows:
             sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
@@ -171,7 +147,6 @@ def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) ->
     console.print("[dim]next:[/]")
     for options in (
         ["--step", str(last), "--wrong", "--show"],
-        ["--group", f"{last}:0"],
         ["--sql", "select rule, count(*), avg(reward) from rollouts group by rule"],
     ):
         print(f"  {shell_command(['glasshouse', 'rollouts', run, *options])}")
@@ -236,18 +211,3 @@ def _parse_range(text: str, option: str, least: float) -> tuple[float, float]:
     except ValueError:
         raise RunError(f'{option} is "{text}"; write a number, or a range as in 10..20.') from None
     return lowest, highest
-
-
-def _parse_group(text: str) -> tuple[str, int]:
-    """The step and group of `3:5`."""
-    if not re.fullmatch("[0-9]+:[0-9]+", text):
-        raise RunError(f'--group is "{text}"; write STEP:GROUP, as in 12:0.')
-    step, _, group = text.partition(":")
-    return step, int(group)
-
-
-def _compile_regex(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise RunError(f'--regex "{text}" is not a regular expression: {error}.') from None

@@ -5,15 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from glasshouse.cli.parser import (
-    JSON,
-    RUN,
-    command,
-    command_group,
-    print_damage,
-    print_json,
-    print_safe,
-)
+from glasshouse.cli.parser import RUN, command, command_group, print_damage, print_safe
 from glasshouse.terminal import count_noun, shell_command, terminal_safe
 
 PRINTED_LEAKS = 20
@@ -28,19 +20,16 @@ command_group(
 @command(
     "check run",
     "verify every file of a run and list what is damaged",
-    {**RUN, **JSON},
+    RUN,
     "Compares the configuration, the checkpoints, the rollout log, metrics, events, summary and monitor "
     "results with their checksums, and prints for each damage what is lost, what still works and what to do. "
     "Changes nothing. Exit code 0 if the run is intact, 1 if a part is damaged, 2 if it is not a run.",
-    examples=["glasshouse check runs/try", "glasshouse check runs/try --json"],
+    examples=["glasshouse check runs/try"],
 )
 def _check(args: argparse.Namespace) -> int:
     from glasshouse.runs.verify import verify_run
 
     result = verify_run(Path(args.run))
-    if args.json:
-        print_json(result.as_dict())
-        return 0 if result.is_sound else 1
     problems = count_noun(len(result.damage), "problem")
     print_safe(
         f"{result.run}: {'sound' if result.is_sound else f'damaged, {problems}'}",
@@ -53,13 +42,10 @@ def _check(args: argparse.Namespace) -> int:
 @command(
     "check checkpoints",
     "list and verify the checkpoints of a run",
-    {**RUN, **JSON},
+    RUN,
     "Shows step, reward, size, the retention rule that keeps each checkpoint, and why it was saved. "
     "Reads every file and compares it with its checksum; exit code 1 if one is damaged.",
-    examples=[
-        "glasshouse check checkpoints runs/try",
-        "glasshouse check checkpoints runs/try --json",
-    ],
+    examples=["glasshouse check checkpoints runs/try"],
 )
 def _checkpoints(args: argparse.Namespace) -> int:
     from rich.table import Table
@@ -76,16 +62,7 @@ def _checkpoints(args: argparse.Namespace) -> int:
     entries = list_checkpoints(path / "checkpoints")
     roles = roles_of(entries)
     valid = [entry for entry in entries if not entry.damage]
-    if args.json:
-        names = ("step", "reward", "why_saved", "bytes", "path", "damage")
-        print_json(
-            [
-                {name: getattr(c, name) for name in names}
-                | {"valid": not c.damage, "kept_as": roles[c.path]}
-                for c in entries
-            ]
-        )
-    elif not entries:
+    if not entries:
         print_safe(f"{path} has no checkpoints yet.")
     else:
         table = Table("step", "reward", "size", "kept as", "valid", "saved because")
@@ -108,11 +85,7 @@ def _checkpoints(args: argparse.Namespace) -> int:
 @command(
     "check audit",
     "check whether a run was evaluated on problems it was trained on",
-    {
-        **RUN,
-        "--file FILE": "check this problem file (.jsonl or .parquet) instead of the run's own",
-        **JSON,
-    },
+    {**RUN, "--file FILE": "check this problem file (.jsonl or .parquet) instead of the run's own"},
     "Compares problems with those in the run's rollout log of training; exit code 1 if any is there. "
     "Problems match by canonical key, by the words of the question, and, where a file has no keys, by "
     "the same words and numbers in another order with the same answer.",
@@ -122,15 +95,10 @@ def _checkpoints(args: argparse.Namespace) -> int:
     ],
 )
 def _audit(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from glasshouse.measurement.validation_filter import audit_run
 
     report = audit_run(Path(args.run), Path(args.file) if args.file else None)
     leaks = report.leaks
-    if args.json:
-        print_json(asdict(report))
-        return 1 if leaks else 0
     evaluated = f"{count_noun(report.checked, 'problem')} of {args.file or 'its evaluations'}"
     trained = f"{count_noun(report.trained, 'problem')} that {args.run} was trained on"
     if not leaks:

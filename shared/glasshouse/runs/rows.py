@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -144,17 +143,11 @@ class RolloutFilter:
     """`validation` selects `validation/greedy` and every other part of it."""
     first_step: int = 0
     last_step: float = math.inf
-    task: str = ""
-    key: str = ""
-    group: int | None = None
     correct: bool | None = None
-    rule: str = ""
     min_reward: float = -math.inf
     max_reward: float = math.inf
     text: str = ""
     """Case-insensitive substring of the question or the completion."""
-    pattern: re.Pattern[str] | None = None
-    """Regular expression found in the question or the completion."""
 
     def selects_frame(self, kind: str, step: int) -> bool:
         """Can a frame of this kind and step have matching rows?"""
@@ -165,17 +158,9 @@ class RolloutFilter:
         split = row["split"]
         if self.splits and not any(s == split or split.startswith(f"{s}/") for s in self.splits):
             return False
-        for name in ("task", "key", "rule"):
-            value = getattr(self, name)
-            if value and row[name] != value:
-                return False
-        if self.group is not None and row["group"] != self.group:
-            return False
         if self.correct is not None and row["correct"] is not self.correct:
             return False
         if not self.min_reward <= row["reward"] <= self.max_reward:
             return False
         texts = (row["question"], row["text"])
-        if self.text and not any(self.text.casefold() in text.casefold() for text in texts):
-            return False
-        return self.pattern is None or any(self.pattern.search(text) for text in texts)
+        return any(self.text.casefold() in text.casefold() for text in texts)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,6 @@ class RunCheck:
     @property
     def is_sound(self) -> bool:
         return not self.damage
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run),
-            "sound": self.is_sound,
-            "contents": self.contents,
-            "damage": [asdict(damage) for damage in self.damage],
-        }
 
 
 def verify_run(run: Path) -> RunCheck:

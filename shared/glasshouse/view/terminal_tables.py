@@ -1,15 +1,13 @@
-"""Results of a run in the terminal: an overview of its rollouts, one in full, a group in columns, and the
-table of monitoring."""
+"""Results of a run in the terminal: an overview of its rollouts, one in full, and the table of monitoring."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -26,8 +24,6 @@ Estimate = dict[str, Any]
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold"}
 MAX_LINES = 12
 """Lines per split in the overview; more steps than this are merged into ranges."""
-MIN_COLUMN_WIDTH = 38
-"""Smallest width of a completion when a group is shown in columns."""
 
 
 @dataclass(slots=True)
@@ -117,34 +113,6 @@ def render_rollout(row: Row, prompt: bool = False) -> RenderableType:
     return Panel(grid, title=_heading(row), title_align="left", border_style=_colour(row))
 
 
-def render_group(rows: Sequence[Row], width: int) -> RenderableType:
-    """The completions of a group in columns, below their question."""
-    columns = max(1, min(len(rows), width // MIN_COLUMN_WIDTH))
-    panels = [
-        Panel(
-            Text(terminal_safe(row["text"])),
-            title=Text(
-                f"{row['sample']} {_mark(row)} {row['reward']:.2f}, advantage {row['advantage']:+.2f}"
-            ),
-            subtitle=Text(f"{terminal_safe(str(row['model_answer']))}, {row['rule']}"),
-            border_style=_colour(row),
-            width=width // columns - 1,
-        )
-        for row in rows
-    ]
-    first = rows[0]
-    correct = sum(row["correct"] for row in rows)
-    summary = (
-        f"{first['split']}, step {first['step']}, group {first['group']}: gold "
-        f"{terminal_safe(first['gold_answer'])}, {correct} of {len(rows)} correct"
-    )
-    return Group(
-        Text(terminal_safe(first["question"]), style="bold"),
-        Text(summary, style="dim"),
-        Columns(panels, padding=(0, 1, 0, 0)),
-    )
-
-
 def split_cot(row: Row) -> tuple[Text, Text]:
     """The CoT and the answer after it. The parsed value is highlighted."""
     completion = row["text"]
@@ -162,12 +130,8 @@ def split_cot(row: Row) -> tuple[Text, Text]:
 def _heading(row: Row) -> Text:
     return Text(
         f"{row['split']}, step {row['step']}, group {row['group']}, sample {row['sample']}  "
-        f"{_mark(row)} {'correct' if row['correct'] else 'wrong'}"
+        f"{'✓ correct' if row['correct'] else '✗ wrong'}"
     )
-
-
-def _mark(row: Row) -> str:
-    return "✓" if row["correct"] else "✗"
 
 
 def _colour(row: Row) -> str:
