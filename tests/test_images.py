@@ -18,9 +18,9 @@ from rich.console import Console
 from tools import images
 
 from glasshouse.config.loading import load_config
-from glasshouse.training.display import TerminalDisplay
+from glasshouse.config.schema import Config
+from glasshouse.training.display import TerminalDisplay, startup_banner
 from glasshouse.training.run import TrainingRun
-from glasshouse.training.startup_banner import startup_banner
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "training" / "example.rl"
@@ -229,7 +229,7 @@ def test_the_startup_line_names_image_run_directory_and_step(
     assert line in f"\n{console.file.getvalue()}"
     for mount, warns in (("/runs", False), ("/", True)):
         monkeypatch.setattr("os.path.ismount", lambda path, mount=mount: str(path) == mount)
-        line = startup_banner(Path("/runs/example.rl"), 1, 2, "cpu", 1, environment)
+        line = startup_banner(Path("/runs/example.rl"), 1, Config(steps=2), "cpu", environment)
         assert ("NOT on a volume" in line) == warns
         assert "after step 1 of 2" in line
-    assert startup_banner(Path("/runs/example.rl"), 0, 1, "cpu", 1, {}) == ""  # no image
+    assert startup_banner(Path("/runs/example.rl"), 0, Config(), "cpu", {}) == ""  # no image

@@ -23,7 +23,7 @@ from glasshouse.measurement.closed_forms import (
     wilson_interval,
 )
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
-from glasshouse.training.display import comparison_table, format_accuracies
+from glasshouse.training.display import format_accuracies, results_table
 from glasshouse.view.run_measures import summarize_run
 
 
@@ -106,7 +106,7 @@ def test_every_output_states_sampled_accuracy_first_and_greedy_only_without_samp
     assert lookup("interventions.accuracy").stream == "accuracy"  # keys published streams
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(comparison_table(before, after))
+        console.print(results_table(before=before, after=after))
     summary = summarize_run({"before": before, "after": after}, None)
     for text in (capture.get(), format_accuracies(after), summary):
         assert text.index("sampled") < text.lower().index("greedy"), text

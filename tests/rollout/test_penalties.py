@@ -115,10 +115,10 @@ def test_adaptive_weight_rises_above_the_accuracy_floor_and_falls_below_it() -> 
     accuracies = (0.6, 0.5, 0.4, 0.9, 0.9, 0.9, 0.9)
     weights = [penalties.update_weights(accuracy)["weight_monitor"] for accuracy in accuracies]
     assert weights == [0, 0.5, 1, 0.5, 1, 1.5, 2]
-    assert penalties.state() == {"monitor": 2.0}  # bounded by `weight`
+    assert penalties.weights == {"monitor": 2.0}  # bounded by `weight`
     for _ in range(9):
         penalties.update_weights(0.0)
-    assert penalties.state() == {"monitor": 0.0}
+    assert penalties.weights == {"monitor": 0.0}
 
 
 @pytest.mark.parametrize(

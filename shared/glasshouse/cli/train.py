@@ -213,7 +213,7 @@ def _eval(args: argparse.Namespace) -> None:
         return
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     print_safe(f"{result.task} ({result.style}), {options or 'default options'}")
-    make_console().print(results_table(result.values))
+    make_console().print(results_table(result=result.values))
 
 
 @command(

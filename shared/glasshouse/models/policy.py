@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -51,12 +49,6 @@ BASES_FOLDER = POCKET_FOLDER.parent / "bases"
 
 STATE_FILE, LEARNER_FILES = "state.json", "learner*.safetensors"
 """What a checkpoint holds besides the model; a checkpoint always has checksums."""
-
-LOADING_ERRORS = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, ImportError, RuntimeError,
-    SafetensorError, StrictDataclassError,
-)  # fmt: skip
-"""What transformers raises for a folder or a hub name that it cannot load."""
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -152,7 +144,7 @@ def load_policy(name: str, chat: ChatConfig = DEFAULT_CHAT) -> Policy:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except LOADING_ERRORS as error:
+    except Exception as error:  # transformers raises any kind
         raise loading_error(name, folder, error) from None
     missing = sorted(loading_info["missing_keys"])
     if missing:  # transformers would continue with random weights
@@ -205,7 +197,7 @@ def load_empty_model(name: str) -> Any:
     try:
         config = AutoConfig.from_pretrained(str(folder or name), trust_remote_code=False)
         return build_empty_model(config, name)
-    except LOADING_ERRORS as error:
+    except Exception as error:  # transformers raises any kind
         raise loading_error(name, folder, error) from None
 
 
@@ -246,7 +238,7 @@ def load_tokenizer(name: str) -> Any:
     folder = locate_model(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder or name), trust_remote_code=False)
-    except LOADING_ERRORS as error:
+    except Exception as error:  # transformers raises any kind
         raise loading_error(name, folder, error) from None
     check_chat_template(tokenizer, str(folder or name))
     return tokenizer

@@ -18,7 +18,7 @@ KL to the starting policy belongs to the learner (`learn.kl_coef`). To add a pen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ from glasshouse.monitors.base import Monitor, check_disjoint, score_all
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope, make_view
 from glasshouse.registry import Registry, require_members
-from glasshouse.rollout.monitor_overlap import check_not_covered
 from glasshouse.rollout.terms import reward
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check, make_task
@@ -38,6 +37,7 @@ from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
 from glasshouse.types import Rollout
 
 Groups = list[list[Rollout]]
+PROBE_PROBLEMS = 20
 
 
 class PenaltyOptions(BaseModel):
@@ -265,14 +265,6 @@ class Penalties:
                 self.weights[item.name] = min(options.weight, max(0.0, weight))
         return metrics
 
-    def state(self) -> dict[str, float]:
-        """The current weights, as saved in a checkpoint."""
-        return dict(self.weights)
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Continues from the weights of a checkpoint."""
-        self.weights |= state
-
 
 def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
     kind = options.get("kind") or name
@@ -291,6 +283,49 @@ def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:
     """
     built = make_task(task) if isinstance(task, str) else task
     return Penalties.from_config({name: options}, built).penalties[0]
+
+
+def check_not_covered(
+    in_reward: Sequence[Monitor], evaluating: Sequence[Monitor], task: Task[Any]
+) -> None:
+    """Raises if a rule in the reward flags every probe that an evaluating rule flags.
+
+    A reward rule with the keywords `key` and `hint` differs from an evaluating rule with `key`, but RL against it
+    removes all that the evaluation could see. Probes are demonstrations in all modes, and the rules' own keywords."""
+    rewarded = [monitor for monitor in in_reward if isinstance(monitor, RuleMonitor)]
+    judges = [monitor for monitor in evaluating if isinstance(monitor, RuleMonitor)]
+    if not rewarded or not judges:
+        return
+    probes = list(_probe_completions(task, [w for m in (*rewarded, *judges) for w in m.keywords]))
+    flags = {monitor.name: _flagged(monitor, probes) for monitor in (*rewarded, *judges)}
+    for judge in judges:
+        for rule in rewarded:
+            if flags[judge.name] and flags[judge.name] <= flags[rule.name]:
+                raise MonitorError(
+                    f'The evaluating monitor "{judge.name}" flags nothing that "{rule.name}" in the '
+                    f"reward does not flag ({len(flags[judge.name])} of {len(probes)} probe texts): a "
+                    "policy trained against a monitor cannot be evaluated with a part of it. Use another monitor."
+                )
+
+
+def _probe_completions(task: Task[Any], keywords: Sequence[str]) -> Iterator[str]:
+    for index in range(PROBE_PROBLEMS):
+        rng = randomness.stream("monitor probe", task.name, index)
+        problem = task.draw(rng)
+        for mode in task.modes:
+            yield task.demonstrate(problem, mode, rng)
+    for word in dict.fromkeys(keywords):
+        yield f"{word}\n[ANSWER] 1"
+        yield f"[ANSWER] 1 {word}"
+
+
+def _flagged(monitor: RuleMonitor, completions: Sequence[str]) -> set[int]:
+    """The indices of the completions that the monitor flags."""
+    views = [
+        make_view(monitor.scope, prompt="", question="", completion=text) for text in completions
+    ]
+    outputs = score_all(monitor, views)
+    return {index for index, output in enumerate(outputs) if output.flagged}
 
 
 # ── negative controls: rewards that say nothing about the completion, on which RL must not learn ─────

@@ -77,9 +77,8 @@ class CheckpointManager:
         if best is None or reward > best:
             improved = best is None or reward > best + config.min_improvement
             if config.save_best and improved:
-                new, old = format_apart(reward, best)
-                before = "first" if best is None else f"{old} at step {progress.best_step}"
-                reasons.append(f"reward {new} is a new best ({before})")
+                before = "first" if best is None else f"{best:.3f} at step {progress.best_step}"
+                reasons.append(f"reward {reward:.3f} is a new best ({before})")
             progress.best, progress.best_step = reward, progress.step
         if is_last:
             reasons.append("end of training")
@@ -135,14 +134,6 @@ class CheckpointManager:
             path = removed.path.relative_to(self.directory.path)
             self.directory.log_event("prune", path=str(path), reason=reason, bytes=removed.bytes)
             self.log(f"pruned {path.name}, {removed.bytes / 1e6:.1f} MB freed: {reason}")
-
-
-def format_apart(value: float, other: float | None) -> tuple[str, str]:
-    """Format two numbers with three decimals, or as many more as it takes to tell them apart."""
-    if other is None:
-        return f"{value:.3f}", ""
-    texts = ((f"{value:.{digits}f}", f"{other:.{digits}f}") for digits in range(3, 18))
-    return next((pair for pair in texts if pair[0] != pair[1]), (repr(value), repr(other)))
 
 
 def progress_from_state(state: dict[str, Any], next_rollouts: bytes, policy: Policy) -> Progress:

@@ -6,8 +6,10 @@ printed, and one whenever nothing else was printed for HEARTBEAT_SECONDS.
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,7 @@ class TerminalDisplay(Display):
     def end(self, summary: dict[str, Any]) -> None:
         before, after, run = summary.get("before"), summary.get("after"), summary["run"]
         if before and after:
-            self.console.print(comparison_table(before, after))
+            self.console.print(results_table(before=before, after=after))
         elif "interrupted_at" in summary:
             self.print(
                 f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat "
@@ -201,6 +203,27 @@ class TerminalDisplay(Display):
         self.print((time.strftime("%H:%M:%S  "), "dim"), (message, style))
 
 
+def startup_banner(
+    path: Path, step: int, config: Config, device: str, environment: Mapping[str, str] = os.environ
+) -> str:
+    """Return the first line of a container, whose image sets GLASSHOUSE_EXPERIMENT and GLASSHOUSE_REVISION;
+    an empty string elsewhere.
+
+    Example: `ready: example.rl at 350c5d1d4f0a, cpu (1 thread), /runs/example.rl (mounted volume),
+    resuming after step 20 of 60`
+    """
+    experiment = environment.get("GLASSHOUSE_EXPERIMENT")
+    if not experiment:
+        return ""
+    revision = environment.get("GLASSHOUSE_REVISION", "unknown")
+    resolved, steps = path.resolve(), config.steps
+    mounts = [p for p in (resolved, *resolved.parents) if p != p.parent and os.path.ismount(p)]
+    storage = "mounted volume" if mounts else "NOT on a volume: lost when the container is removed"
+    start = f"resuming after step {step} of {steps}" if step else f"starting, {steps} steps"
+    threads = count_noun(config.threads, "thread")
+    return f"ready: {experiment} at {revision}, {device} ({threads}), {path} ({storage}), {start}"
+
+
 def format_behaviour(organism: dict[str, Any]) -> str:
     """Return an organism's results in a few words; an empty string for other tasks."""
     if not organism:
@@ -216,23 +239,19 @@ def format_accuracies(results: dict[str, Any]) -> str:
     return "; ".join(f"{lookup(key).label} {format_rate(results, key)}" for key in keys)
 
 
-def comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
-    """Return a table of two evaluations with intervals."""
-    table = Table(title=count_noun(after["problems"], "held-out problem"), title_justify="left")
+def results_table(**evaluations: dict[str, Any]) -> Table:
+    """Return a table of evaluations with intervals, a column each.
+
+    Example: `results_table(before=summary["before"], after=summary["after"])`
+    """
+    problems = [results["problems"] for results in evaluations.values()]
+    title = count_noun(problems[-1], "held-out problem")
+    table = Table(title=title, title_justify="left", show_header=len(problems) > 1)
     table.add_column("")
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    for (label, old), (_, new) in zip(_rows(before), _rows(after), strict=False):
-        table.add_row(label, old, new)
-    return table
-
-
-def results_table(results: dict[str, Any]) -> Table:
-    """Return a table of one evaluation with intervals."""
-    title = count_noun(results["problems"], "held-out problem")
-    table = Table(title=title, title_justify="left", show_header=False)
-    for label, value in _rows(results):
-        table.add_row(label, value)
+    for name in evaluations:
+        table.add_column(name, justify="right")
+    for cells in zip(*map(_rows, evaluations.values()), strict=False):
+        table.add_row(cells[0][0], *(value for _, value in cells))
     return table
 
 

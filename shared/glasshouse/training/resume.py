@@ -165,7 +165,7 @@ def restore_checkpoint(run: TrainingRun) -> None:
     next_rollouts = checkpoints.read_next_rollouts(checkpoint.path)
     run.progress = progress_from_state(state, next_rollouts, run.policy)
     run.problems.restore(run.progress.data)
-    run.penalties.restore(run.progress.penalties)
+    run.penalties.weights |= run.progress.penalties
     run.checkpoints.saved_step = checkpoint.step
     for row in directory.truncate_to(state["log_position"], checkpoint.step):
         run.diagnostics.check(row)

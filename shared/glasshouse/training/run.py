@@ -45,12 +45,11 @@ from glasshouse.training.build import make_curriculum, make_problem_stream, vali
 from glasshouse.training.checkpointing import CheckpointManager, Progress
 from glasshouse.training.data_manifest import describe_data
 from glasshouse.training.diagnostics import Diagnostics
-from glasshouse.training.display import Display
+from glasshouse.training.display import Display, startup_banner
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.memory import check_training_memory
 from glasshouse.training.metrics import PhaseTimer, compute_throughput
-from glasshouse.training.startup_banner import startup_banner
 
 
 class TrainingRun:
@@ -140,7 +139,7 @@ class TrainingRun:
         if text := describe_shortage(config, len(self.validation)):
             self.log_event("warning", text=text)
         device = str(self.policy.model.device)
-        if line := startup_banner(path, self.progress.step, config.steps, device, config.threads):
+        if line := startup_banner(path, self.progress.step, config, device):
             display.print(line)
         with start_trackers(config.trackers, path, config, self.log_event) as self.trackers:
             for name, url in self.trackers.urls.items():
@@ -263,7 +262,7 @@ class TrainingRun:
         progress = self.progress
         progress.step, progress.in_flight = step, in_flight
         progress.data = self.problems.state()
-        progress.penalties = self.penalties.state()
+        progress.penalties = dict(self.penalties.weights)
         progress.seconds = time.perf_counter() - self.started
 
     def checkpoint_if_due(self, reward: float, *, is_last: bool) -> None:
