@@ -16,7 +16,7 @@ from tests.docs.tables import ROOT
 
 from glasshouse.measurement import file as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgress
-from glasshouse.study.display import TerminalProgress
+from glasshouse.study.display import StudyProgress
 from glasshouse.terminal import shows_bars
 from glasshouse.training.display import TerminalDisplay
 
@@ -84,7 +84,7 @@ def test_a_notebook_draws_progress_bars_as_widgets(monkeypatch: pytest.MonkeyPat
     bars = [
         TerminalDisplay(notebook).progress,
         MonitorProgress(notebook).progress,
-        TerminalProgress(study, notebook).progress,
+        StudyProgress(study, notebook).progress,
         measuring.make_progress_bars(None),
     ]
     assert not any(bar.disable for bar in bars)

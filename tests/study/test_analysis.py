@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -319,34 +318,6 @@ def test_a_question_can_have_its_own_null_arm() -> None:
     assert second.verdict is Verdict.NOT_SHOWN
     assert second.null is not None
     assert second.null.arm == "kl"
-
-
-def test_the_null_arm_can_be_compared_at_the_same_kl_from_the_start() -> None:
-    """RL on noise moves half as far per step, and its measure follows its KL: at equal KL there is no
-    effect beyond it, at the same step there is."""
-    kls = {"outcome": (0.0, 0.2, 0.4), "random": (0.0, 0.1, 0.4)}
-    rows = [
-        StudyRow(arm=arm, seed=s, step=10 * i, measure=name, base="ab"[s % 2], value=value)
-        for arm, curve in kls.items()
-        for s in range(8)
-        for i, kl in enumerate(curve)
-        for name, value in (("kl", kl), ("m", 0.5 - (1 + 0.01 * (s * len(arm) % 8)) * kl))
-    ]
-    question = {"against": "start", "expect": "falls", "at": 10}
-    same_step = single_answer(make_study(question), Table(rows))
-    assert same_step.verdict is Verdict.SHOWN
-    same_kl = single_answer(make_study({**question, "null_at": "kl"}), Table(rows))
-    assert same_kl.effect.p == same_step.effect.p
-    assert same_kl.null.after == pytest.approx(0.5 - 0.2 * 1.03)
-    assert same_kl.beyond_null.effect == pytest.approx(0.0, abs=0.01)
-    assert same_kl.verdict is Verdict.NOT_SHOWN
-    far = [
-        replace(r, value=9.0) if (r.arm, r.measure, r.step) == ("outcome", "kl", 10) else r
-        for r in rows
-    ]
-    never = single_answer(make_study({**question, "null_at": "kl"}), Table(far))
-    assert never.null.effect is None
-    assert never.verdict is Verdict.NOT_SHOWN
 
 
 # --- simulated studies: error rates of the verdicts ------------------------------------------

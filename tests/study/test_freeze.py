@@ -20,7 +20,7 @@ from glasshouse.study.freeze import (
     list_amendments,
 )
 from glasshouse.study.report import publish_study, write_report
-from glasshouse.study.spec import check_seeds_per_base, load_study, parse_study
+from glasshouse.study.spec import load_study, parse_study
 
 STUDY = """\
 title: Outcome RL on a leaked hint
@@ -153,13 +153,6 @@ def test_seeds_are_a_number_a_range_or_a_list(seeds: object, expected: object) -
             parse_study(tree, "s")
     else:
         assert parse_study(tree, "s").seeds == expected
-
-
-def test_each_of_four_bases_needs_two_seeds() -> None:
-    tree = {**parse_yaml(STUDY), "bases": ["a", "b", "c", "d"]}
-    check_seeds_per_base(parse_study({**tree, "seeds": {"first": 101, "count": 8}}, "s"))
-    with pytest.raises(ConfigError, match=r"two seeds.*a 1"):
-        check_seeds_per_base(parse_study({**tree, "seeds": [0, 1, 2, 3, 5, 6, 7]}, "s"))
 
 
 def test_amendments_are_in_the_report_the_readme_and_the_printed_table(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _study(args: argparse.Namespace) -> int:
     from glasshouse.study.power import describe_power
     from glasshouse.study.report import publish_study
     from glasshouse.study.runner import default_folder, run_study
-    from glasshouse.study.spec import check_seeds_per_base, load_study
+    from glasshouse.study.spec import load_study
     from glasshouse.study.table import compare_tables, read_table_lines
 
     file = Path(args.study)
@@ -110,8 +110,6 @@ def _study(args: argparse.Namespace) -> int:
     # read it first: it may be the file that this study overwrites
     committed = read_table_lines(Path(args.check)) if args.check else None
     is_part = arms is not None or args.seeds is not None
-    if not is_part:
-        check_seeds_per_base(study)
     if study.frozen is not None and not args.table:
         check_seeds_are_fresh(study, file)
     if args.dry_run:

@@ -31,7 +31,6 @@ from glasshouse.study.contrasts import (
     contrast_arms,
     mean_over_seeds,
     point_at_equal_accuracy,
-    point_at_equal_kl,
     point_at_step,
 )
 from glasshouse.study.spec import START, Question, Study
@@ -60,8 +59,6 @@ class Answer:
     beyond_null: Contrast | None
     why_no_null: str
     """Empty if there is a null."""
-    null_point: str
-    """Where the null arm is compared: the question's point, or equal KL."""
     matched: Contrast | None
     """The same contrast at equal accuracy."""
     equal_accuracy: Point | None
@@ -131,7 +128,7 @@ class Answer:
             "null": self.null and self.null.as_dict(),
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
             "why_no_null": self.why_no_null,
-            "null_at": self.null_point,
+            "null_at": self.point,
             "matched": self.matched and equal and {"at": equal.name, **self.matched.as_dict()},
             "equal_accuracy": equal
             and {
@@ -187,7 +184,7 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
     step = question.at
     if step is None:
         step = max(table.steps_of(arm, question.measure), default=0)
-    point = null_point = point_at_step(table, step)
+    point = point_at_step(table, step)
     contrast = partial(contrast_arms, question, table)
     equal = null = beyond = None
     if reference != START and not question.against_measure:
@@ -198,11 +195,9 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
     elif null_arm == arm or (null_arm == reference and not question.against_measure):
         why_no_null = f"{null_arm} is the null arm"
     else:
-        if question.null_at == "kl":
-            null_point = point_at_equal_kl(table, point, arm, null_arm)
-        null = contrast(null_point, null_arm, null_arm if question.against_measure else reference)
+        null = contrast(point, null_arm, null_arm if question.against_measure else reference)
         if not question.against_measure:
-            beyond = contrast(null_point, arm, null_arm)
+            beyond = contrast(point, arm, null_arm)
     return Answer(
         question=question,
         reference=reference,
@@ -211,7 +206,6 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
         null=null,
         beyond_null=beyond,
         why_no_null=why_no_null,
-        null_point=null_point.name,
         matched=contrast(equal, arm, reference) if equal else None,
         equal_accuracy=equal,
         by_base={

@@ -68,7 +68,12 @@ def point_at_equal_accuracy(table: Table, arms: Sequence[str]) -> Point:
 
     def values_of(arm: str, measure: str) -> SeedValues:
         seeds = table.runs_of(arm, measure)
-        return {s: _value_where(table, "accuracy", level, arm, measure, s) for s in seeds}
+        return {seed: value_at_level(arm, measure, seed) for seed in seeds}
+
+    def value_at_level(arm: str, measure: str, seed: int) -> float | None:
+        passing = _curve(table, arm, "accuracy", seed)
+        values = table.runs_of(arm, measure).get(seed, {})
+        return interpolate_at(level, list(passing.values()), [values.get(step) for step in passing])
 
     def mean_step(arm: str) -> float:
         curves = [runs[arm, seed] for seed in seeds]
@@ -83,23 +88,6 @@ def point_at_equal_accuracy(table: Table, arms: Sequence[str]) -> Point:
         mean_steps=mean_steps,
         is_before_first_evaluation=max(mean_steps.values()) < min(evaluated, default=0),
     )
-
-
-def point_at_equal_kl(table: Table, point: Point, arm: str, null_arm: str) -> Point:
-    """The point for all arms but the null arm, which is taken where its KL from the start equals the
-    arm's at this point, seed by seed: both have moved equally far. Undefined in a seed in which the
-    null arm never moves that far."""
-    levels = point.values_of(arm, "kl")
-
-    def values_of(name: str, measure: str) -> SeedValues:
-        if name != null_arm:
-            return point.values_of(name, measure)
-        return {
-            seed: None if level is None else _value_where(table, "kl", level, name, measure, seed)
-            for seed, level in levels.items()
-        }
-
-    return replace(point, name=f"the KL of {arm} at {point.name}", values_of=values_of)
 
 
 def interpolate_at(x: float, xs: Sequence[float], values: Sequence[float | None]) -> float | None:
@@ -117,15 +105,6 @@ def interpolate_at(x: float, xs: Sequence[float], values: Sequence[float | None]
                 return None
             return value + (x - current) / (xs[i + 1] - current) * (following - value)
     return None
-
-
-def _value_where(
-    table: Table, name: str, level: float, arm: str, measure: str, seed: int
-) -> float | None:
-    """The measure of a run where its measure `name` (accuracy, kl) first passes the level."""
-    passing = _curve(table, arm, name, seed)
-    values = table.runs_of(arm, measure).get(seed, {})
-    return interpolate_at(level, list(passing.values()), [values.get(step) for step in passing])
 
 
 def _curve(table: Table, arm: str, measure: str, seed: int) -> dict[int, float]:

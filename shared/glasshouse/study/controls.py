@@ -25,10 +25,9 @@ from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.contrasts import mean_over_seeds
-from glasshouse.study.display import TerminalProgress
 from glasshouse.study.report import format_mean
 from glasshouse.study.runner import plan_runs, train_study
-from glasshouse.study.spec import Study, study_from_config
+from glasshouse.study.spec import study_from_config
 from glasshouse.study.table import Table
 from glasshouse.terminal import make_console
 from glasshouse.view.html import markdown_table
@@ -69,7 +68,7 @@ def run_control(
         seeds=seeds,
         measures=MEASURES,
     )
-    table = _train(study, out, jobs)
+    table = train_study(study, out, jobs=jobs, console=make_console())
     gains = {arm: _gains(table, arm) for arm in ARMS}
     passed, verdict = judge_control(gains["positive"], gains["negative"])
     runs = {arm: [gain._asdict() for gain in gains[arm]] for arm in gains}
@@ -131,7 +130,7 @@ def run_scaling(
         control="fresh",
         measures=MEASURES,
     )
-    _train(study, out, jobs)
+    train_study(study, out, jobs=jobs, console=make_console())
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     for run in plan_runs(study, out):
         runs[run.arm].append({"seed": run.seed, **summarize_scaling_run(run.path)})
@@ -164,10 +163,6 @@ def summarize_scaling_run(path: Path) -> dict[str, Any]:
         "gap": training - (greedy if sampled is None else sampled),
         "seconds": summary["seconds"],
     }
-
-
-def _train(study: Study, out: Path, jobs: int) -> Table:
-    return train_study(study, out, jobs=jobs, progress=TerminalProgress(study, make_console()))
 
 
 def _gains(table: Table, arm: str) -> list[Gain]:

@@ -31,7 +31,6 @@ from glasshouse.monitors.base import stack_flags
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.runs.run_config import load_run_config
-from glasshouse.study.display import TerminalProgress
 from glasshouse.study.figures import LIGHT_COLOURS
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study
@@ -41,7 +40,7 @@ from glasshouse.terminal import count_noun, make_console, shell_command, termina
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, undefined_measure
 from glasshouse.view import figures
-from glasshouse.view.html import escape_markdown, markdown_table
+from glasshouse.view.html import escape_markdown
 
 USES, MENTIONS, UNMENTIONED = "uses", "mentions", "unmentioned"
 ARM_LABELS = {"outcome": "outcome reward", "monitor": "monitor in the reward"}
@@ -63,7 +62,6 @@ LIMITS = """\
 differently; that takes a study of several.
 - That an answer uses the hint is known by construction. That it mentions the hint is decided by a rule that looks for \
 the hint's sentence; another monitor may see more or less."""
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def demo_study(overrides: Sequence[str] = ()) -> Study:
@@ -88,7 +86,7 @@ def run_demo(
     steps = study.run_config(study.control, 0).steps
     introduction = INTRODUCTION.format(count_noun(steps, "step"))
     console.print(introduction, markup=False, soft_wrap=True)
-    train_study(study, out, jobs=2, keep_rollouts=True, progress=TerminalProgress(study, console))
+    train_study(study, out, jobs=2, keep_rollouts=True, console=console)
     runs = {run.arm: run.path for run in plan_runs(study, out)}
     comparison = DemoComparison(load_curve(runs["outcome"]), load_curve(runs["monitor"]))
     image = io.BytesIO()
@@ -108,19 +106,8 @@ def run_demo(
     return comparison
 
 
-def sparkline(values: Sequence[float | None]) -> str:
-    """A bar per value, and the last value.
-
-    Example: `sparkline([0.2, 0.5, 1.0])` gives `▂▅█ 100 %`
-    """
-    bars = ["·" if v is None else BARS[min(int(v * len(BARS)), 7)] for v in values]
-    last = "    ·" if values[-1] is None else f"{values[-1] * 100:3.0f} %"
-    return f"{''.join(bars)} {last}"
-
-
 def _render_answer(comparison: DemoComparison) -> Iterator[str]:
-    """Chart, sentences, one problem before and after, and what one seed can say, in Markdown."""
-    yield _render_chart(comparison)
+    """Sentences, one problem before and after, and what one seed can say, in Markdown."""
     sentences = " ".join(comparison.sentences())
     yield "> " + sentences.replace(" %", "\u00a0%")  # no line begins with %
     yield "## The same problem before and after"
@@ -136,19 +123,6 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
     )
     yield "## What one seed can and cannot say"
     yield LIMITS.format(len(set(comparison.outcome[-1].samples[USES].problems)))
-
-
-def _render_chart(comparison: DemoComparison) -> str:
-    """One line per measure and run: the first value, a bar per evaluation, the last value."""
-    rows = []
-    for measure, label in CURVES.items():
-        for name, curve in _curves(comparison).items():
-            values = [step.measures[measure].value for step in curve]
-            start = "·" if values[0] is None else format_percent(values[0])
-            rows.append((label, name, start, sparkline(values)))
-    first, last = comparison.outcome[0].step, comparison.outcome[-1].step
-    columns = ("share of answers", "run", f"step {first}", f"to step {last}")
-    return markdown_table(columns, rows, left=2)
 
 
 def _curves(comparison: DemoComparison) -> dict[str, Curve]:

@@ -1,4 +1,4 @@
-"""The progress of a study: callbacks, and a bar with a line per finished run in the terminal."""
+"""The progress of a study in the terminal: a bar, and a line per finished run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,7 @@ MEASURES_PER_LINE = 3
 
 
 class StudyProgress:
-    """What is called while a study runs; these do nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None: ...
-    def on_step(self, run: StudyRun, step: int) -> None: ...
-    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None: ...
-    def on_warning(self, message: str) -> None: ...
-
-
-class TerminalProgress(StudyProgress):
-    """Without a terminal (in a pipe) only the lines are printed.
-
-    Example: `train_study(study, out, progress=TerminalProgress(study, console))`
-    """
+    """Without a terminal (in a pipe) only the lines are printed; on a quiet console nothing."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self.measures = list(study.measures)[:MEASURES_PER_LINE]
@@ -47,10 +31,13 @@ class TerminalProgress(StudyProgress):
             TextColumn("[dim]left[/]"),
             TimeRemainingColumn(),
             console=console,
-            disable=not shows_bars(console),
+            disable=console.quiet or not shows_bars(console),
             transient=True,
             speed_estimate_period=600,  # runs differ in speed: estimate over several of them
         )
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()

@@ -24,7 +24,6 @@ from glasshouse.files import write_text
 from glasshouse.study.spec import (
     Frozen,
     Study,
-    check_seeds_per_base,
     format_seeds,
     hash_content,
     load_study,
@@ -55,7 +54,6 @@ def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
             f"{file} was frozen on {study.frozen.date}. It is frozen once: later changes are reported "
             "as amendments. For a new study, copy the file without its section `frozen`."
         )
-    check_seeds_per_base(study)
     check_seeds_are_fresh(study, file)
     content = registered_content(study)
     date = today or datetime.datetime.now(datetime.UTC).date()

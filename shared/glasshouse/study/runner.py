@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
 from glasshouse.runs.run_directory import acquire_lock, is_locked
 from glasshouse.study.analysis import Analysis, analyse_study
-from glasshouse.study.display import StudyProgress, TerminalProgress
+from glasshouse.study.display import StudyProgress
 from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.report import write_report
 from glasshouse.study.spec import ROWS_FILE, Study, StudyRun, dump_study, load_study, study_name
@@ -67,8 +69,7 @@ def run_study(
     if table is not None:
         rows = Table.load(Path(table)).subset(study.arms, study.seeds)
     else:
-        shown = TerminalProgress(study, console) if console else None
-        rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, progress=shown)
+        rows = train_study(study, folder, jobs=jobs, keep_rollouts=keep_rollouts, console=console)
     analysis = analyse_study(study, rows)
     write_report(analysis, folder, console)
     return StudyResult(study=study, path=folder, table=rows, analysis=analysis)
@@ -96,16 +97,17 @@ def train_study(
     *,
     jobs: int = 2,
     keep_rollouts: bool = False,
-    progress: StudyProgress | None = None,
+    console: Console | None = None,
 ) -> Table:
-    """Train the runs that are not finished and write the table.
+    """Train the runs that are not finished and write the table; the console shows the progress.
 
     Example: `train_study(load_study("mine.yaml"), Path("runs/studies/mine"), jobs=4)`
     """
     runs = plan_runs(study, out)
     known_arms = _load_known_arms(study, out)
     unfinished = [run for run in runs if not run.is_finished]
-    with progress or StudyProgress() as shown, ProcessPool(jobs) as pool:
+    console = console or Console(quiet=True)
+    with StudyProgress(study, console) as shown, ProcessPool(jobs) as pool:
         # build one run per new arm and base, so that any error is reported before training starts
         new = {(r.arm, r.base): r for r in reversed(unfinished) if r.arm not in known_arms}
         for _ in pool.train(reversed(new.values()), only_check=True):

@@ -136,8 +136,7 @@ def _explain_null(answer: Answer) -> str:
         return "" if is_null_arm else "There is no null arm: the effect of RL on noise is unknown."
     to_arm = answer.reference != START and not answer.question.against_measure
     against = f" against {answer.reference}" if to_arm else ""
-    at = f" at {answer.null_point}" if answer.question.null_at == "kl" else ""
-    own = f"In the null arm, {null.arm},{at} the effect{against} is {format_effect_in_words(null)}"
+    own = f"In the null arm, {null.arm}, the effect{against} is {format_effect_in_words(null)}"
     if beyond is None:
         return f"{own}."
     if beyond.effect is None:

@@ -54,8 +54,6 @@ class Question(Section):
     """Instead of `against`: another measure of the same runs, such as that of another monitor."""
     null_arm: str = ""
     """The null arm for this question. Empty: the study's `null_arm`. `none`: no null arm."""
-    null_at: Literal["step", "kl"] = "step"
-    """Where the null arm is compared: at the same step, or where its KL from the start equals the arm's."""
     at: int | None = Field(None, ge=0)
     """The step to compare at. Empty: the last."""
     expect: Literal["rises", "falls", "unchanged"]
@@ -270,21 +268,6 @@ class Study(Section):
                 if key != "model"
             ]
         return differences
-
-
-def check_seeds_per_base(study: Study) -> None:
-    """Raise if bases are a random effect and one of them has fewer than two seeds: the base × arm
-    interaction could not be tested."""
-    counts = dict.fromkeys(study.bases, 0)
-    for seed in study.seeds:
-        counts[study.base_of(seed)] += 1
-    if len(counts) >= MIN_RANDOM_BASES and min(counts.values()) < 2:
-        few = ", ".join(f"{base} {n}" for base, n in counts.items() if n < 2)
-        raise ConfigError(
-            f"seeds: with {len(counts)} bases every base needs at least two seeds (seed s starts from "
-            f"bases[s % {len(study.bases)}]); too few: {few}. Use {2 * len(study.bases)} consecutive seeds "
-            "or more."
-        )
 
 
 def format_seeds(seeds: Sequence[int]) -> str:
