@@ -21,6 +21,7 @@ from proofs.resume import (
 from tests.training.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
@@ -203,3 +204,15 @@ def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions
         assert prompt[0].tolist() == row["prompt_tokens"]
         tokens = model.generate(prompt, do_sample=False, max_new_tokens=24, pad_token_id=0)
         assert tokens[0, prompt.shape[1] :].tolist() == row["tokens"]
+
+
+def test_finished_run_is_extended_only_by_resume_with_steps_and_keeps_its_old_end(
+    tmp_path: Path,
+) -> None:
+    settings = [*SMALL, *SHORT, f"out={tmp_path / 'run'}", "checkpoints.keep=[previous, last]"]
+    glasshouse.train(load_config(overrides=[*settings, "steps=2"]), progress=False)
+    with pytest.raises(RunError, match="steps=4"):
+        glasshouse.train(load_config(overrides=[*settings, "steps=4"]), progress=False)
+    glasshouse.resume(tmp_path / "run", {"steps": 5, "checkpoints.every": 1}, progress=False)
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000002", "step-000004", "step-000005"]

@@ -44,6 +44,8 @@ WRITING, REMOVING = ".writing", ".removing"
 SHARD = re.compile(r"learner-([0-9]{5})-of-([0-9]{5})\.safetensors")
 """The learner's tensors of one rank (`learn/sharded.py`)."""
 STEP_FOLDER = re.compile(r"step-[0-9]{1,12}")
+END_OF_TRAINING = "end of training"
+"""Part of `why_saved`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoin
     reason = f"not {', '.join(keep[:-1])} or {keep[-1]}"
     removed = []
     for checkpoint in checkpoints:
-        if not set(keep) & set(roles[checkpoint.path]):
+        if not {*keep, "end"} & set(roles[checkpoint.path]):
             _set_aside(checkpoint.path)
             removed.append((checkpoint, "damaged" if checkpoint.damage else reason))
     if removed:
@@ -283,7 +285,8 @@ def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoin
 
 
 def roles_of(checkpoints: Sequence[Checkpoint]) -> dict[Path, list[str]]:
-    """By checkpoint: whether it is the first, the second to last, the last, the best of the valid ones."""
+    """By checkpoint: whether it is the first, the second to last, the last, the best of the valid ones, or
+    the end of a run that was then trained longer."""
     valid = [c for c in checkpoints if not c.damage]
     scored = [(-c.reward, c.step, c) for c in valid if c.reward is not None]
     roles = {
@@ -291,6 +294,7 @@ def roles_of(checkpoints: Sequence[Checkpoint]) -> dict[Path, list[str]]:
         "previous": valid[-2:-1],
         "last": valid[-1:],
         "best": [min(scored)[2]] if scored else [],
+        "end": [c for c in valid[:-1] if END_OF_TRAINING in c.why_saved],
     }
     return {c.path: [role for role, kept in roles.items() if c in kept] for c in checkpoints}
 

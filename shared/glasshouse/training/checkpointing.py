@@ -15,7 +15,7 @@ from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints
-from glasshouse.runs.checkpoints import Checkpoint, Snapshot
+from glasshouse.runs.checkpoints import END_OF_TRAINING, Checkpoint, Snapshot
 from glasshouse.runs.rows import decode_rows, encode_rows, from_row, to_row
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.terminal import count_noun
@@ -81,7 +81,7 @@ class CheckpointManager:
                 reasons.append(f"reward {reward:.3f} is a new best ({before})")
             progress.best, progress.best_step = reward, progress.step
         if is_last:
-            reasons.append("end of training")
+            reasons.append(END_OF_TRAINING)
         progress.reward = reward
         return reasons
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glasshouse.config.loading import load_config, override_config
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError
-from glasshouse.runs.run_config import load_run_config
+from glasshouse.errors import ConfigError, RunError
+from glasshouse.runs.run_config import is_run_directory, load_run_config
+from glasshouse.runs.run_directory import load_summary
+from glasshouse.terminal import shell_command
 
 if TYPE_CHECKING:
     from glasshouse.runs.run import Run
@@ -60,13 +62,30 @@ def train(
 
     Example: `train(load_config(overrides={"steps": 20, "out": "runs/try"}))`
     """
-    from glasshouse.training.display import Display, TerminalDisplay
-    from glasshouse.training.run import TrainingRun
-
     if isinstance(config, Mapping):
         raise ConfigError("train takes a Config: write train(load_config(overrides={…})).")
     if not isinstance(config, Config):
         config = load_config([config] if config else [])
+    _refuse_to_extend(config)
+    return _train(config, progress, verbose)
+
+
+def _refuse_to_extend(config: Config) -> None:
+    """A finished run stays finished: only `resume` with a number of steps continues it."""
+    path = Path(config.out)
+    summary = load_summary(path) if config.out and is_run_directory(path) else None
+    if summary and "interrupted_at" not in summary and config.steps > summary["steps_done"]:
+        command = shell_command(["glasshouse", "resume", path, f"steps={config.steps}"])
+        raise RunError(
+            f"{path} holds a run that is finished after {summary['steps_done']} steps. Choose another "
+            f"directory with out=…, or train it longer with: {command}"
+        )
+
+
+def _train(config: Config, progress: bool, verbose: bool) -> TrainResult:
+    from glasshouse.training.display import Display, TerminalDisplay
+    from glasshouse.training.run import TrainingRun
+
     display = TerminalDisplay(verbose=verbose) if progress else Display()
     return _to_result(TrainingRun(config, display).train())
 
@@ -92,7 +111,7 @@ def resume(
     config = override_config(override_config(saved, overrides), {"out": str(target)})
     if fork:
         fork_run(path, target, config)
-    return train(config, progress=progress, verbose=verbose)
+    return _train(config, progress, verbose)
 
 
 def _to_result(summary: Mapping[str, Any]) -> TrainResult:
