@@ -17,6 +17,7 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
   const cursor = new Cursor();
   let charts: LineChart[] = [];
   let shownStep = -1;
+  let timer = 0;
   const figures = h("div", { class: "panels lead-panels" });
   const rollouts = h("div", {}, notice("loading", "Reading the rollouts…"));
   const tables = h("div");
@@ -35,26 +36,33 @@ export function overviewView(root: HTMLElement, store: RunStore): View {
     if (!tables.querySelector("details[open]:not(.opened)")) replace(tables, endTable(run), measureTables(run), trainingBlock(run));
     if (shownStep === run.step) return;
     shownStep = run.step;
-    void show(rollouts, loadEnds(run.id), (rows) => {
+    showEnds(run.id);
+  };
+  const showEnds = (run: string): void => {
+    clearTimeout(timer);
+    void show(rollouts, loadEnds(run), ({ rows, isIndexing }) => {
       replace(rollouts, rows.length
-        ? h("div", { class: "highlights" }, rows.map((row) => highlightCard(run.id, row)))
-        : notice("empty", "No held-out problem was answered at two steps yet."));
+        ? h("div", { class: "highlights" }, rows.map((row) => highlightCard(run, row)))
+        : isIndexing ? notice("loading", "Indexing the log…") : notice("empty", "No held-out problem was answered at two steps yet."));
+      if (isIndexing) timer = window.setTimeout(() => showEnds(run), 1000);
     }, "The rollouts cannot be read.");
   };
 
   const unsubscribe = store.subscribe(render);
   render();
-  return { update: () => undefined, destroy: () => { unsubscribe(); charts.forEach((chart) => chart.destroy()); } };
+  return { update: () => undefined, destroy: () => { unsubscribe(); clearTimeout(timer); charts.forEach((chart) => chart.destroy()); } };
 }
 
 /** The same sample of one problem at the first and at the last step. */
-async function loadEnds(run: string): Promise<Rollout[]> {
-  const problem = firstProblem((await get<ProblemList>("problems", { run })).problems);
-  if (!problem) return [];
+async function loadEnds(run: string): Promise<{ rows: Rollout[]; isIndexing: boolean }> {
+  const list = await get<ProblemList>("problems", { run });
+  const isIndexing = list.indexed_frames < list.frames;
+  const problem = firstProblem(list.problems);
+  if (!problem) return { rows: [], isIndexing };
   const rows = await loadProblem(run, problem.key);
   const same = rows.filter((r) => r.split === listSplits(rows)[0]);
   const series = same.filter((r) => r.sample === same[0]?.sample);
-  return series.length > 1 ? [series[0]!, series.at(-1)!] : series;
+  return { rows: series.length > 1 ? [series[0]!, series.at(-1)!] : series, isIndexing };
 }
 
 function highlightCard(run: string, rollout: Rollout): HTMLElement {
