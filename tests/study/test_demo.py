@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,20 +128,6 @@ def test_other_settings_in_the_same_folder_are_refused(
     for key in ("learn.learning_rate=0.001", "stepz=3"):
         assert main(["demo", "--out", str(out), *TINY, key]) == 2
         assert key.partition("=")[0] in capsys.readouterr().err
-
-
-def test_interruption_names_the_command_that_resumes(
-    patched_pool: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def interrupt(pool: InProcessPool, runs: Any, **options: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(InProcessPool, "train", interrupt)
-    assert main(["demo", "--out", str(tmp_path / "my demo"), "steps=3"]) == 130
-    assert f"glasshouse demo --out '{tmp_path / 'my demo'}' steps=3" in capsys.readouterr().out
 
 
 # --- what is claimed, on made-up rollouts ------------------------------------------------------------

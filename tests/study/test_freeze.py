@@ -130,29 +130,15 @@ def test_a_frozen_study_is_not_run_with_seeds_that_another_study_has_used_since(
     assert main(["study", str(file), "--dry-run"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("seeds", "expected"),
-    [
-        (3, (0, 1, 2)),
-        ({"first": 100, "count": 2}, (100, 101)),
-        ([7, 5], (5, 7)),
-        (0, None),
-        (True, None),
-        ([], None),
-        ([1, 1], None),
-        ([-1], None),
-        ("3", None),
-        ({"first": 1}, None),
-        ({"first": 1, "count": 2, "step": 3}, None),
-    ],
-)
-def test_seeds_are_a_number_a_range_or_a_list(seeds: object, expected: object) -> None:
-    tree = {**parse_yaml(STUDY), "seeds": seeds}
-    if expected is None:
+def test_seeds_are_a_number_a_range_or_a_list() -> None:
+    tree = parse_yaml(STUDY)
+    valid = ((3, (0, 1, 2)), ({"first": 100, "count": 2}, (100, 101)), ([7, 5], (5, 7)))
+    for seeds, expected in valid:
+        assert parse_study({**tree, "seeds": seeds}, "s").seeds == expected
+    too_long = {"first": 1, "count": 2, "step": 3}
+    for wrong in (0, True, [], [1, 1], [-1], "3", {"first": 1}, too_long):
         with pytest.raises(ConfigError, match="seeds"):
-            parse_study(tree, "s")
-    else:
-        assert parse_study(tree, "s").seeds == expected
+            parse_study({**tree, "seeds": wrong}, "s")
 
 
 def test_amendments_are_in_the_report_the_readme_and_the_printed_table(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from glasshouse.config.loading import load_config
-from glasshouse.errors import ConfigError, RunError
+from glasshouse.errors import RunError
 from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.spec import StudyRun
 
@@ -66,8 +66,3 @@ def test_a_crashed_worker_is_replaced_once(tmp_path: Path) -> None:
             list(pool.train([make_run(tmp_path / "crashing")]))
         stop.set()
         killer.join()
-
-
-def test_a_pool_without_workers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--jobs is 0"):
-        ProcessPool(0)

@@ -22,6 +22,7 @@ from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
 from glasshouse.runs.rollout_log import read_rows
+from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.runner import train_study
 from glasshouse.study.spec import StudyRun, load_study
 from glasshouse.study.table import Table
@@ -190,18 +191,18 @@ def test_after_kills_the_resumed_study_gives_the_same_bytes(
     assert table_bytes(out) == table_bytes(complete)
 
 
-class InterruptedPool(InProcessPool):
+def interrupt(pool: ProcessPool, runs: Iterable[StudyRun], **options: Any) -> NoReturn:
     """As if the user pressed Ctrl-C during the first run."""
-
-    def train(self, runs: Iterable[StudyRun], only_check: bool = False) -> NoReturn:
-        raise KeyboardInterrupt
+    raise KeyboardInterrupt
 
 
 def test_ctrl_c_ends_the_command_with_130(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("glasshouse.study.runner.ProcessPool", InterruptedPool)
+    monkeypatch.setattr(ProcessPool, "train", interrupt)
     assert run_command(file, tmp_path / "out") == 130
+    assert main(["demo", "--out", str(tmp_path / "my demo"), "steps=3"]) == 130
+    assert f"glasshouse demo --out '{tmp_path / 'my demo'}' steps=3" in capsys.readouterr().out
 
 
 def test_more_seeds_reuse_finished_runs_and_only_small_files_remain(
@@ -243,12 +244,17 @@ def test_a_finished_study_is_analysed_and_checked_against_a_committed_table(
     assert run_command(file, copy, "--check", "nowhere") == 2
 
 
-def test_dry_run_lists_the_runs_and_writes_nothing(
+def test_dry_run_lists_the_runs_and_a_directory_with_other_files_is_refused(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(file, tmp_path / "out", "--dry-run", "steps=7") == 0
     assert capsys.readouterr().out.count("7 steps") == 4
     assert not (tmp_path / "out").exists()
+    assert run_command(file, tmp_path) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+    for arguments in ([], ["--dry-run"]):
+        assert run_command(file, file / "out", *arguments) == 2
+        assert f"{file} is a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -274,13 +280,3 @@ def test_a_mistake_is_an_error_and_the_finished_study_is_unchanged(
     error = capsys.readouterr().err
     assert all(part in error for part in message), error
     assert table_bytes(complete) == before
-
-
-def test_a_directory_with_other_files_is_refused(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command(file, tmp_path) == 2
-    assert str(tmp_path) in capsys.readouterr().err
-    for arguments in ([], ["--dry-run"]):
-        assert run_command(file, file / "out", *arguments) == 2
-        assert f"{file} is a file" in capsys.readouterr().err

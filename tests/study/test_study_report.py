@@ -105,7 +105,7 @@ def test_effects_have_a_dot_per_seed_and_bands_stay_within_bounds(analysis: Anal
             high=(1.2,) * steps,
         )  # fmt: skip
         _, axis = figures.new_axes("")
-        plot_curve(axis, curve, "#000000", "-", "o")
+        plot_curve(axis, curve, "#000000", "o")
         assert sum(line.get_linestyle() != "None" for line in axis.lines) == lines
         assert axis.dataLim.y1 <= 1
 

@@ -93,7 +93,7 @@ class Analysis:
 
 def analyse_study(study: Study, table: Table) -> Analysis:
     """Example: `analyse_study(study, table).headline` lists what is shown, then what is not."""
-    for name in study.measures:
+    for name in study.named_measures():
         table.check_measure(name)
     answers = answer_questions(study, table)
     return Analysis(

@@ -43,7 +43,6 @@ from glasshouse.view import figures
 from glasshouse.view.html import escape_markdown
 
 USES, MENTIONS, UNMENTIONED = "uses", "mentions", "unmentioned"
-ARM_LABELS = {"outcome": "outcome reward", "monitor": "monitor in the reward"}
 CURVES = {
     USES: "uses the hint",
     MENTIONS: "mentions it, of uses",
@@ -125,17 +124,14 @@ def _render_answer(comparison: DemoComparison) -> Iterator[str]:
     yield LIMITS.format(len(set(comparison.outcome[-1].samples[USES].problems)))
 
 
-def _curves(comparison: DemoComparison) -> dict[str, Curve]:
-    return dict(zip(ARM_LABELS.values(), (comparison.outcome, comparison.monitor), strict=True))
-
-
 def draw_curves(comparison: DemoComparison, colours: Sequence[str]) -> Any:
     """One panel per measure, one line per reward, with bands of the 95 % intervals over problems.
     Undefined points leave a gap."""
     figure, axes = figures.new_figure((9.6, 2.9), columns=len(CURVES), sharey=True)
     for axis, (measure, label) in zip(axes, CURVES.items(), strict=True):
-        curves = _curves(comparison).items()
-        for (name, curve), colour, marker in zip(curves, colours, "os", strict=False):
+        for (name, curve), colour, marker in zip(
+            comparison.curves.items(), colours, "os", strict=False
+        ):
             steps, shares = [s.step for s in curve], [s.measures[measure] for s in curve]
             middle, low, high = (
                 [float("nan") if v is None else v for v in values]
@@ -193,12 +189,13 @@ class DemoComparison:
     monitor: Curve
 
     @property
+    def curves(self) -> dict[str, Curve]:
+        return {"outcome reward": self.outcome, "monitor in the reward": self.monitor}
+
+    @property
     def ends(self) -> dict[str, EvaluatedStep]:
-        return {
-            "before training": self.outcome[0],
-            "outcome reward": self.outcome[-1],
-            "monitor in the reward": self.monitor[-1],
-        }
+        trained = {label: curve[-1] for label, curve in self.curves.items()}
+        return {"before training": self.outcome[0], **trained}
 
     def difference(self, measure: str) -> Measure:
         """Monitor minus outcome after training, paired by problem."""

@@ -34,8 +34,6 @@ LIGHT_COLOURS = tuple(
 """Line colours of the light page."""
 MARKERS = "os^Dvp*X<P"
 """Arms differ in shape as well as in colour; ten of each."""
-DASHES = ("-", "--", ":")
-"""For studies with more arms than colours."""
 LABEL_GAP = 0.075
 """Smallest distance between two labels, as a share of the panel's height."""
 MIN_LINE_POINTS = 3
@@ -116,9 +114,8 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
     for curve in curves:
         index = analysis.arms.index(curve.arm)
         colour = colours[index % len(colours)]
-        dash = DASHES[index // len(colours) % len(DASHES)]
         marker = MARKERS[index % len(MARKERS)]
-        plot_curve(axis, curve, colour, dash, marker)
+        plot_curve(axis, curve, colour, marker)
         x = curve.steps[-1] + shift * (index + 1.5)
         seeds = [v for v in curve.last.values() if v is not None]
         axis.plot([x] * len(seeds), seeds, marker, color=colour, ms=2.6, alpha=0.65, mew=0)
@@ -131,7 +128,7 @@ def _draw_curves(analysis: Analysis, measure: str, colours: Sequence[str]) -> An
     return figure
 
 
-def plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) -> None:
+def plot_curve(axis: Any, curve: ArmCurve, colour: str, marker: str) -> None:
     """Undefined points leave a gap. The band stays within what is possible, unlike Student's interval."""
     mean, low, high = (
         [float("nan") if v is None else v for v in values]
@@ -143,7 +140,7 @@ def plot_curve(axis: Any, curve: ArmCurve, colour: str, dash: str, marker: str) 
         axis.plot(curve.steps, mean, marker, color=colour, ms=4.5)
         axis.vlines(curve.steps, low, high, color=colour, linewidth=1.2, alpha=0.6)
         return
-    axis.plot(curve.steps, mean, dash, color=colour, linewidth=1.6, marker=marker, ms=3.5)
+    axis.plot(curve.steps, mean, color=colour, linewidth=1.6, marker=marker, ms=3.5)
     axis.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 

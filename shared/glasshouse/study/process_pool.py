@@ -27,7 +27,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from glasshouse.errors import ConfigError, GlasshouseError, RunError
 from glasshouse.study.spec import StudyRun
@@ -47,7 +47,8 @@ Send = Callable[[str, Any], None]
 
 class PoolEvent(NamedTuple):
     run: StudyRun
-    kind: Literal["step", "finished", "restarted"]
+    kind: str
+    """`step`, `finished` or `restarted`."""
     value: Any
     """The number of the step, the summary of the run, or why another worker resumes it."""
 
@@ -147,12 +148,10 @@ class ProcessPool:
                 run, (kind, value) = worker.run, worker.receive()
                 assert run
                 name = f"The run {run.name} ({run.base})"
-                if kind == "step":
-                    yield PoolEvent(run, "step", value)
-                    continue
-                worker.run = None
-                if kind == "finished":
-                    yield PoolEvent(run, "finished", value)
+                if kind != "step":
+                    worker.run = None
+                if kind in ("step", "finished"):
+                    yield PoolEvent(run, kind, value)
                     continue
                 if kind == "failed":
                     raise RunError(f"{name}{value}")

@@ -127,7 +127,9 @@ def train_study(
                 elif kind == "restarted":
                     shown.on_warning(value)
                 else:
-                    rows = collect_rows(run.path, run.arm, run.base, run.seed, _named(study))
+                    rows = collect_rows(
+                        run.path, run.arm, run.base, run.seed, study.named_measures()
+                    )
                     _check_measures(study, run.arm, rows)
                     Table(rows).save(run.path / "results" / ROWS_FILE)
                     _prune(run, keep_rollouts)
@@ -156,12 +158,6 @@ def _load_known_arms(study: Study, out: Path) -> set[str]:
             f"{out} holds another study: {'; '.join(differences)}. Choose another --out, or remove it."
         )
     return set(previous.arms)
-
-
-def _named(study: Study) -> set[str]:
-    """Every measure that the study draws or asks about."""
-    asked = {name for q in study.questions for name in (q.measure, q.against_measure)}
-    return {*study.measures, *asked}
 
 
 def _check_measures(study: Study, arm: str, rows: Sequence[StudyRow]) -> None:

@@ -212,6 +212,11 @@ class Study(Section):
     def null_arm_of(self, question: Question) -> str | None:
         return None if question.null_arm == NO_NULL_ARM else question.null_arm or self.null_arm
 
+    def named_measures(self) -> list[str]:
+        """Every measure that the study draws or asks about."""
+        asked = [name for q in self.questions for name in (q.measure, q.against_measure)]
+        return list(dict.fromkeys(filter(None, [*self.measures, *asked])))
+
     def base_of(self, seed: int) -> str:
         return self.bases[seed % len(self.bases)]
 

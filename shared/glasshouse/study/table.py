@@ -152,12 +152,7 @@ def compare_tables(
     if only_these_runs:
         runs = {(row.arm, row.seed) for row in table}
         try:
-            rows = [json.loads(line) for line in lines]
-            lines = [
-                line
-                for line, row in zip(lines, rows, strict=True)
-                if (row["arm"], row["seed"]) in runs
-            ]
+            lines = [line for line in lines if _run_of(line) in runs]
         except (ValueError, KeyError, TypeError) as error:
             raise RunDataError(f"{file} is not a study's table: {error}.") from None
     new_lines = [row.to_json() for row in table]
@@ -170,6 +165,11 @@ def compare_tables(
     for committed, new in differing[:MAX_DIFFERENCES]:
         message += f"\n  {file}: {committed}\n  this study: {new}"
     return False, message
+
+
+def _run_of(line: str) -> tuple[str, int]:
+    row = json.loads(line)
+    return row["arm"], row["seed"]
 
 
 def collect_rows(
