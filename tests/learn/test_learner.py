@@ -245,23 +245,6 @@ def test_packing_keeps_every_sample_once_within_the_bound(
 # ── clipping, schedules, failures ────────────────────────────────────────────────────────────────
 
 
-def gradient_norm(policy: Policy) -> float:
-    return math.sqrt(sum(p.grad.square().sum().item() for p in policy.model.parameters()))
-
-
-def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(tiny: Tiny) -> None:
-    start = tiny("llama")
-    samples = make_samples(start)
-    free, clipped = clone(start), clone(start)
-    norm = make_learner(free, max_grad_norm=0).update(samples)["grad_norm"]
-    assert gradient_norm(free) == pytest.approx(norm, rel=1e-4)
-    assert norm > 0.1
-    assert make_learner(clipped, max_grad_norm=0.1).update(samples)["grad_norm"] == pytest.approx(
-        norm
-    )
-    assert gradient_norm(clipped) == pytest.approx(0.1, rel=1e-3)
-
-
 def test_learning_rate_warms_up_and_decays() -> None:
     linear = LearnConfig(warmup_steps=4, lr_schedule="linear")
     rates = [learning_rate_factor(linear, step, 12) for step in range(12)]

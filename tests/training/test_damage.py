@@ -105,7 +105,7 @@ PAYLOAD = (
 class StopWhenReady(Display):
     """Stops after the checkpoint is restored, before training."""
 
-    def ready(self, *arguments: object) -> None:
+    def resumed(self, *arguments: object) -> None:
         raise Crash
 
 

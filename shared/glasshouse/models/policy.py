@@ -249,15 +249,10 @@ def loading_error(name: str, folder: Path | None, error: Exception) -> ModelErro
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     if folder:
         return ModelError(f'The folder "{folder}" could not be loaded as a model: {reason}')
-    if "gated" in reason.lower():
+    if "gated" in reason.lower() or "is not a valid model identifier" in reason:
         return ModelError(
-            f'"{name}" is gated: its owner gives access on request. Accept the terms at '
-            f"https://huggingface.co/{name}, log in with `hf auth login`, and run the same command again."
-        )
-    if "is not a valid model identifier" in reason:
-        return ModelError(
-            f'There is no model "{name}" on the hub, or it is private. Check the spelling, log in with '
-            "`hf auth login` if it is yours, or set `model` to a local folder."
+            f'There is no model "{name}" on the hub, or it is private or gated. Check the spelling, accept its terms '
+            f"at https://huggingface.co/{name} and log in with `hf auth login`, or set `model` to a local folder."
         )
     return ModelError(
         f'"{name}" is not a local folder and could not be loaded from the model hub: {reason} '

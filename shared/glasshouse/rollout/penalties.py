@@ -211,7 +211,15 @@ class Penalties:
         """Builds `reward.penalties`; a monitor that also evaluates is an error, and so is one that
         covers an evaluating monitor. The organism's own rules may be covered: whether what they flag
         disappears is the question that such a penalty asks."""
-        penalties = [_make_penalty(name, dict(values), task) for name, values in options.items()]
+        penalties = []
+        for name, values in options.items():
+            if name in reward or name == "earned":
+                raise ConfigError(
+                    f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
+                )
+            made = penalty.get(values.get("kind") or name)
+            checked = validate_options(made.Options, dict(values), f"reward.penalties.{name}")
+            penalties.append(made(name, checked, task))
         evaluating = list(evaluation_monitors)
         for item in penalties:
             if item.monitors and item.name in {monitor.name for monitor in evaluating}:
@@ -264,16 +272,6 @@ class Penalties:
                 weight = self.weights[item.name] + change
                 self.weights[item.name] = min(options.weight, max(0.0, weight))
         return metrics
-
-
-def _make_penalty(name: str, options: dict[str, Any], task: Task[Any]) -> Penalty:
-    kind = options.get("kind") or name
-    made = penalty.get(kind)
-    if name in reward or name == "earned":
-        raise ConfigError(
-            f'reward.penalties: "{name}" is the name of a reward term; choose another name.'
-        )
-    return made(name, validate_options(made.Options, options, f"reward.penalties.{name}"), task)
 
 
 def make_penalty(name: str, task: Task[Any] | str, **options: Any) -> Penalty:

@@ -44,12 +44,11 @@ from glasshouse.training import resume
 from glasshouse.training.build import make_curriculum, make_problem_stream, validate_config
 from glasshouse.training.checkpointing import CheckpointManager, Progress
 from glasshouse.training.data_manifest import describe_data
-from glasshouse.training.diagnostics import Diagnostics
 from glasshouse.training.display import Display, startup_banner
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.loop import run_training_loop
 from glasshouse.training.memory import check_training_memory
-from glasshouse.training.metrics import PhaseTimer, compute_throughput
+from glasshouse.training.metrics import Diagnostics, PhaseTimer, compute_throughput
 
 
 class TrainingRun:
@@ -164,22 +163,18 @@ class TrainingRun:
                 directory.log_event("failed", step=progress.step, text=str(error))
                 with suppress(RunError):  # the learner itself may be gone
                     self.save_unsaved_step("the run failed")
-                saved = self.checkpoints.saved_step
-                path = directory.checkpoints / f"step-{saved:06d}"
-                last = (
-                    f"The last checkpoint is {path}." if saved >= 0 else "No checkpoint was saved."
-                )
-                raise type(error)(f"{error} {last}") from error
+                raise type(error)(f"{error} {self._describe_saved()}") from error
         except ForcedStop:
             saved = self.checkpoints.saved_step
             directory.log_event("stopped", step=progress.step, saved=saved)
-            state = (
-                f"the checkpoint of step {saved} is intact"
-                if saved >= 0
-                else "there was no checkpoint yet"
-            )
-            self.display.warn(f"Stopped at once: {state}. Repeat the command to resume.")
+            text = f"Stopped at once. {self._describe_saved()} Repeat the command to resume."
+            self.display.warn(text)
             return {"run": str(directory.path), "stopped_after": saved}
+
+    def _describe_saved(self) -> str:
+        step = self.checkpoints.saved_step
+        path = self.directory.checkpoints / f"step-{step:06d}"
+        return f"The last checkpoint is {path}." if step >= 0 else "No checkpoint was saved."
 
     def _announce_stop(self) -> None:
         self.display.warn("Stopping: saving a checkpoint. Press Ctrl-C again to stop at once.")
