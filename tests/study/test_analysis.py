@@ -294,12 +294,9 @@ def test_the_headline_lists_what_is_shown_before_what_is_not() -> None:
 
 
 def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
-    cot = make_table(
-        {"outcome": eight_seeds(0.2, 0.9), "random": eight_seeds(0.2, 0.3)}, measure="cot"
-    )
-    answer_only = make_table(
-        {"outcome": eight_seeds(0.2, 0.5), "random": eight_seeds(0.2, 0.3)}, measure="answer"
-    )
+    noise = eight_seeds(0.2, 0.3)
+    cot = make_table({"outcome": eight_seeds(0.2, 0.9), "random": noise}, "cot")
+    answer_only = make_table({"outcome": eight_seeds(0.2, 0.5), "random": noise}, "answer")
     question = {"measure": "cot", "against_measure": "answer", "expect": "rises"}
     answer = single_answer(make_study(question), Table([*cot, *answer_only]))
     assert answer.effect.effect == pytest.approx(0.4)
@@ -307,12 +304,8 @@ def test_two_measures_of_the_same_runs_are_compared_within_an_arm() -> None:
 
 
 def test_a_question_can_have_its_own_null_arm() -> None:
-    study = make_study(RISES, {**RISES, "null_arm": "kl"})
-    arms = {
-        "outcome": eight_seeds(0.2, 0.9),
-        "kl": eight_seeds(0.2, 0.9),
-        "random": eight_seeds(0.2, 0.2),
-    }
+    study, moved = make_study(RISES, {**RISES, "null_arm": "kl"}), eight_seeds(0.2, 0.9)
+    arms = {"outcome": moved, "kl": moved, "random": eight_seeds(0.2, 0.2)}
     first, second = analyse_study(study, make_table(arms)).answers
     assert first.verdict is Verdict.SHOWN
     assert second.verdict is Verdict.NOT_SHOWN

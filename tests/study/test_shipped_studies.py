@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.study.in_process_pool import InProcessPool
 
-from glasshouse.cli.app import main
 from glasshouse.measurement.evaluate import fill_task_options, make_evaluation_monitors
 from glasshouse.models.packaged import PACKAGED_MODELS
 from glasshouse.models.policy import load_policy
@@ -100,18 +99,15 @@ def test_a_tiny_version_of_a_shipped_study_measures_all_that_it_asks_about(
 
 
 @pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
-def test_a_shipped_study_has_enough_seeds_to_show_something(file: Path) -> None:
-    study = load_study(file)
+def test_what_is_published_is_that_of_its_table_with_enough_seeds(
+    file: Path, tmp_path: Path
+) -> None:
+    study, folder = load_study(file), PUBLISHED[file]
     assert 2.0 ** (1 - len(study.seeds)) * len(study.questions) <= 0.05
     if file in STUDIES:
         assert len(study.seeds) >= 8
         assert len(study.bases) >= 2
         assert study.null_arm
-
-
-@pytest.mark.parametrize("file", PUBLISHED, ids=study_name)
-def test_what_is_published_is_that_of_its_table(file: Path, tmp_path: Path) -> None:
-    study, folder = load_study(file), PUBLISHED[file]
     table = Table.load(folder / "table.jsonl.zst")
     assert {(row.arm, row.seed) for row in table} == set(study.arm_seed_pairs())
     analysis = analyse_study(study, table)
@@ -143,9 +139,3 @@ def test_a_published_table_is_analysed_without_training_and_without_torch(tmp_pa
     assert {path.name for path in published.iterdir()} == {
         path.name for path in folder.iterdir() if path.name != "study.yaml"
     }
-
-
-def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl.zst").write_bytes(b"not a table")
-    arguments = [str(STUDIES[0]), "--table", str(tmp_path / "bad.jsonl.zst")]
-    assert main(["study", *arguments, "--out", str(tmp_path / "out")]) == 2

@@ -81,8 +81,10 @@ def test_invalid_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"arm": "a"}\n')
     with pytest.raises(GlasshouseError, match=r"t\.jsonl"):
         Table.load(tmp_path / "t.jsonl")
-    with pytest.raises(GlasshouseError, match=r"none\.jsonl"):
-        Table.load(tmp_path / "none.jsonl")
+    (tmp_path / "bad.jsonl.zst").write_bytes(b"not a table")
+    for name in ("none.jsonl", "bad.jsonl.zst"):
+        with pytest.raises(GlasshouseError, match=name):
+            Table.load(tmp_path / name)
 
 
 def test_tables_are_compared_byte_by_byte_and_differing_rows_are_listed(tmp_path: Path) -> None:

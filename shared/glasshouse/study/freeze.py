@@ -37,10 +37,6 @@ COMMENT = (
 )
 STUDY_FILES = ("studies/*/study.yaml", "training/*/study*.yaml")
 """Where other study files are, from up to three folders above a study file; and beside it."""
-NOT_FROZEN = (
-    "The study file was not frozen: questions, seeds and horizon may have been chosen after a look at "
-    "results."
-)
 
 
 def freeze_study(file: Path, today: datetime.date | None = None) -> Frozen:
@@ -120,7 +116,10 @@ def list_amendments(study: Study) -> list[str]:
 def describe_registration(study: Study) -> str:
     """Whether the file was frozen, when, and how many amendments there are."""
     if study.frozen is None:
-        return NOT_FROZEN
+        return (
+            "The study file was not frozen: questions, seeds and horizon may have been chosen after a "
+            "look at results."
+        )
     amendments = list_amendments(study)
     stamp = f"Frozen on {study.frozen.date} (sha256 {study.frozen.sha256[:12]})"
     if not amendments:

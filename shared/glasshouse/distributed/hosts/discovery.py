@@ -109,9 +109,7 @@ def request_worker_port(address: Address, folder: Path, avoid: Collection[int] =
             server.sendall(" ".join(map(str, avoid)).encode() + b"\n")
             server.settimeout(RESTART_TIMEOUT)
             answer = server.makefile("rb").readline(MAX_LINE)
-    if (
-        not answer.strip().isdigit()
-    ):  # TLS 1.3 tells a client only now that its certificate was refused
+    if not answer.strip().isdigit():  # TLS 1.3 refuses a client's certificate only now
         raise HostError(
             f"The worker at {address} closed the connection: it refused this host's certificate, or is "
             f"being stopped. Both must be signed by the same CA; the one in {folder} is from another "

@@ -106,9 +106,7 @@ class Worker:
     async def _start(self, avoid: Collection[int] = ()) -> None:
         """Stop the current process and start another at the next free port."""
         self.stop()
-        self.sockets = (
-            tempfile.TemporaryDirectory()
-        )  # a killed child leaves Monarch's sockets in it
+        self.sockets = tempfile.TemporaryDirectory()  # a killed child leaves its sockets here
         ports = sorted(self.address.worker_ports, key=lambda port: (port <= self.port, port))
         with _listen(self.address, sorted(ports, key=lambda port: port in avoid)) as probe:
             self.port = probe.getsockname()[1]
