@@ -212,7 +212,6 @@ def describe_result(run: Path) -> str:
 
 COMMANDS: dict[str, Callable[[Path], Outcome]] = {
     "check": _read_only("check", "RUN"),
-    "checkpoints": _read_only("check", "checkpoints", "RUN"),
     "rollouts": _read_only("rollouts", "RUN", "--json"),
     "eval": _read_only("eval", "CHECKPOINT", "evaluate.problems=4", "--json"),
     "report": _report,

@@ -54,7 +54,7 @@ def test_every_printed_command_runs(
     assert "drops the system message" in capsys.readouterr().out
     monkeypatch.chdir(run.parent.parent)  # the name contains a slash
     monitor = ["monitor", NAME, "--first-and-last", "--problems", "4"]
-    for command in (["check", "checkpoints", NAME], ["rollouts", NAME], ["resume", NAME], monitor):
+    for command in (["check", NAME], ["rollouts", NAME], ["resume", NAME], monitor):
         assert main(command) == 0
         printed += capsys.readouterr().out
     reader = RunReader(RunLocation("a run", Path(NAME)))  # as `glasshouse view` and the report do
@@ -104,7 +104,7 @@ def test_a_moved_and_damaged_run_is_named_with_commands_that_can_be_pasted(
     model = run / "checkpoints" / "step-000002" / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
     assert main(["eval", str(model.parent)]) == 2
-    assert shlex.join(["glasshouse", "check", "checkpoints", str(run)]) in capsys.readouterr().err
+    assert shlex.join(["glasshouse", "check", str(run)]) in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_evaluated_like_its_run_except_for_the_arguments(

@@ -184,7 +184,7 @@ def test_an_io_error_inside_a_checkpoint_writer_is_an_os_error(tmp_path: Path) -
         ["train", f"model={MOCK}", "out=file"],
         ["eval", "x" * 256],
         ["eval", "a\0b"],
-        ["check", "checkpoints", "x[/b]"],
+        ["check", "x[/b]"],
         ["resume", "x" * 256],
         ["monitor", "x\x1b[2J"],
         ["train", "--config", "x" * 256],
@@ -228,7 +228,7 @@ def test_a_read_only_run_can_be_reported_and_monitored(
     assert main(["report", run, "--out", str(out / "report.html")]) == 0
     assert main(["monitor", run, "--first-and-last", "--out", str(out / "monitor")]) == 0
     assert (out / "monitor" / "monitor.json").is_file()
-    for command in (["check", "checkpoints"], ["rollouts"], ["check", "audit"]):
+    for command in (["check"], ["rollouts"], ["check", "audit"]):
         assert main([*command, run]) == 0
     assert main(["resume", run, "steps=2"]) == 2
     assert "Read-only" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from glasshouse.measurement import file as measure_file
 from glasshouse.runs import foreign_files as reading
 from glasshouse.runs.foreign import FieldMapping, RolloutSource, read_rollouts
 from glasshouse.runs.foreign_files import iter_rows
-from glasshouse.runs.foreign_reasoning import parts_of, read_completion, split_text
+from glasshouse.runs.foreign_formats import parts_of, read_completion, split_text
 from glasshouse.runs.rows import to_row
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -100,7 +100,7 @@ def test_resume_refuses_a_changed_configuration_by_key(
     assert key in message
     assert "config.yaml" in message
     assert main(["check", str(killed_at_5)]) == 1
-    assert main(["check", "checkpoints", str(killed_at_5)]) == 0  # still readable
+    assert main(["rollouts", str(killed_at_5)]) == 0  # still readable
     replace(killed_at_5 / "config.yaml", new, old)
     assert main(["check", str(killed_at_5)]) == 0
 

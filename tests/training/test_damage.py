@@ -57,7 +57,7 @@ def test_damaged_checkpoint_is_skipped_with_a_warning(
     killed_at_5: Path, expected: Result, damage
 ) -> None:
     damage(killed_at_5 / "checkpoints" / "step-000004" / "model.safetensors")
-    assert main(["check", "checkpoints", str(killed_at_5)]) == 1
+    assert main(["check", str(killed_at_5)]) == 1
     messages = resume(killed_at_5)
     assert any("step-000004 is damaged" in message for message in messages), messages
     assert "resumed at 2" in messages

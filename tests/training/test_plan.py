@@ -19,7 +19,7 @@ from glasshouse.config.schema import Config
 from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.models.devices import build_empty_model
 from glasshouse.models.policy import load_policy
-from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, find_layout
+from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, find_layout, plan_run
 from glasshouse.training.memory import (
     PARTS,
     ModelShape,
@@ -144,14 +144,15 @@ def test_sharding_divides_what_the_learner_keeps() -> None:
 def test_plan_without_weights_suggests_lines_that_validate(
     bare_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [f"model={bare_folder}", *SMALL, "--prompt-tokens", "12"]
-    assert main(["plan", CONFIG, *arguments, "--gpu", "2xA100", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["fits"]
-    assert result["layout"]["fits"]
-    [process] = result["processes"]
-    assert process["peak"] == max(sum(parts.values()) for parts in process["phases"].values())
-    changes = result["layout"]["changes"]
+    overrides = [f"model={bare_folder}", *SMALL]
+    assert main(["plan", CONFIG, *overrides, "--prompt-tokens", "12", "--gpu", "2xA100"]) == 0
+    assert "It fits" in capsys.readouterr().out
+    result = plan_run(load_config([CONFIG], overrides), gpu="2xA100", prompt_tokens=12)
+    assert result.fits
+    assert result.layout.fits
+    [process] = result.processes
+    assert process.peak == max(sum(parts.values()) for parts in process.phases.values())
+    changes = result.layout.changes
     assert changes["backend"] == "monarch"
     assert changes["monarch.generators"] == 1
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]

@@ -94,14 +94,14 @@ def _print_error(message: str) -> int:
 def explain_os_error(error: OSError) -> str:
     """What the operating system refused, where, and what to do."""
     code = error.errno or 0
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        problem = "The disk is full" if code == errno.ENOSPC else "The disk quota is exceeded"
-        return (
-            f"{problem} and the command stopped. Files written before are intact: free some space, then "
-            "repeat the command. Training continues from its last checkpoint."
-        )
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    full = (
+        "The disk is full and the command stopped. Files written before are intact: free some space, then repeat "
+        "the command. Training continues from its last checkpoint."
+    )
     hints = {
+        errno.ENOSPC: full,
+        errno.EDQUOT: full,
         errno.EIO: "The disk reports an error. Files written before are intact: repeat the command, or "
         "copy the run to another disk and resume it there.",
         errno.EROFS: "Choose a writable place with out=… or --out.",

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glasshouse.cli.parser import CONFIG, JSON, command, command_group, print_json, print_safe
+from glasshouse.cli.parser import CONFIG, command, command_group, print_safe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         "--gpu NxGB": "GPUs, as in 1x24GB, 8x80GB or 8xH100 (default: the CPU of this machine)",
         "--prompt-tokens N": "length of a prompt (default: of the task's prompts; 256 without a tokenizer)",
         "key=value": "as for glasshouse train",
-        **JSON,
     },
     "Reads the model's configuration and tokenizer, not its weights, so that a model of any size can be "
     "planned on any machine. A folder with only a config.json is enough. docs/scale.md explains the figures.",
@@ -40,9 +39,6 @@ def _plan(args: argparse.Namespace) -> None:
     with make_console(stderr=True).status("Estimating memory and looking for a layout …"):
         config = load_config([args.config], args.overrides)
         result = plan_run(config, gpu=args.gpu, prompt_tokens=args.prompt_tokens)
-    if args.json:
-        print_json(result.to_json())
-        return
     make_console().print(_memory_table(result))
     print_safe(*_sentences(result, config.generate.engine))
     if result.layout.fits:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from glasshouse.runs.rollout_log import RolloutReader
 
-PRINTED_DAMAGE = 20
-
 
 @command(
     "rollouts",
@@ -86,7 +84,7 @@ def _rollouts(args: argparse.Namespace) -> int:
     _display(args, reader.file, rows)
     damaged = _print_damage(run, reader)
     if not rows.count and not damaged:
-        raise RunError(f"No rollouts of {run} match these filters. {_describe_steps(reader.file)}")
+        raise RunError(f"No rollouts of {run} match these filters.")
     return 1 if damaged else 0
 
 
@@ -178,24 +176,11 @@ def _print_damage(run: Path, reader: RolloutReader) -> bool:
 
     state = read_newest_state(run / "checkpoints")
     messages = [*reader.damage, *find_lost_rollouts(run, state)]
-    for message in messages[:PRINTED_DAMAGE]:
+    for message in messages:
         print_damage(message)
-    if len(messages) > PRINTED_DAMAGE:
-        print_damage(f"… and {len(messages) - PRINTED_DAMAGE:,} more")
     if reader.unfinished:
         print(f"note: {reader.unfinished}: being written, or cut off by a crash.", file=sys.stderr)
     return bool(messages)
-
-
-def _describe_steps(log: Path) -> str:
-    """The splits and steps that the log holds, for filters that match nothing."""
-    from glasshouse.runs.rollout_log import scan_log
-
-    steps: dict[str, list[int]] = {}
-    for frame in scan_log(log).frames:
-        steps.setdefault(frame.kind, []).append(frame.step)
-    spans = (f"{kind} at steps {min(values)} to {max(values)}" for kind, values in steps.items())
-    return f"The rollout log holds {', '.join(spans) or 'nothing'}."
 
 
 def _parse_range(text: str, option: str, least: float) -> tuple[float, float]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glasshouse.cli.parser import RUN, command, command_group, print_damage, print_safe
-from glasshouse.terminal import count_noun, shell_command, terminal_safe
+from glasshouse.terminal import count_noun, format_bytes
+
+if TYPE_CHECKING:
+    from glasshouse.runs.checkpoints import Checkpoint
 
 PRINTED_LEAKS = 20
 
@@ -19,67 +23,37 @@ command_group(
 
 @command(
     "check run",
-    "verify every file of a run and list what is damaged",
+    "verify every file of a run, list its checkpoints and what is damaged",
     RUN,
     "Compares the configuration, the checkpoints, the rollout log, metrics, events, summary and monitor "
-    "results with their checksums, and prints for each damage what is lost, what still works and what to do. "
+    "results with their checksums, and prints for each checkpoint its reward, size, the retention rules that keep it "
+    "and why it was saved, and for each damage what is lost, what still works and what to do. "
     "Changes nothing. Exit code 0 if the run is intact, 1 if a part is damaged, 2 if it is not a run.",
     examples=["glasshouse check runs/try"],
 )
 def _check(args: argparse.Namespace) -> int:
+    from glasshouse.runs.checkpoints import roles_of
     from glasshouse.runs.verify import verify_run
 
     result = verify_run(Path(args.run))
+    roles = roles_of(result.checkpoints)
     problems = count_noun(len(result.damage), "problem")
     print_safe(
         f"{result.run}: {'sound' if result.is_sound else f'damaged, {problems}'}",
         *(f"  {part:<14} {content}" for part, content in result.contents.items()),
+        *(f"  {_describe_checkpoint(c, roles[c.path])}" for c in result.checkpoints),
         *(f"damage: {item}" for item in result.damage),
     )
     return 0 if result.is_sound else 1
 
 
-@command(
-    "check checkpoints",
-    "list and verify the checkpoints of a run",
-    RUN,
-    "Shows step, reward, size, the retention rule that keeps each checkpoint, and why it was saved. "
-    "Reads every file and compares it with its checksum; exit code 1 if one is damaged.",
-    examples=["glasshouse check checkpoints runs/try"],
-)
-def _checkpoints(args: argparse.Namespace) -> int:
-    from rich.table import Table
-    from rich.text import Text
-
-    from glasshouse.runs.checkpoints import list_checkpoints, roles_of
-    from glasshouse.runs.run_config import load_verified_config
-    from glasshouse.terminal import make_console
-
-    path = Path(args.run)
-    _, damage = load_verified_config(path)  # raises if this is not a run directory
-    for item in damage:
-        print_damage(item)
-    entries = list_checkpoints(path / "checkpoints")
-    roles = roles_of(entries)
-    valid = [entry for entry in entries if not entry.damage]
-    if not entries:
-        print_safe(f"{path} has no checkpoints yet.")
-    else:
-        table = Table("step", "reward", "size", "kept as", "valid", "saved because")
-        for c in entries:
-            table.add_row(
-                str(c.step),
-                "" if c.reward is None else f"{c.reward:+.3f}",
-                f"{c.bytes / 1e6:.1f} MB",
-                ", ".join(roles[c.path]),
-                Text(terminal_safe(f"no: {c.damage[0]}"), "red") if c.damage else "yes",
-                Text(terminal_safe(c.why_saved)),
-            )
-        make_console().print(table)
-        if valid:
-            print(f"next    {shell_command(['glasshouse', 'eval', valid[-1].path])}")
-            print(f"        {shell_command(['glasshouse', 'resume', path])}")
-    return 0 if len(valid) == len(entries) else 1
+def _describe_checkpoint(checkpoint: Checkpoint, roles: list[str]) -> str:
+    reward = "" if checkpoint.reward is None else f"{checkpoint.reward:+.3f}"
+    status = f"{', '.join(roles)} (saved: {checkpoint.why_saved})"
+    return (
+        f"{checkpoint.name:<14} {reward:>7} {format_bytes(checkpoint.bytes):>9}  "
+        f"{'damaged' if checkpoint.damage else status}"
+    )
 
 
 @command(
@@ -146,14 +120,13 @@ def _report(args: argparse.Namespace) -> None:
     {
         "RUN+": "run directories; several are averaged",
         "--out FILE!": "the image to write, .png or .svg",
-        "--title TEXT": "the title of the figure",
     },
     examples=["glasshouse report figure runs/try --out curves.png"],
 )
 def _figure(args: argparse.Namespace) -> None:
     from glasshouse.view.figures import plot_learning_curves
 
-    plot_learning_curves(*args.run, title=args.title, out=args.out, warn=print_damage)
+    plot_learning_curves(*args.run, out=args.out, warn=print_damage)
 
 
 @command(

@@ -28,7 +28,7 @@ from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.views import Scope, View, view_of_parts
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
-from glasshouse.runs.foreign_reasoning import parts_of
+from glasshouse.runs.foreign_formats import parts_of
 from glasshouse.types import Rollout
 from glasshouse.values import Measure, as_floats
 

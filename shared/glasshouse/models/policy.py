@@ -295,7 +295,7 @@ def _validate_folder(path: Path) -> None:
     if is_checkpoint or (path / CHECKSUMS).exists():
         problems = verify_folder(path)
         if problems:
-            command = shell_command(["glasshouse", "check", "checkpoints", path.parent.parent])
+            command = shell_command(["glasshouse", "check", path.parent.parent])
             raise ModelError(
                 f'The checkpoint "{path}" is damaged: {problems[0]}. Its results would be wrong, so it '
                 "is not used. Restore the file from a copy, or choose another checkpoint "

@@ -1,7 +1,7 @@
 """Rollouts of any trainer: a run directory, or files of TRL, verifiers, prime-rl, Inspect and others.
 
     files ──► rows ──► the project's format ──► mapping of columns to fields ──► Rollout
-    foreign_files       foreign_formats         here, with foreign_reasoning
+    foreign_files       foreign_formats         here
 
 A new format is an entry of `foreign_formats.FORMATS`.
 """
@@ -16,8 +16,13 @@ from typing import Any
 
 from glasshouse.errors import RolloutFileError, did_you_mean
 from glasshouse.runs.foreign_files import OnProgress, iter_rows
-from glasshouse.runs.foreign_formats import COLUMNS, FORMATS
-from glasshouse.runs.foreign_reasoning import message_text, parts_of, read_completion
+from glasshouse.runs.foreign_formats import (
+    COLUMNS,
+    FORMATS,
+    message_text,
+    parts_of,
+    read_completion,
+)
 from glasshouse.runs.rows import from_row, row_types
 from glasshouse.tasks.answers import answers_match, extract_answer
 from glasshouse.tasks.detect_kind import detect_kind

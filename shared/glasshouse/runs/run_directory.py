@@ -290,18 +290,10 @@ def read_summary(file: Path) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class GrowingFile:
-    """The rows of a file that another process appends to: each line is parsed once.
-
-    Example:
-        metrics = GrowingFile(run / "results" / "metrics.jsonl")
-        metrics.refresh()
-        metrics.rows
-    """
+    """The rows of a file that another process appends to: each line is parsed once."""
 
     path: Path
     rows: list[Row] = field(default_factory=list)
-    generation: int = 0
-    """Counts how often the file was read from the start: it was replaced or truncated."""
     _stamp: tuple[int, int, int] | None = None
     _read: bytes = b""
     """The complete lines so far."""
@@ -315,7 +307,7 @@ class GrowingFile:
         with suppress(OSError):
             data = read_regular_file(self.path)
         if not data.startswith(self._read):
-            self.rows, self._read, self.generation = [], b"", self.generation + 1
+            self.rows, self._read = [], b""  # it was replaced or truncated
         lines = data[len(self._read) : data.rfind(b"\n") + 1]
         self._read += lines
         rows = (parse_line(self.path, text) for text in lines.split(b"\n") if text)

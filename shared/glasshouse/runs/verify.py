@@ -25,7 +25,7 @@ from typing import Any
 from glasshouse.errors import RunDataError
 from glasshouse.files import compute_checksum, parse_checked, read_regular_file
 from glasshouse.runs import monitor_results
-from glasshouse.runs.checkpoints import list_checkpoints, read_newest_state
+from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.rollout_log import (
     EMPTY_POSITION,
     LOG,
@@ -55,6 +55,7 @@ class RunCheck:
     damage: list[RunDamage] = field(default_factory=list)
     contents: dict[str, str] = field(default_factory=dict)
     """What was verified, by part: `{"checkpoints": "3 of 3 valid"}`."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -100,7 +101,7 @@ def verify_run(run: Path) -> RunCheck:
         *verify_rollout_log(run, state),
         *verify_derived_files(run, state),
     ]
-    return RunCheck(run, damage, contents)
+    return RunCheck(run, damage, contents, checkpoints)
 
 
 # --- rollout log -------------------------------------------------------------------------------

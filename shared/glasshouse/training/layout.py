@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -112,14 +112,6 @@ class Plan:
     processes: list[ProcessMemory]
     """Of the configuration as it is."""
     layout: Layout
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`: sizes in bytes."""
-        values = asdict(self)
-        values["device"]["usable_bytes"] = self.device.usable_bytes
-        values["processes"] = [process.to_json() for process in self.processes]
-        values["layout"]["processes"] = [process.to_json() for process in self.layout.processes]
-        return values
 
 
 def plan_run(config: Config, *, gpu: str = "", prompt_tokens: int | None = None) -> Plan:

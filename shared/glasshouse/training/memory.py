@@ -14,7 +14,7 @@ allocates is a formula per matrix of the model; its constants were measured (doc
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from glasshouse import randomness
@@ -88,10 +88,6 @@ class ProcessMemory:
         """The part that takes most of the peak."""
         parts = self.phases[self.peak_phase]
         return max(parts, key=lambda part: parts[part])
-
-    def to_json(self) -> dict[str, Any]:
-        derived = ("peak", "peak_phase", "largest_part")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 @dataclass(frozen=True, slots=True)
