@@ -23,7 +23,6 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.learn.learner import Learner, summarize_differences
 from glasshouse.learn.losses import LossInputs, algorithm, grpo
 from glasshouse.learn.microbatches import TrainingSample, cot_mask, pack_microbatches
-from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
@@ -247,12 +246,12 @@ def test_packing_keeps_every_sample_once_within_the_bound(
 
 def test_learning_rate_warms_up_and_decays() -> None:
     linear = LearnConfig(warmup_steps=4, lr_schedule="linear")
-    rates = [learning_rate_factor(linear, step, 12) for step in range(12)]
+    rates = [linear.rate_factor(step, 12) for step in range(12)]
     assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
     cosine = LearnConfig(lr_schedule="cosine")
-    rates = [learning_rate_factor(cosine, step, 4) for step in range(4)]
+    rates = [cosine.rate_factor(step, 4) for step in range(4)]
     assert rates == pytest.approx([1.0, 0.5 + math.sqrt(0.125), 0.5, 0.5 - math.sqrt(0.125)])
-    assert learning_rate_factor(LearnConfig(warmup_steps=4), 11, 12) == 1.0
+    assert LearnConfig(warmup_steps=4).rate_factor(11, 12) == 1.0
 
 
 def test_learning_rate_schedule_reaches_the_optimizer(tiny: Tiny) -> None:

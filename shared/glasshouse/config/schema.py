@@ -5,6 +5,7 @@ The field docstrings are the reference text of `glasshouse config`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -194,6 +195,15 @@ class LearnConfig(Section):
     """Train LoRA adapters of this rank instead of all weights (extra `lora`); 0: off."""
     lora_targets: tuple[str, ...] = ()
     """Layers that get adapters, as in [q_proj, v_proj]; empty: all linear layers."""
+
+    def rate_factor(self, step: int, steps: int) -> float:
+        """The factor on the learning rate in a step, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(1, steps - self.warmup_steps)
+        if self.lr_schedule == "linear":
+            return 1 - progress
+        return 0.5 * (1 + math.cos(math.pi * progress)) if self.lr_schedule == "cosine" else 1.0
 
 
 class EvaluateConfig(Section):

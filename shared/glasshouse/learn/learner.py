@@ -30,7 +30,6 @@ from glasshouse.learn.microbatches import (
     pad_numbers,
     split_into_blocks,
 )
-from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.models import llama
 from glasshouse.models.adapters import without_adapters
 from glasshouse.models.devices import is_large
@@ -175,7 +174,7 @@ class Learner:
         step = self.version + 1
         if step in (1, self.steps) or step % self.kl_every == 0:
             metrics["kl"] = self._estimate_kl(samples)
-        factor = learning_rate_factor(self.config, self.version, self.steps)
+        factor = self.config.rate_factor(self.version, self.steps)
         learning_rate = self.config.learning_rate * factor
         for _ in range(self.config.epochs_per_batch):
             self.optimizer.zero_grad()  # frees the gradients of the step before

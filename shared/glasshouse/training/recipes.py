@@ -25,7 +25,6 @@ from glasshouse import randomness
 from glasshouse.config.schema import LearnConfig
 from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
-from glasshouse.learn.schedule import learning_rate_factor
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.types import Problem, Style
@@ -142,7 +141,7 @@ class Recipe(_Settings):
             decay = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step_of_phase / phase.steps))
             return phase.learning_rate * (warmup * decay)
         learn = LearnConfig(warmup_steps=self.warmup_steps, lr_schedule=self.lr_schedule)
-        return phase.learning_rate * learning_rate_factor(learn, step, self.steps)
+        return phase.learning_rate * learn.rate_factor(step, self.steps)
 
     def with_steps(self, steps: int) -> Recipe:
         """The same recipe with this many steps; each phase keeps its share of them."""
