@@ -27,7 +27,7 @@ from glasshouse.track.base import (
     tracker,
 )
 from glasshouse.track.trackers import Trackers, TrackerThread
-from glasshouse.training import resume
+from glasshouse.training import checkpointing
 
 NEVER = 10**9
 
@@ -132,7 +132,7 @@ def test_a_fork_is_a_new_run_and_evaluations_after_the_last_metrics_are_left_out
 ) -> None:
     run, fork = shutil.copytree(finished_run, tmp_path / "run"), tmp_path / "fork"
     assert main(["report", "track", str(run), "--to", "memory"]) == 0
-    resume.fork_run(run, fork, load_run_config(run))
+    checkpointing.fork_run(run, fork, load_run_config(run))
     assert (run / "track" / "id").exists()
     assert not (fork / "track").exists()
     metrics = run / "results" / "metrics.jsonl"  # resuming truncates metrics, but not events

@@ -1,7 +1,9 @@
-"""Check a configuration, and build the stream of training problems from it."""
+"""Check a configuration, build the stream of training problems from it, and describe where problems come from."""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from glasshouse.config.schema import Config
@@ -26,6 +28,8 @@ from glasshouse.tasks.streams import (
     Split,
 )
 from glasshouse.track.base import validate_trackers
+
+TEST_PROBLEMS = 1000
 
 
 def check_config(config: Config) -> None:
@@ -127,3 +131,38 @@ def make_curriculum(config: Config) -> dict[int, Task[Any]]:
         except TaskError as error:
             raise ConfigError(f"task.schedule, step {step}: {error}") from None
     return stages
+
+
+def describe_data(
+    config: Config, task: Task[Any], problems: ProblemStream, validation_problems: int
+) -> dict[str, Any]:
+    """Return the manifest: one entry per split. The run adds the number of problems drawn."""
+    data = config.data
+    train: dict[str, Any] = {"source": data.source, "seed": config.seed}
+    if isinstance(problems, FixedProblems):
+        train["problems"] = len(problems.problems)
+    if data.source == "fixed" and data.file:
+        train |= _describe_file(data.file, config)
+    else:
+        train |= _describe_generator(task, Split.TRAIN)
+        if config.task.schedule:
+            train["schedule"] = config.model_dump(mode="json")["task"]["schedule"]
+    validation: dict[str, Any] = {"problems": validation_problems}
+    if validation_problems:
+        validation["file"] = "data/validation.jsonl"
+    if config.evaluate.file:
+        validation["source"] = _describe_file(config.evaluate.file, config)
+    else:
+        generator = _describe_generator(task, Split.VALIDATION)
+        validation["source"] = generator | {"seed": config.evaluate.seed}
+    return {"train": train, "validation": validation}
+
+
+def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:
+    options = task.options.model_dump(mode="json")
+    return {"task": task.name, "options": options, "split": split.value}
+
+
+def _describe_file(name: str, config: Config) -> dict[str, Any]:
+    path = Path(name.format(task=config.task.name))
+    return {"file": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

@@ -33,6 +33,7 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.rollout_log import LogSize
+from glasshouse.runs.run_config import is_run_directory
 from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.base import make_task
@@ -40,10 +41,14 @@ from glasshouse.tasks.problem_files import write_problem_file
 from glasshouse.tasks.streams import ProblemsExhausted
 from glasshouse.track.base import make_metrics, validate_trackers
 from glasshouse.track.trackers import Trackers, start_trackers
-from glasshouse.training import resume
-from glasshouse.training.build import make_curriculum, make_problem_stream, validate_config
+from glasshouse.training import checkpointing
+from glasshouse.training.build import (
+    describe_data,
+    make_curriculum,
+    make_problem_stream,
+    validate_config,
+)
 from glasshouse.training.checkpointing import CheckpointManager, Progress
-from glasshouse.training.data_manifest import describe_data
 from glasshouse.training.display import Display, startup_banner
 from glasshouse.training.interruption import ForcedStop, Interrupted, Interruption
 from glasshouse.training.loop import run_training_loop
@@ -105,10 +110,10 @@ class TrainingRun:
         to the run directory. If the directory holds an interrupted run of the same configuration,
         resume it from its newest valid checkpoint."""
         try:
-            path = resume.find_run_path(self.config)
-            if resume.is_run_directory(path):
-                resume.check_same_config(path, self.config)
-                if summary := resume.finished_summary(path, self.config):
+            path = checkpointing.find_run_path(self.config)
+            if is_run_directory(path):
+                checkpointing.check_same_config(path, self.config)
+                if summary := checkpointing.finished_summary(path, self.config):
                     for damage in verify_run(path).damage:
                         self.display.warn(str(damage))
                     self.display.print(f"{path} is already finished. Its results:")
@@ -131,7 +136,7 @@ class TrainingRun:
         self.checkpoints = CheckpointManager(
             config, self.directory, self.policy, provenance, display.log
         )
-        resume.restore_checkpoint(self)
+        checkpointing.restore_checkpoint(self)
         self.started = time.perf_counter() - self.progress.seconds
         self._write_validation()
         self._write_data_manifest()

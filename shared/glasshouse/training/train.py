@@ -103,7 +103,7 @@ def resume(
 
     Example: `resume("runs/try", {"steps": 200})`
     """
-    from glasshouse.training.resume import fork_run
+    from glasshouse.training.checkpointing import fork_run
 
     path = Path(path)
     saved = load_run_config(path)  # raises if this is not a run directory
