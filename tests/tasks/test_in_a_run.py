@@ -88,6 +88,7 @@ def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
     validation = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
     assert manifest["validation"]["problems"] == len(validation)
     assert manifest["validation"]["source"]["split"] == "validation"
+    assert manifest["test"]["split"] == "test"
 
 
 def test_a_file_has_its_checksum_in_the_manifest_and_too_few_problems_warn(tmp_path, capsys):

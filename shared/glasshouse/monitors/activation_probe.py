@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -99,16 +99,14 @@ class ProbeMonitor(fitted.FittedMonitor):
     `make_view(Scope.ACTIVATIONS, …, state=compute_cot_states(policy, rollouts, 3)[0])`
     """
 
+    kind: ClassVar[str] = "probe"
     name: str
     layer: int
     weights: tuple[float, ...]
     """(D,) for the raw state: the standardisation from fitting is folded in."""
     bias: float
     calibration: Calibration
-
-    @property
-    def scope(self) -> Scope:
-        return Scope.ACTIVATIONS
+    scope: Scope = Scope.ACTIVATIONS
 
     def score(self, view: View) -> MonitorOutput:
         if view.state is None or len(view.state) != len(self.weights):
@@ -118,29 +116,18 @@ class ProbeMonitor(fitted.FittedMonitor):
                 f"not {width}; use it with the model and layer that it was fitted on."
             )
         logit = self.bias + float(np.sum(np.asarray(self.weights) * view.state))
-        return MonitorOutput.from_score(fitted.sigmoid(logit), threshold=self.calibration.threshold)
+        return self.output(logit)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "probe",
-            "name": self.name,
-            "scope": self.scope.value,
-            "layer": self.layer,
-            "threshold": self.calibration.threshold,
-            "bias": self.bias,
-            "weights": list(self.weights),
-        }
+        return fitted.FittedMonitor.describe(self) | {"layer": self.layer, "weights": list(self.weights)}
 
     def save(self, folder: Path) -> None:
-        header = {"kind": "probe", "name": self.name, "layer": self.layer}
-        arrays = {"weights": np.array(self.weights), "bias": np.array([self.bias])}
-        fitted.save_fitted(folder, header, arrays, self.calibration)
+        self.save_weights(folder, self.weights, layer=self.layer)
 
     @classmethod
     def load(cls, folder: Path) -> ProbeMonitor:
-        header, arrays, calibration = fitted.load_fitted(folder, "probe")
-        weights = tuple(arrays["weights"].tolist())
-        return cls(header["name"], header["layer"], weights, float(arrays["bias"][0]), calibration)
+        header, weights, bias, calibration = fitted.load_weights(folder, cls.kind)
+        return cls(header["name"], header["layer"], tuple(weights), bias, calibration)
 
 
 def fit_probe(

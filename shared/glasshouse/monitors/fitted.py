@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,15 +80,42 @@ NOT_CALIBRATED = Calibration(1.0, 0.0, frozenset())
 
 
 class FittedMonitor(ABC):
-    """What n-gram monitors and probes have in common."""
+    """What n-gram monitors and probes have in common: weights, a bias and a calibration."""
 
     __slots__ = ()
+    kind: ClassVar[str]
     name: str
+    scope: Scope
+    bias: float
     calibration: Calibration
 
     @abstractmethod
     def score(self, view: View) -> MonitorOutput:
         """Scores a view, with the calibration's threshold."""
+
+    def output(self, logit: float, reason: str = "") -> MonitorOutput:
+        """The output for a logit: its score is the probability."""
+        e = np.exp(-abs(logit))  # without overflow
+        score = float(1 / (1 + e) if logit >= 0 else e / (1 + e))
+        return MonitorOutput.from_score(score, threshold=self.calibration.threshold, reason=reason)
+
+    def header(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "scope": self.scope.value}
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.header(), "threshold": self.calibration.threshold, "bias": self.bias}
+
+    def save_weights(self, folder: Path, weights: Sequence[float], **header: Any) -> None:
+        """Writes a JSON file and a safetensors file: neither can run code when it is loaded."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {
+            "weights": np.array(weights, dtype=np.float64),
+            "bias": np.array([self.bias]),
+            "seen_problems": np.array(sorted(self.calibration.seen_problems), dtype=np.uint64),
+            "threshold_and_fpr": np.array([self.calibration.threshold, self.calibration.fpr]),
+        }
+        save_file(arrays, folder / ARRAYS_FILE)
+        write_json(folder / HEADER_FILE, {"format": FORMAT, **self.header(), **header})
 
     def check_unseen(self, problems: Sequence[str]) -> None:
         """Raises if it was fitted or calibrated on one of these problems; call it before an evaluation."""
@@ -166,42 +193,18 @@ def fit_logistic_regression(features: Any, labels: Bools, c: float) -> tuple[Flo
     return np.asarray(model.coef_[0], dtype=np.float64), float(model.intercept_[0])
 
 
-def sigmoid(logit: float) -> float:
-    """The logistic function, without overflow."""
-    e = np.exp(-abs(logit))
-    return float(1 / (1 + e) if logit >= 0 else e / (1 + e))
-
-
-def save_fitted(
-    folder: Path, header: dict[str, Any], arrays: dict[str, np.ndarray], calibration: Calibration
-) -> None:
-    """Writes a JSON file and a safetensors file: neither can run code when it is loaded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seen = np.array(sorted(calibration.seen_problems), dtype=np.uint64)
-    threshold = np.array([calibration.threshold, calibration.fpr], dtype=np.float64)
-    save_file(
-        {**arrays, "seen_problems": seen, "threshold_and_fpr": threshold}, folder / ARRAYS_FILE
-    )
-    write_json(folder / HEADER_FILE, {"format": FORMAT, **header})
-
-
-def load_fitted(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any], Calibration]:
-    """Reads header, arrays and calibration as `save_fitted` wrote them."""
+def load_weights(folder: Path, kind: str) -> tuple[dict[str, Any], list[float], float, Calibration]:
+    """Reads header, weights, bias and calibration as `save_weights` wrote them."""
     try:
         header = json.loads((folder / HEADER_FILE).read_text(encoding="utf-8"))
-        arrays = load_file(folder / ARRAYS_FILE)
+        arrays = {name: array.tolist() for name, array in load_file(folder / ARRAYS_FILE).items()}
         if header["format"] != FORMAT or header["kind"] != kind:
-            raise MonitorError(
-                f'"{folder}" holds a monitor of kind {header["kind"]!r}, format {header["format"]}; '
-                f"expected kind {kind!r}, format {FORMAT}."
-            )
-        threshold, fpr = arrays.pop("threshold_and_fpr").tolist()
-        seen = frozenset(arrays.pop("seen_problems").tolist())
-    except MonitorError:
-        raise
+            raise ValueError(f"kind {header['kind']!r}, format {header['format']}, not {kind!r}")
+        threshold, fpr = arrays["threshold_and_fpr"]
+        calibration = Calibration(threshold, fpr, frozenset(arrays["seen_problems"]))
+        return header, arrays["weights"], arrays["bias"][0], calibration
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise MonitorError(f'"{folder}" is not a saved monitor: {error}.') from None
-    return header, arrays, Calibration(threshold, fpr, seen)
 
 
 def import_for_fitting(module: str) -> Any:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,6 +53,7 @@ class NgramMonitor(fitted.FittedMonitor):
         assert NgramMonitor.load(folder) == monitor
     """
 
+    kind: ClassVar[str] = "ngrams"
     name: str
     scope: Scope
     weights: dict[str, float]
@@ -69,40 +70,23 @@ class NgramMonitor(fitted.FittedMonitor):
         present.sort()  # a fixed order of addition: a set has none
         logit = self.bias + float(np.sum([weight for weight, _ in present]))
         reason = f"highest weight: {present[-1][1]!r}" if present else "no known n-gram"
-        return MonitorOutput.from_score(
-            fitted.sigmoid(logit), threshold=self.calibration.threshold, reason=reason
-        )
+        return self.output(logit, reason)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "ngrams",
-            "name": self.name,
-            "scope": self.scope.value,
-            "threshold": self.calibration.threshold,
-            "bias": self.bias,
-            "weights": self.weights,
-        }
+        return fitted.FittedMonitor.describe(self) | {"weights": self.weights}
 
     def save(self, folder: Path) -> None:
-        header = {
-            "kind": "ngrams",
-            "name": self.name,
-            "scope": self.scope.value,
-            "vocabulary": list(self.weights),
-        }
-        weights = np.array(list(self.weights.values()), dtype=np.float64)
-        arrays = {"weights": weights, "bias": np.array([self.bias])}
-        fitted.save_fitted(folder, header, arrays, self.calibration)
+        self.save_weights(folder, list(self.weights.values()), vocabulary=list(self.weights))
 
     @classmethod
     def load(cls, folder: Path) -> NgramMonitor:
-        header, arrays, calibration = fitted.load_fitted(folder, "ngrams")
-        weights, vocabulary = arrays["weights"].tolist(), header["vocabulary"]
+        header, weights, bias, calibration = fitted.load_weights(folder, cls.kind)
+        vocabulary = header["vocabulary"]
         if len(weights) != len(vocabulary):
             raise MonitorError(
                 f'"{folder}" has {len(vocabulary)} n-grams but {len(weights)} weights.'
             )
-        by_gram, bias = dict(zip(vocabulary, weights, strict=True)), float(arrays["bias"][0])
+        by_gram = dict(zip(vocabulary, weights, strict=True))
         return cls(header["name"], Scope(header["scope"]), by_gram, bias, calibration)
 
 

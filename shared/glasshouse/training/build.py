@@ -155,7 +155,8 @@ def describe_data(
     else:
         generator = _describe_generator(task, Split.VALIDATION)
         validation["source"] = generator | {"seed": config.evaluate.seed}
-    return {"train": train, "validation": validation}
+    test = _describe_generator(task, Split.TEST)  # the run never uses it
+    return {"train": train, "validation": validation, "test": test}
 
 
 def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:
