@@ -119,7 +119,10 @@ class ProbeMonitor(fitted.FittedMonitor):
         return self.output(logit)
 
     def describe(self) -> dict[str, Any]:
-        return fitted.FittedMonitor.describe(self) | {"layer": self.layer, "weights": list(self.weights)}
+        return fitted.FittedMonitor.describe(self) | {
+            "layer": self.layer,
+            "weights": list(self.weights),
+        }
 
     def save(self, folder: Path) -> None:
         self.save_weights(folder, self.weights, layer=self.layer)
