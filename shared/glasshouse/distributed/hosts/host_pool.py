@@ -148,7 +148,7 @@ class HostPool:
     def _find_port(self, name: str) -> int:
         """Return the worker's current port, one at which it was not attached recently."""
         address, used = self.addresses[name], self.used_ports[name]
-        avoid = used[-len(address.worker_ports) :][1:]
+        avoid = used[1 - len(address.worker_ports) :]
         deadline = time.monotonic() + (0 if used else self.config.attach_timeout)
         while True:
             try:
