@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.runs import rollout_log
 from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.streams import assign_split
 from glasshouse.training.display import Display
 from glasshouse.training.run import TrainingRun
 
@@ -88,7 +90,12 @@ def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
     validation = read_problem_file(tmp_path / "a" / manifest["validation"]["file"])
     assert manifest["validation"]["problems"] == len(validation)
     assert manifest["validation"]["source"]["split"] == "validation"
-    assert manifest["test"]["split"] == "test"
+    command = shlex.split(manifest["test"]["create"])
+    command[command.index("--count") + 1] = "1"
+    command[command.index("--out") + 1] = str(tmp_path / "test.jsonl")
+    assert main(command[1:]) == 0
+    [problem] = read_problem_file(tmp_path / "test.jsonl")
+    assert assign_split(problem) == "test"
 
 
 def test_a_file_has_its_checksum_in_the_manifest_and_too_few_problems_warn(tmp_path, capsys):

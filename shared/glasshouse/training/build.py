@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,7 @@ def describe_data(
         generator = _describe_generator(task, Split.VALIDATION)
         validation["source"] = generator | {"seed": config.evaluate.seed}
     test = _describe_generator(task, Split.TEST)  # the run never uses it
+    test["create"] = shlex.join(_test_command(config))
     return {"train": train, "validation": validation, "test": test}
 
 
@@ -167,3 +170,12 @@ def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:
 def _describe_file(name: str, config: Config) -> dict[str, Any]:
     path = Path(name.format(task=config.task.name))
     return {"file": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _test_command(config: Config) -> list[str]:
+    """The command that writes test problems to a file."""
+    options = [f"{name}={json.dumps(value)}" for name, value in config.task.options.items()]
+    imports = [part for name in config.imports for part in ("--imports", name)]
+    command = ["glasshouse", "tasks", "generate", "--task", config.task.name, "--split", "test"]
+    command += ["--count", str(TEST_PROBLEMS), "--out", "test.jsonl", *imports]
+    return [*command, *(["--options", *options] if options else [])]
