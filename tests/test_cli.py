@@ -250,3 +250,15 @@ def test_dry_run_prints_the_configuration_and_trains_nothing(
         assert not out.exists()
     assert main(["config"]) == 0
     assert "learn.learning_rate float, default 0.0003" in capsys.readouterr().out
+
+
+def test_keys_of_parts_that_never_ran_on_their_hardware_do_not_crowd_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config"]) == 0
+    listed = capsys.readouterr().out
+    assert "learn.learning_rate" in listed
+    assert "hosts.addresses" not in listed.replace("hosts.*", "")
+    assert main(["config", "hosts"]) == 0
+    assert "hosts." in capsys.readouterr().out
+    assert listed.count("not run on hardware") >= 2

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from glasshouse.tasks.base import Task
     from glasshouse.types import Problem
 
+UNTRIED_SECTIONS = ("generate.vllm.", "hosts.")
+"""Keys of parts that never ran on the hardware that they are for."""
+
 
 @command(
     "config",
@@ -36,6 +39,8 @@ def _config(args: argparse.Namespace) -> None:
 
     described = describe_keys()
     rows = [row for row in described if row[0].startswith(args.section)]
+    if not args.section:  # keys of parts that few people have come last, in one line each
+        rows = [row for row in rows if not row[0].startswith(UNTRIED_SECTIONS)]
     if not rows:
         sections = {row[0].split(".")[0] for row in described}
         raise ConfigError(
@@ -45,6 +50,11 @@ def _config(args: argparse.Namespace) -> None:
     for key, kind, default, about in rows:
         console.print(f"[bold]{key}[/] [dim]{escape(kind)}, default[/] {escape(default)}")
         console.print(Padding(Text(about), (0, 0, 0, 4)))
+    if not args.section:
+        for section in UNTRIED_SECTIONS:
+            count = sum(row[0].startswith(section) for row in described)
+            command = f"glasshouse config {section[:-1]}"
+            console.print(Text(f"{section}*: {count} keys, not run on hardware ({command})", "dim"))
 
 
 command_group(
