@@ -200,7 +200,8 @@ def _last_line(text: str, body: int) -> tuple[int, str]:
         if start == body or strip_markup(text[start:end]):
             break
         end = start - 1
-    return start, text[start:end]
+    newline = text.find("\n", end)
+    return start, text[start:] if newline < 0 else text[start:newline]
 
 
 def _name_open_block(before: str) -> str:
