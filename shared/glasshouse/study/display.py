@@ -9,18 +9,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from glasshouse.measurement.registry import lookup
 from glasshouse.study.spec import Study, StudyRun
 from glasshouse.study.table import StudyRow
 from glasshouse.terminal import shows_bars, terminal_safe
-
-MEASURES_PER_LINE = 3
 
 
 class StudyProgress:
     """Without a terminal (in a pipe) only the lines are printed; on a quiet console nothing."""
 
     def __init__(self, study: Study, console: Console) -> None:
-        self.measures = list(study.measures)[:MEASURES_PER_LINE]
+        self.measure = next(iter(study.measures), "")
         self.last_steps: dict[str, int] = {}
         """Last step of each run, by its name."""
         self.progress = Progress(
@@ -58,10 +57,10 @@ class StudyProgress:
         self.finished += 1
         self.on_step(run, run.config.steps)
         self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
-        changes = ", ".join(_format_change(name, rows) for name in self.measures)
+        change = _format_change(self.measure, rows) if self.measure else ""
         self._print(
             f"{self.finished:>3}/{self.total}  [bold]{escape(terminal_safe(run.arm))}[/] seed {run.seed} "
-            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(changes)}"
+            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(change)}"
         )
 
     def on_warning(self, message: str) -> None:
@@ -72,7 +71,9 @@ class StudyProgress:
 
 
 def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
-    """`reliance 0.21 → 0.35`, from the first step that has the measure to the last."""
+    """`reliance 0.21 → 0.35`, from the first step that has the measure to the last; empty without it."""
     values = [row.value for row in sorted(rows) if row.measure == measure]
-    ends = ["undefined" if value is None else f"{value:.3g}" for value in (values[0], values[-1])]
-    return f"{measure} {ends[0]} → {ends[1]}"
+    ends = [
+        "undefined" if value is None else f"{value:.2f}" for value in (*values[:1], *values[-1:])
+    ]
+    return f"{lookup(measure).label} {' → '.join(ends)}" if values else ""
