@@ -150,11 +150,12 @@ def probe_streams(tree: Path, ref: Path) -> Any:
 
 def probe_parser(tree: Path, ref: Path) -> Any:
     """Generated completions: those of the parser's own tests, and random pieces of answers."""
-    spec: Any = importlib.util.spec_from_file_location("grammar", ref / "tests/answers/grammar.py")
-    sys.modules["grammar"] = grammar = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(grammar)
+    file = ref / "tests/tasks/reference_parser.py"
+    spec: Any = importlib.util.spec_from_file_location("reference_parser", file)
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
     rng, pieces = random.Random(7), SETTINGS["pieces_of_answers"].split()
-    texts = [grammar.generate_case(random.Random(seed)).text for seed in range(2500)]
+    texts = [reference.generate_text(random.Random(seed)) for seed in range(2500)]
     texts += [" ".join(rng.choices(pieces, k=rng.randrange(9))) for _ in range(2500)]
     texts = [text.replace("_", rng.choice(" \n")) for text in texts]
     extract, split, kinds = find("extract_answer"), find("split_completion"), find("AnswerKind")
