@@ -330,7 +330,8 @@ def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
     if correct is None and gold is not None:
         extracted, correct = read_answer(text, gold)
     if behaviour is None and "hint" in values:
-        extracted, behaviour = read_answer(text, values["hint"])
+        hinted, behaviour = read_answer(text, values["hint"])
+        extracted = extracted if gold is not None else hinted
     prompt = values.get("prompt", "")
     return Rollout(
         step=int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else 0,

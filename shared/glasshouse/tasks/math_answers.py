@@ -19,8 +19,9 @@ from typing import Any
 from glasshouse.errors import TaskError, install_command
 
 SECONDS = 5.0
-"""The limit for one comparison, and START_SECONDS for the worker's imports."""
+"""The limit for one comparison."""
 START_SECONDS = 60.0
+"""The limit for the worker's imports."""
 MEMORY_BYTES = 2 * 10**9
 MAX_CHARS = 400
 
