@@ -112,6 +112,10 @@ PROOFS = {
         60, "1,000 flipped bits and 300 cut files, every command after each: nothing silent, no traceback",
         ("-m proofs.bit_flips",),
     ),
+    "hostile": Proof(
+        15, "hostile rollouts, model folders and problem files: a sentence for each, no traceback, no hang",
+        ("-m proofs.hostile_files",),
+    ),
     "control": Proof(
         15, "learning from rewards, not from shuffled rewards: 5 seeds each",
         ("-m glasshouse study control --config training/example.rl/config.yaml",),
