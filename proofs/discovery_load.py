@@ -21,9 +21,13 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import create_certificates
-from glasshouse.distributed.hosts.discovery import DiscoveryServer, request_worker_port
+from glasshouse.distributed.hosts.discovery import (
+    Address,
+    DiscoveryServer,
+    listen_at,
+    request_worker_port,
+)
 
 HALF_OPEN, TRICKLING, RIGHTFUL, LIMIT = 200, 20, 20, 2.0
 

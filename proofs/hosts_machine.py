@@ -93,7 +93,7 @@ def intrude(address: str, own_address: str, marker: str, timeout: float) -> None
     """Do what Monarch's own client does to run code on the worker's machine: write a file there."""
     from monarch.actor import attach_to_workers, enable_transport
 
-    from glasshouse.distributed.hosts.address import Address
+    from glasshouse.distributed.hosts.discovery import Address
 
     enable_transport(own_address)
     scheme, host, port = re.split("://|:", address)

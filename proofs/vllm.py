@@ -45,10 +45,11 @@ from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm.engine import (
     CPU_BLOCK_SIZE,
     VllmGenerator,
+    checksum_weights,
     find_version,
     import_vllm,
+    merge_weights,
 )
-from glasshouse.generate.vllm.weights import checksum_weights, merge_weights
 from glasshouse.learn.learner import Learner, StepSize
 from glasshouse.learn.microbatches import TrainingSample
 from glasshouse.measurement.closed_forms import mean_interval

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from glasshouse.study.runner import StudyResult, run_study
     from glasshouse.study.spec import load_study
     from glasshouse.tasks.base import make_task, task
-    from glasshouse.track.base import tracker
+    from glasshouse.track.trackers import tracker
     from glasshouse.training.layout import plan_run
     from glasshouse.training.sft import SftResult, sft
     from glasshouse.training.train import TrainResult, resume, train
@@ -122,7 +122,7 @@ _MODULES = {
     "glasshouse.generate.engines": ("engine",),
     "glasshouse.learn.losses": ("algorithm",),
     "glasshouse.measurement.interventions.base": ("intervention",),
-    "glasshouse.track.base": ("tracker",),
+    "glasshouse.track.trackers": ("tracker",),
     "glasshouse.rollout.penalties": ("make_penalty", "penalty"),
     "glasshouse.rollout.terms": ("reward",),
     "glasshouse.types": ("Grade", "Problem"),

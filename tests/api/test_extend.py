@@ -23,7 +23,7 @@ from glasshouse.rollout.penalties import Penalty, penalty
 from glasshouse.rollout.terms import reward
 from glasshouse.tasks.base import list_tasks, task
 from glasshouse.tasks.organisms.base import Organism
-from glasshouse.track.base import tracker, validate_trackers
+from glasshouse.track.trackers import tracker, validate_trackers
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text().partition("## Your own parts")[2]

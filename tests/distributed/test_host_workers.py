@@ -22,8 +22,7 @@ from proofs.hosts_cluster import CONTROLLER, OUTSIDER, WORKERS, Cluster
 from proofs.network import LoopbackNetwork
 from proofs.processes import wait_until
 
-from glasshouse.distributed.hosts.address import Address
-from glasshouse.distributed.hosts.discovery import request_worker_port
+from glasshouse.distributed.hosts.discovery import Address, request_worker_port
 from glasshouse.distributed.hosts.worker import session_processes
 
 pytestmark = pytest.mark.xdist_group("host workers")  # the tests share two workers, in this order

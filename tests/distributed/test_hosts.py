@@ -21,8 +21,8 @@ from cryptography.x509 import verification
 
 from glasshouse.cli.app import main
 from glasshouse.config.schema import HostsConfig
-from glasshouse.distributed.hosts.address import Address
 from glasshouse.distributed.hosts.certificates import create_certificates, tls_environment
+from glasshouse.distributed.hosts.discovery import Address
 from glasshouse.distributed.hosts.host_pool import HostPool
 from glasshouse.distributed.hosts.worker import validate_listen_address
 from glasshouse.errors import ConfigError, HostError, RunError

@@ -30,8 +30,8 @@ from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import Backend, EventSink, LocalBackend
 from glasshouse.distributed.monarch.backend import MonarchBackend
-from glasshouse.distributed.monarch.chunk_queue import ChunkTask, PendingChunks
 from glasshouse.distributed.monarch.processes import ActorProcesses, local_host
+from glasshouse.distributed.monarch.supervision import ChunkTask, PendingChunks
 from glasshouse.distributed.monarch.weights import trainable_tensors
 from glasshouse.errors import ConfigError, HostError, RunError
 from glasshouse.learn.learner_state import LearnerState

@@ -22,9 +22,10 @@ from proofs.processes import wait_for_exit
 from glasshouse.config.schema import Config, MonarchConfig
 from glasshouse.distributed.backend import LocalBackend
 from glasshouse.distributed.monarch import supervision
-from glasshouse.distributed.monarch.chunk_queue import ChunkQueue, ChunkTask
 from glasshouse.distributed.monarch.processes import ActorProcesses, Host, ProcessDied
 from glasshouse.distributed.monarch.supervision import (
+    ChunkQueue,
+    ChunkTask,
     GeneratorSupervisor,
     InvalidReply,
     LearnerProcesses,

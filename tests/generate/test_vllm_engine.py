@@ -23,8 +23,7 @@ from glasshouse.errors import ConfigError, ModelError, RunError
 from glasshouse.generate.engines import make_generator
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.generate.vllm import engine
-from glasshouse.generate.vllm.engine import VllmGenerator
-from glasshouse.generate.vllm.weights import checksum_weights, merge_weights
+from glasshouse.generate.vllm.engine import VllmGenerator, checksum_weights, merge_weights
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.policy import Policy, load_policy, save_policy
 from glasshouse.types import FinishReason, Request, SamplingParams

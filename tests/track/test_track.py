@@ -15,18 +15,19 @@ from tests.training.short_runs import SHORT, MessageRecorder
 
 from glasshouse.cli.app import main
 from glasshouse.errors import TrackError
-from glasshouse.runs.run_config import load_run_config
-from glasshouse.track.base import (
+from glasshouse.runs.run_directory import load_run_config
+from glasshouse.track.trackers import (
     LoggedSteps,
     RunOutcome,
     StepMetrics,
     TrackedRun,
+    Trackers,
+    TrackerThread,
     flatten_numbers,
     read_step_metrics,
     run_display_name,
     tracker,
 )
-from glasshouse.track.trackers import Trackers, TrackerThread
 from glasshouse.training import checkpointing
 
 NEVER = 10**9

@@ -19,7 +19,7 @@ from tests.track import read_back
 from tests.training.short_runs import SHORT
 
 from glasshouse.cli.app import main
-from glasshouse.track.base import read_step_metrics
+from glasshouse.track.trackers import read_step_metrics
 
 TRAIN_AND_DIE = """
 import sys

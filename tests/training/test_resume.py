@@ -26,8 +26,7 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
-from glasshouse.runs.run_config import load_run_config
-from glasshouse.runs.run_directory import RunDirectory
+from glasshouse.runs.run_directory import RunDirectory, load_run_config
 from glasshouse.training.run import TrainingRun
 
 needs_fork = pytest.mark.skipif(

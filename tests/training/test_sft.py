@@ -17,9 +17,9 @@ import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.models import devices, llama
 from glasshouse.models.policy import load_policy
-from glasshouse.training import sft_trainer
+from glasshouse.training import sft as sft_module
 from glasshouse.training.recipes import load_recipe
-from glasshouse.training.sft_trainer import compute_gradients, make_batch
+from glasshouse.training.sft import compute_gradients, make_batch
 
 MOCK = "models/mock"
 RECIPE = """\
@@ -41,7 +41,7 @@ def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
     """Train in a child process that sends itself a signal in step `last`; return its exit code."""
     child = os.fork()
     if child == 0:
-        compute = sft_trainer.train_step
+        compute = sft_module.train_step
 
         def compute_and_die(*args: object) -> float:
             loss = compute(*args)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def die_at_step(number: int, last: int, start: Callable[[], object]) -> int:
                 os.kill(os.getpid(), number)
             return loss
 
-        sft_trainer.train_step = compute_and_die  # type: ignore[assignment]
+        sft_module.train_step = compute_and_die  # type: ignore[assignment]
         try:
             start()
         except KeyboardInterrupt:
@@ -238,7 +238,7 @@ def test_printed_commands_can_be_pasted(
 
     monkeypatch.setattr("sys.argv", ["glasshouse", *command])
     with monkeypatch.context() as patch:
-        patch.setattr(sft_trainer, "train_step", interrupt)
+        patch.setattr(sft_module, "train_step", interrupt)
         assert main(command) == 130
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err

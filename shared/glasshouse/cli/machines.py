@@ -144,7 +144,7 @@ def _certificates(args: argparse.Namespace) -> None:
     ],
 )
 def _worker(args: argparse.Namespace) -> int:
-    from glasshouse.distributed.hosts.address import Address
+    from glasshouse.distributed.hosts.discovery import Address
     from glasshouse.distributed.hosts.worker import run_worker
 
     address = Address.parse(args.address)

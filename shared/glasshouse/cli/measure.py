@@ -57,7 +57,7 @@ def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.errors import MonitorError
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.monitors.fitted import FittedKind
-    from glasshouse.runs.run_config import load_verified_config
+    from glasshouse.runs.run_directory import load_verified_config
     from glasshouse.terminal import make_console
     from glasshouse.view.terminal_tables import monitor_table
 

@@ -36,8 +36,7 @@ from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.monitor_results import MonitorResultsFile
-from glasshouse.runs.run_config import load_verified_config
-from glasshouse.runs.run_directory import acquire_lock
+from glasshouse.runs.run_directory import acquire_lock, load_verified_config
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.terminal import make_console

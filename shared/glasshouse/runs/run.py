@@ -12,12 +12,13 @@ from glasshouse.errors import RunDataError, RunError, did_you_mean, import_extra
 from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.rollout_log import RolloutReader
 from glasshouse.runs.rows import RolloutFilter, Row
-from glasshouse.runs.run_config import is_run_directory, load_verified_config
 from glasshouse.runs.run_directory import (
+    is_run_directory,
     load_evaluations,
     load_events,
     load_metrics,
     load_summary,
+    load_verified_config,
 )
 
 if TYPE_CHECKING:

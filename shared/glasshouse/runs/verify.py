@@ -35,12 +35,13 @@ from glasshouse.runs.rollout_log import (
     scan_log,
 )
 from glasshouse.runs.rows import RolloutFilter
-from glasshouse.runs.run_config import RunDamage, load_verified_config
 from glasshouse.runs.run_directory import (
     EVENTS,
     METRICS,
+    RunDamage,
     load_events,
     load_metrics,
+    load_verified_config,
     read_lines,
     read_summary,
 )

@@ -30,7 +30,7 @@ from glasshouse.measurement.resampling import count_trials
 from glasshouse.monitors.base import stack_flags
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import from_row
-from glasshouse.runs.run_config import load_run_config
+from glasshouse.runs.run_directory import load_run_config
 from glasshouse.study.figures import LIGHT_COLOURS
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study

@@ -20,7 +20,7 @@ from typing import Any
 
 from glasshouse.config.loading import flatten, to_yaml
 from glasshouse.terminal import shell_command
-from glasshouse.track.base import METRIC_KINDS, LoggedSteps, StepMetrics, TrackedRun, tracker
+from glasshouse.track.trackers import METRIC_KINDS, LoggedSteps, StepMetrics, TrackedRun, tracker
 
 PROJECT = "glasshouse"
 """The project of all runs, unless the tracker's environment variable names another."""

@@ -29,7 +29,7 @@ from glasshouse.tasks.streams import (
     ProblemStream,
     Split,
 )
-from glasshouse.track.base import validate_trackers
+from glasshouse.track.trackers import validate_trackers
 
 TEST_PROBLEMS = 1000
 

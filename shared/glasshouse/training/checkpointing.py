@@ -24,12 +24,15 @@ from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints, verify
 from glasshouse.runs.checkpoints import END_OF_TRAINING, Checkpoint, Snapshot
 from glasshouse.runs.rows import decode_rows, encode_rows, from_row, to_row
-from glasshouse.runs.run_config import CONFIG, config_text, is_run_directory, load_run_config
 from glasshouse.runs.run_directory import (
+    CONFIG,
     LOCK,
     RunDirectory,
+    config_text,
     is_locked,
+    is_run_directory,
     list_numbered_runs,
+    load_run_config,
     load_summary,
     next_run_path,
     utc_timestamp,

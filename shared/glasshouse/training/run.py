@@ -33,14 +33,12 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.runs.rollout_log import LogSize
-from glasshouse.runs.run_config import is_run_directory
-from glasshouse.runs.run_directory import RunDirectory, utc_timestamp
+from glasshouse.runs.run_directory import RunDirectory, is_run_directory, utc_timestamp
 from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.problem_files import write_problem_file
 from glasshouse.tasks.streams import ProblemsExhausted
-from glasshouse.track.base import make_metrics, validate_trackers
-from glasshouse.track.trackers import Trackers, start_trackers
+from glasshouse.track.trackers import Trackers, make_metrics, start_trackers, validate_trackers
 from glasshouse.training import checkpointing
 from glasshouse.training.build import (
     describe_data,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from glasshouse.config.loading import load_config, override_config
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.runs.run_config import is_run_directory, load_run_config
-from glasshouse.runs.run_directory import load_summary
+from glasshouse.runs.run_directory import is_run_directory, load_run_config, load_summary
 from glasshouse.terminal import shell_command
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from glasshouse.config.yaml_files import flatten_keys
 from glasshouse.files import read_regular_file
 from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.registry import lookup
-from glasshouse.runs.run_config import config_value
+from glasshouse.runs.run_directory import config_value
 from glasshouse.view.run_measures import (
     collect_measures,
     describe_measure,

@@ -24,8 +24,7 @@ from typing import Any
 
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.runs.rollout_log import LOG
-from glasshouse.runs.run_config import is_run_directory
-from glasshouse.runs.run_directory import LOCK, stamp_file
+from glasshouse.runs.run_directory import LOCK, is_run_directory, stamp_file
 from glasshouse.view.rollout_index import RolloutIndex, cache_file, list_frames
 from glasshouse.view.run_reader import RunLocation, RunReader, is_being_written, read_overview
 

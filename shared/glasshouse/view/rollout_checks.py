@@ -15,7 +15,7 @@ from glasshouse.monitors.factory import make_monitor
 from glasshouse.monitors.rule import RuleMonitor
 from glasshouse.monitors.step_verifier import StepVerifier
 from glasshouse.monitors.views import Scope, make_view
-from glasshouse.runs.run_config import config_value
+from glasshouse.runs.run_directory import config_value
 from glasshouse.tasks.base import find_step_check, make_task
 from glasshouse.tasks.organisms.base import Organism
 from glasshouse.types import ExtractionRule

@@ -26,14 +26,15 @@ from glasshouse.runs.checkpoints import list_steps, read_newest_state
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
 from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.rows import Row
-from glasshouse.runs.run_config import config_value, read_run_config
 from glasshouse.runs.run_directory import (
     EVENTS,
     LOCK,
     METRICS,
     GrowingFile,
+    config_value,
     is_locked,
     load_events,
+    read_run_config,
     read_sample,
     read_summary,
     stamp_file,

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.config.schema import HostsConfig
-from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
-from glasshouse.distributed.hosts.discovery import request_worker_port
+from glasshouse.distributed.hosts.discovery import Address, listen_at, request_worker_port
 from glasshouse.distributed.monarch_settings import SEVERAL_HOSTS, configure_monarch
 from glasshouse.errors import ConfigError, HostError, RunError, install_command
 

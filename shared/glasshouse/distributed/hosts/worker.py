@@ -21,9 +21,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from glasshouse.distributed import bootstrap
-from glasshouse.distributed.hosts.address import Address, listen_at
 from glasshouse.distributed.hosts.certificates import read_certificate_hosts, tls_environment
-from glasshouse.distributed.hosts.discovery import DiscoveryServer
+from glasshouse.distributed.hosts.discovery import Address, DiscoveryServer, listen_at
 from glasshouse.distributed.monarch_settings import SEVERAL_HOSTS, configure_monarch
 from glasshouse.errors import ConfigError, HostError
 

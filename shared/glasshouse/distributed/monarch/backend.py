@@ -20,9 +20,13 @@ from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import EventSink
 from glasshouse.distributed.hosts.host_pool import HostPool
 from glasshouse.distributed.monarch.actors import ActorSetup, GeneratorActor
-from glasshouse.distributed.monarch.chunk_queue import ChunkQueue, PendingChunks
 from glasshouse.distributed.monarch.processes import ActorProcesses, Host, ProcessDied, local_host
-from glasshouse.distributed.monarch.supervision import GeneratorSupervisor, LearnerProcesses
+from glasshouse.distributed.monarch.supervision import (
+    ChunkQueue,
+    GeneratorSupervisor,
+    LearnerProcesses,
+    PendingChunks,
+)
 from glasshouse.distributed.monarch.weights import (
     SharedWeights,
     WeightCopyActor,
