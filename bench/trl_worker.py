@@ -23,7 +23,7 @@ from worker_process import Port, Reply
 from workload import STYLE, Workload
 
 from glasshouse.models.policy import load_policy
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem
 
@@ -131,7 +131,7 @@ class TRLWorker:
 
     def reward(self, completions: list[str], key: list[str], **_: Any) -> list[float]:
         pairs = zip(completions, key, strict=True)
-        return [grade(self.problems[name], text).reward for text, name in pairs]
+        return [grade_completion(self.problems[name], text).reward for text, name in pairs]
 
     @torch.no_grad()
     def generate(self) -> Reply:

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glasshouse.measurement.closed_forms import mean_interval
-from glasshouse.measurement.seeds import compare_differences, compare_over_bases
+from glasshouse.measurement.intervals import compare_differences, compare_over_bases, mean_interval
 from glasshouse.study.contrasts import max_effect, respect_bounds
 
 TRUE_EFFECT = 0.2

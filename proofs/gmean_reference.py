@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from glasshouse.measurement.gmean import gmean2_parts
+from glasshouse.measurement.estimates import gmean2_parts
 from glasshouse.measurement.rates import tabulate
 
 PROBLEMS_PER_TABLE = 2

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from glasshouse.models.policy import load_policy
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.types import Style
@@ -52,7 +52,7 @@ def main(settings: dict[str, Any]) -> None:
 
     def reward(completions: list[str], index: list[int], **_: Any) -> list[float]:
         pairs = zip(completions, index, strict=True)
-        return [float(grade(problems[i], text).reward) for text, i in pairs]
+        return [float(grade_completion(problems[i], text).reward) for text, i in pairs]
 
     times = StepTimes()
     rollouts = settings["groups"] * settings["group_size"]

@@ -52,8 +52,8 @@ from glasshouse.generate.vllm.engine import (
 )
 from glasshouse.learn.learner import Learner, StepSize
 from glasshouse.learn.microbatches import TrainingSample
-from glasshouse.measurement.closed_forms import mean_interval
 from glasshouse.measurement.evaluate import fill_task_options
+from glasshouse.measurement.intervals import mean_interval
 from glasshouse.models.devices import configure_torch, resolve_device
 from glasshouse.models.policy import Policy, load_policy
 from glasshouse.runs.run_directory import load_events, load_metrics

@@ -5,9 +5,15 @@ import time
 
 import pytest
 
-from glasshouse.config.loading import describe_keys, load_config, to_yaml
+from glasshouse.config.loading import (
+    describe_keys,
+    dump_yaml,
+    load_config,
+    parse_yaml,
+    read_yaml_file,
+    to_yaml,
+)
 from glasshouse.config.schema import Config
-from glasshouse.config.yaml_files import dump_yaml, parse_yaml, read_yaml_file
 from glasshouse.errors import ConfigError
 from glasshouse.types import Style
 

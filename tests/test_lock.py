@@ -13,7 +13,7 @@ from tools.lock import CONSTRAINTS, HEADER, LOCK, format_constraints, format_loc
 from tools.torch_build import choose_build, is_reachable, read_pin
 
 import glasshouse
-from glasshouse.config.yaml_files import parse_yaml
+from glasshouse.config.loading import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SEPARATE = {"docs", "gemma3", "mlflow", "trackio", "wandb"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.tasks.organisms.leaked_hint import MIN_DISTANCE, LeakedHint
+from glasshouse.tasks.organisms import MIN_DISTANCE, LeakedHint
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "minimal.py"
 

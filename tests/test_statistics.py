@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from glasshouse.measurement.closed_forms import (
+from glasshouse.measurement.intervals import (
     clustered_rate_interval,
     difference_interval,
     holm_adjust,

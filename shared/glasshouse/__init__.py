@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from glasshouse.measurement.monitor_run import monitor_run
     from glasshouse.monitors.base import monitor
     from glasshouse.monitors.factory import make_judge, make_monitor, parse_monitor
-    from glasshouse.rollout.explain import explain_grade, grade
+    from glasshouse.rollout.grading import explain_grade, grade, reward
     from glasshouse.rollout.penalties import make_penalty, penalty
     from glasshouse.rollout.self_check import check_task
-    from glasshouse.rollout.terms import reward
     from glasshouse.runs.run import Records, Run, open_run
     from glasshouse.study.figures import plot_study
     from glasshouse.study.runner import StudyResult, run_study
@@ -102,7 +101,6 @@ _MODULES = {
     "glasshouse.study.figures": ("plot_study",),
     "glasshouse.view.report": ("write_report",),
     "glasshouse.cli.measure_report": ("write_measure_report",),
-    "glasshouse.rollout.explain": ("explain_grade", "grade"),
     "glasshouse.measurement.file": ("MeasureReport", "measure"),
     "glasshouse.measurement.monitor_run": ("monitor_run",),
     "glasshouse.cli.train": ("run_experiment",),
@@ -124,7 +122,7 @@ _MODULES = {
     "glasshouse.measurement.interventions.base": ("intervention",),
     "glasshouse.track.trackers": ("tracker",),
     "glasshouse.rollout.penalties": ("make_penalty", "penalty"),
-    "glasshouse.rollout.terms": ("reward",),
+    "glasshouse.rollout.grading": ("explain_grade", "grade", "reward"),
     "glasshouse.types": ("Grade", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -11,7 +11,7 @@ import pytest
 from matplotlib import pyplot
 
 import glasshouse
-from glasshouse.monitors.rule import RuleMonitor
+from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.study.analysis import analyse_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table

@@ -15,14 +15,13 @@ from glasshouse.generate.engines import engine, make_generator
 from glasshouse.learn.losses import algorithm, get_algorithm
 from glasshouse.measurement.interventions.base import intervention
 from glasshouse.models.policy import load_policy
-from glasshouse.monitors.base import monitor
+from glasshouse.monitors.base import Scope, monitor
 from glasshouse.monitors.factory import make_monitor
-from glasshouse.monitors.views import Scope
 from glasshouse.registry import import_modules, script_import
+from glasshouse.rollout.grading import reward
 from glasshouse.rollout.penalties import Penalty, penalty
-from glasshouse.rollout.terms import reward
 from glasshouse.tasks.base import list_tasks, task
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.track.trackers import tracker, validate_trackers
 
 ROOT = Path(__file__).parents[2]

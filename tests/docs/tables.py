@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from glasshouse.measurement.closed_forms import mean_interval
-from glasshouse.measurement.seeds import sign_flip_test
+from glasshouse.measurement.intervals import mean_interval, sign_flip_test
 from glasshouse.study.table import read_table_lines
 
 ROOT = Path(__file__).resolve().parents[2]

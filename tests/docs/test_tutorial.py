@@ -16,7 +16,7 @@ from tests.docs.tables import ROOT
 
 from glasshouse.measurement import file as measuring
 from glasshouse.measurement.monitor_progress import MonitorProgress
-from glasshouse.study.display import StudyProgress
+from glasshouse.study.runner import StudyProgress
 from glasshouse.terminal import shows_bars
 from glasshouse.training.display import TerminalDisplay
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, tokenize
-from glasshouse.measurement.interventions.edits import Replay
+from glasshouse.measurement.interventions.cot import Replay
 from glasshouse.models.policy import Policy
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.steps import find_statements
 from glasshouse.types import (
@@ -91,7 +91,7 @@ def make_rollout(
         prompt=prompt,
         prompt_tokens=tuple(tokens),
         text=text,
-        grade=grade(problem, text),
+        grade=grade_completion(problem, text),
         completion=complete(policy, text),
         advantage=0.0,
         time=0.0,
@@ -124,6 +124,6 @@ def make_checkpoint(
         task=task,
         rollouts=rollouts[: len(problems)],
         collect=collect,
-        grade=grade,
+        grade=grade_completion,
         max_tokens=96,
     )

@@ -18,17 +18,17 @@ from tests.measurement.simulated import (
 )
 
 from glasshouse.measurement import rates
-from glasshouse.measurement.closed_forms import newcombe_interval, wilson_interval
 from glasshouse.measurement.estimates import (
     RATES,
     Values,
     auroc_values,
     estimate,
+    gmean2_values,
     mean_values,
     rate_values,
     reliance_values,
 )
-from glasshouse.measurement.gmean import gmean2_values
+from glasshouse.measurement.intervals import newcombe_interval, wilson_interval
 from glasshouse.measurement.rates import auroc_statistic, mean_statistic, table_statistic
 from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.resampling import (

@@ -28,9 +28,10 @@ from glasshouse.measurement.interventions.cot import (
     TRANSPLANT,
     UNEDITED,
     ablate,
+    implied_answer,
+    make_edit,
     measure_dependence,
 )
-from glasshouse.measurement.interventions.edits import implied_answer, make_edit
 from glasshouse.measurement.interventions.hint_swap import measure_swaps
 from glasshouse.measurement.interventions.state_words import (
     fit_learning_curve,
@@ -39,12 +40,12 @@ from glasshouse.measurement.interventions.state_words import (
 )
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan, measure_monitors
 from glasshouse.models.policy import Policy
+from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.organisms.substitution import PLACES, SYNONYMS, RingWalk
 from glasshouse.tasks.steps import Scratchpad
+from glasshouse.tasks.substitution import PLACES, SYNONYMS, RingWalk
 from glasshouse.types import Problem
 
 SUMS = make_task("sum_digits")

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from glasshouse.errors import MonitorError
-from glasshouse.measurement.estimates import rate_values, reliance_values
-from glasshouse.measurement.gmean import gmean2_parts, gmean2_values
+from glasshouse.measurement.estimates import (
+    gmean2_parts,
+    gmean2_values,
+    rate_values,
+    reliance_values,
+)
 from glasshouse.measurement.interventions.cot import early_answering, implied_changes, matches
 from glasshouse.measurement.rates import auroc, tabulate
 from glasshouse.monitors.fitted import threshold_at_fpr

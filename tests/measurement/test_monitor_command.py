@@ -18,9 +18,9 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.monitor_run import monitor_run
+from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import fit_ngram_monitor
-from glasshouse.monitors.views import Scope, make_view
 from glasshouse.runs import monitor_results
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun

@@ -10,8 +10,14 @@ from scipy import stats
 from tests.measurement.simulated import gmean2_of_table, simulate_rollouts
 
 from glasshouse.measurement import rates
-from glasshouse.measurement.estimates import Values, estimate, mean_values, rate_values
-from glasshouse.measurement.gmean import gmean2_parts, gmean2_values
+from glasshouse.measurement.estimates import (
+    Values,
+    estimate,
+    gmean2_parts,
+    gmean2_values,
+    mean_values,
+    rate_values,
+)
 from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.resampling import (
     auroc_null,

@@ -13,7 +13,7 @@ from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.measurement.fitting import FIT, FIT_PROBLEMS, SCOPES, THRESHOLD
-from glasshouse.measurement.interventions.edits import implied_answer
+from glasshouse.measurement.interventions.cot import implied_answer
 from glasshouse.measurement.interventions.hint_swap import (
     NO_HINT_IN_PROMPT,
     SWAPS,
@@ -21,7 +21,7 @@ from glasshouse.measurement.interventions.hint_swap import (
 )
 from glasshouse.measurement.monitor_checkpoint import fit_monitors
 from glasshouse.measurement.monitor_run import monitor_run
-from glasshouse.monitors.step_verifier import count_covered_steps, possible_digits, required_steps
+from glasshouse.monitors.rules import count_covered_steps, possible_digits, required_steps
 from glasshouse.runs import monitor_results
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun

@@ -11,13 +11,13 @@ from scipy import stats
 from statsmodels.regression.mixed_linear_model import MixedLM
 from tests.measurement.simulated import has_nominal_coverage
 
-from glasshouse.measurement.closed_forms import mean_interval
-from glasshouse.measurement.seeds import (
+from glasshouse.measurement.intervals import (
     compare_differences,
     compare_over_bases,
     compare_paired,
     estimate_interaction,
     holm_correct,
+    mean_interval,
     sign_flip_test,
 )
 

@@ -18,9 +18,8 @@ from glasshouse.monitors.activation_probe import (
     count_cot_tokens,
     fit_probe,
 )
-from glasshouse.monitors.base import hash_monitor, score_all, stack_scores
+from glasshouse.monitors.base import Scope, hash_monitor, score_all, stack_scores, view_of_parts
 from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.views import Scope, view_of_parts
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem, Style
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import score_all, stack_flags
+from glasshouse.monitors.base import Scope, View, make_view, score_all, stack_flags
 from glasshouse.monitors.llm_judge import JudgeMonitor
-from glasshouse.monitors.views import Scope, View, make_view
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}
 SHORT = 0.2

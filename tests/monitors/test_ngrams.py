@@ -16,10 +16,17 @@ from sklearn.linear_model import LogisticRegression
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.rates import auroc
-from glasshouse.monitors.base import hash_monitor, score_all, stack_flags, stack_scores
+from glasshouse.monitors.base import (
+    Scope,
+    View,
+    hash_monitor,
+    make_view,
+    score_all,
+    stack_flags,
+    stack_scores,
+)
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import NgramMonitor, extract_ngrams, fit_ngram_monitor
-from glasshouse.monitors.views import Scope, View, make_view
 
 WORDS = ["so", "then", "now", "add", "carry", "we", "get", "next", "total", "is"]
 
@@ -77,7 +84,7 @@ def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
         "import json, sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
         "from pathlib import Path\n"
         "from glasshouse.monitors.ngrams import NgramMonitor\n"
-        "from glasshouse.monitors.views import Scope, make_view\n"
+        "from glasshouse.monitors.base import Scope, make_view\n"
         "m = NgramMonitor.load(Path(sys.argv[1]))\n"
         "for text in json.loads(sys.argv[2]):\n"
         "    v = make_view(Scope.COT, prompt='', question='', completion=text)\n"

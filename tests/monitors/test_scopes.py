@@ -10,15 +10,16 @@ import pytest
 from glasshouse.errors import MonitorError
 from glasshouse.monitors.base import (
     MonitorOutput,
+    Scope,
+    View,
     check_disjoint,
     hash_monitor,
+    make_view,
     score_all,
     stack_flags,
     stack_scores,
 )
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import StepVerifier
-from glasshouse.monitors.views import Scope, View, make_view
+from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.values import FAILED
 
 SECRETS = {"prompt": "OMBRA", "question": "QUERCE", "cot": "CIPRESSO", "answer": "FAGGIO"}

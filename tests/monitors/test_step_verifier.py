@@ -9,9 +9,8 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.errors import MonitorError
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.step_verifier import StepVerifier, count_covered_steps
-from glasshouse.monitors.views import Scope, make_view
+from glasshouse.monitors.base import MonitorOutput, Scope, make_view
+from glasshouse.monitors.rules import StepVerifier, count_covered_steps
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import list_tasks, make_task
 from glasshouse.tasks.steps import count_present_steps, find_number_rows, find_statements

@@ -14,9 +14,9 @@ from glasshouse import randomness
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.columns import own_monitors
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.views import Scope
-from glasshouse.rollout.grading import grade
+from glasshouse.monitors.base import Scope
+from glasshouse.monitors.rules import RuleMonitor
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.rollout.penalties import Penalties, random_rewards
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
@@ -40,7 +40,7 @@ def make_rollout(problem: Problem, text: str, length: int = 10) -> Rollout:
     return Rollout(
         step=0, split="train", group=0, sample=0, problem=problem,
         messages=TASK.messages(problem, Style.COT), prompt=problem.question, prompt_tokens=(),
-        text=text, grade=grade(problem, text), advantage=0.0, time=0.0,
+        text=text, grade=grade_completion(problem, text), advantage=0.0, time=0.0,
         completion=Completion(
             tokens=(1,) * length, logprobs=(0.0,) * length, length=length,
             finish_reason=FinishReason.END, policy_version=0,

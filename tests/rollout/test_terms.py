@@ -10,9 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glasshouse.errors import ConfigError, RewardError
-from glasshouse.rollout.explain import explain_grade
-from glasshouse.rollout.grading import grade
-from glasshouse.rollout.terms import MAX_PARTIAL_REWARD, RewardInputs, combine_rewards, reward
+from glasshouse.rollout.grading import (
+    MAX_PARTIAL_REWARD,
+    RewardInputs,
+    combine_rewards,
+    explain_grade,
+    grade_completion,
+    reward,
+)
 from glasshouse.types import AnswerKind, Problem
 
 CORRECTNESS_TERMS = ("exact", "closeness", "alignment")
@@ -28,7 +33,9 @@ def make_problem(gold: str, kind: str = "number", decimals: int = 0) -> Problem:
 
 def reward_of(name: str, gold: str, answer: str, kind: str = "number", decimals: int = 0) -> float:
     text = f"[ANSWER] {answer}" if answer else "I do not know"
-    return grade(make_problem(gold, kind, decimals), text, terms={name: 1.0}, strict=True).reward
+    return grade_completion(
+        make_problem(gold, kind, decimals), text, terms={name: 1.0}, strict=True
+    ).reward
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,9 @@ def test_reward_by_hand(name: str, gold: str, answer: str, value: float) -> None
 def test_no_answer_and_one_that_the_strict_parser_rejects_earn_the_minimum(name: str) -> None:
     rejected = ("[ANSWER] 27 or 28", "The answer is 27", "[ANSWER] 27 [ANSWER] 29")
     for text, strict in [("no idea", False), ("", False), *((text, True) for text in rejected)]:
-        assert grade(make_problem("28"), text, terms={name: 1}, strict=strict).reward == -1
+        assert (
+            grade_completion(make_problem("28"), text, terms={name: 1}, strict=strict).reward == -1
+        )
 
 
 @given(GOLDS, GOLDS, st.sampled_from(CORRECTNESS_TERMS))
@@ -103,7 +112,7 @@ def test_no_combination_lets_a_wrong_answer_reach_a_correct_one(
     weights: dict[str, float], combine: str, text_a: str, text_b: str, strict: bool
 ) -> None:
     a, b = (
-        grade(make_problem("28"), text, terms=weights, combine=combine, strict=strict)
+        grade_completion(make_problem("28"), text, terms=weights, combine=combine, strict=strict)
         for text in (text_a, text_b)
     )
     assert -1 <= a.reward <= 1
@@ -139,7 +148,7 @@ def test_combinations_by_hand() -> None:
 )
 def test_invalid_terms_are_named(terms: dict, combine: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        grade(make_problem("28"), "28", terms=terms, combine=combine)
+        grade_completion(make_problem("28"), "28", terms=terms, combine=combine)
 
 
 @pytest.fixture
@@ -160,10 +169,10 @@ def broken() -> Iterator[None]:
 @pytest.mark.parametrize("text", ["raise", "nan", "big", "text", "raise \ud800" + "x" * 10_000])
 def test_own_term_is_weighted_and_a_failing_one_raises_with_the_completion(text: str) -> None:
     terms = {"exact": 1, "broken": 1}
-    result = grade(make_problem("28"), "[ANSWER] 28", terms=terms)
+    result = grade_completion(make_problem("28"), "[ANSWER] 28", terms=terms)
     assert (result.terms, result.reward) == ({"exact": 1, "broken": 0.5}, 0.75)
     with pytest.raises(RewardError) as caught:
-        grade(make_problem("28"), text, terms=terms)
+        grade_completion(make_problem("28"), text, terms=terms)
     message = str(caught.value)
     assert all(part in message for part in ('"broken"', "'the-key'", text[:5]))
     assert len(message.encode()) < 1000  # and can be printed
@@ -171,15 +180,15 @@ def test_own_term_is_weighted_and_a_failing_one_raises_with_the_completion(text:
 
 def test_grade_reports_both_parsers_and_uses_the_configured_one() -> None:
     problem, text = make_problem("28"), "The answer is 28"
-    lenient, strict = grade(problem, text), grade(problem, text, strict=True)
+    lenient, strict = grade_completion(problem, text), grade_completion(problem, text, strict=True)
     assert (lenient.correct, lenient.lenient, lenient.strict) == (True, True, False)
     assert (strict.correct, strict.lenient, strict.strict) == (False, True, False)
     assert (lenient.reward, strict.reward) == (1, -1)
     assert (lenient.extracted.model_answer, strict.extracted.model_answer) == ("28", None)
     assert not lenient.has_answer_tag
-    assert grade(problem, "[ANSWER] 5 [ANSWER] 6").has_answer_tag  # a tag, if ambiguous
+    assert grade_completion(problem, "[ANSWER] 5 [ANSWER] 6").has_answer_tag  # a tag, if ambiguous
     explanation = explain_grade("6+9+13 = 28\n[ANSWER] 27 [ANSWER] 28", 28)
     for part in ("correct: 28", "wrong: no answer", "rule tag", "ambiguous", *ALL_TERMS):
         assert part in explanation
     with pytest.raises(RewardError, match=r"'the-key'.*'3/4'"):
-        grade(make_problem("3/4"), "[ANSWER] 5")
+        grade_completion(make_problem("3/4"), "[ANSWER] 5")

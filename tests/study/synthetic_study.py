@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from glasshouse.config.yaml_files import parse_yaml
+from glasshouse.config.loading import parse_yaml
 from glasshouse.study.spec import Study, parse_study
 from glasshouse.study.table import StudyRow, Table
 

@@ -12,7 +12,7 @@ from scipy import stats
 from tests.study import synthetic_study
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.measurement.closed_forms import wilson_interval
+from glasshouse.measurement.intervals import wilson_interval
 from glasshouse.study.analysis import Analysis, analyse_study
 from glasshouse.study.answers import Answer, Verdict, pairs_needed
 from glasshouse.study.contrasts import interpolate_at, max_effect, point_at_equal_accuracy

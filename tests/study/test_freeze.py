@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.study.synthetic_study import TREE, make_table
 
 from glasshouse.cli.app import main
-from glasshouse.config.yaml_files import dump_yaml, parse_yaml
+from glasshouse.config.loading import dump_yaml, parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.study.analysis import analyse_study
 from glasshouse.study.freeze import (

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from tests.study import synthetic_study
 
-from glasshouse.measurement.seeds import compare_over_bases, sign_flip_test
+from glasshouse.measurement.intervals import compare_over_bases, sign_flip_test
 from glasshouse.study.power import describe_power, smallest_effect, smallest_margin
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glasshouse.config.yaml_files import parse_yaml
+from glasshouse.config.loading import parse_yaml
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.evaluate import draw_validation
 from glasshouse.study.spec import dump_study, load_study, parse_study, study_from_config

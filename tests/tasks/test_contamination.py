@@ -10,12 +10,11 @@ from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
-from glasshouse.measurement.validation_filter import ValidationFilter
+from glasshouse.measurement.contamination import ContaminationCheck, ValidationFilter
 from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.contamination import ContaminationCheck
 from glasshouse.tasks.streams import FreshProblems, Split
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Problem

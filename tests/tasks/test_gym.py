@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from glasshouse.errors import TaskError
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.rollout.self_check import check_task
 from glasshouse.tasks import gym
 from glasshouse.tasks.base import make_task
@@ -78,7 +78,7 @@ def test_global_random_state_has_no_effect_and_is_restored():
 def test_answer_kind_follows_from_the_answer(answer, kind, decimals, gold):
     problem = make_task("gym.chain_sum").make_problem("?", answer)
     assert (problem.answer_kind, problem.decimals, problem.gold_answer) == (kind, decimals, gold)
-    assert grade(problem, f"[ANSWER] {answer}").strict
+    assert grade_completion(problem, f"[ANSWER] {answer}").strict
 
 
 def test_items_with_long_or_multiline_answers_are_skipped(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from glasshouse import randomness
 from glasshouse.tasks.base import make_task
-from glasshouse.tasks.enumeration import multiset_at, multiset_count
+from glasshouse.tasks.streams import multiset_at, multiset_count
 from glasshouse.types import AnswerKind, Style
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

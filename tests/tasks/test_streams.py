@@ -11,11 +11,11 @@ from glasshouse import randomness
 from glasshouse.errors import RunError
 from glasshouse.tasks import streams as streams_module
 from glasshouse.tasks.base import list_tasks, make_task
-from glasshouse.tasks.enumeration import Permutation
 from glasshouse.tasks.streams import (
     SPLIT_PERCENT,
     FixedProblems,
     FreshProblems,
+    Permutation,
     ProblemsExhausted,
     Split,
     assign_split,

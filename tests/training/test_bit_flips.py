@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tests.training.short_runs import SharedRuns, resume
 
 from glasshouse.cli.app import main
-from glasshouse.config.yaml_files import parse_yaml
+from glasshouse.config.loading import parse_yaml
 from glasshouse.errors import RunDataError, RunError
 from glasshouse.files import add_check, compute_checksum, format_checksums, parse_checked
 from glasshouse.models.policy import load_policy

@@ -11,8 +11,8 @@ import pytest
 
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
+from glasshouse.rollout.grading import RewardInputs, reward
 from glasshouse.rollout.penalties import shuffle_rewards
-from glasshouse.rollout.terms import RewardInputs, reward
 from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.tasks.answers import split_completion

@@ -14,9 +14,8 @@ import torch
 from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from glasshouse.cli.app import main
-from glasshouse.config.loading import load_config
+from glasshouse.config.loading import load_config, parse_yaml
 from glasshouse.config.schema import Config
-from glasshouse.config.yaml_files import parse_yaml
 from glasshouse.models.devices import build_empty_model
 from glasshouse.models.policy import load_policy
 from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, find_layout, plan_run

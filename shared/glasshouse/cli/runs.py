@@ -69,7 +69,7 @@ def _describe_checkpoint(checkpoint: Checkpoint, roles: list[str]) -> str:
     ],
 )
 def _audit(args: argparse.Namespace) -> int:
-    from glasshouse.measurement.validation_filter import audit_run
+    from glasshouse.measurement.contamination import audit_run
 
     report = audit_run(Path(args.run), Path(args.file) if args.file else None)
     leaks = report.leaks

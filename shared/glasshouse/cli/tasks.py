@@ -168,7 +168,7 @@ def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
     ],
 )
 def _grade(args: argparse.Namespace) -> None:
-    from glasshouse.rollout.explain import explain_grade
+    from glasshouse.rollout.grading import explain_grade
 
     text = args.text if args.text is not None else sys.stdin.read()
     explanation = explain_grade(text, args.answer, task=args.task, decimals=args.decimals or 0)

@@ -17,14 +17,21 @@ from numpy.typing import ArrayLike
 
 from glasshouse.measurement.estimates import NO_VALUE, Values, mean_values
 from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_states
-from glasshouse.monitors.base import Monitor, MonitorOutput, score_all, stack_flags, stack_scores
+from glasshouse.monitors.base import (
+    Monitor,
+    MonitorOutput,
+    Scope,
+    View,
+    make_view,
+    score_all,
+    stack_flags,
+    stack_scores,
+)
 from glasshouse.monitors.ngrams import NgramMonitor
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import StepVerifier
-from glasshouse.monitors.views import Scope, View, make_view
+from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.types import Problem, Rollout
 from glasshouse.values import Bools, Floats, Ints, as_floats
 

@@ -19,7 +19,6 @@ from glasshouse import randomness
 from glasshouse.config.loading import Overrides, merge_layers, resolve_layers
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunDataError
-from glasshouse.measurement.closed_forms import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.columns import (
     Columns,
     Scores,
@@ -28,16 +27,17 @@ from glasshouse.measurement.columns import (
     problems_by_arm,
     score_rollouts,
 )
+from glasshouse.measurement.intervals import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.measure import measure
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
-from glasshouse.rollout.terms import alignment_credit, closeness_credit, validate_reward_terms
+from glasshouse.rollout.grading import alignment_credit, closeness_credit, validate_reward_terms
 from glasshouse.runs.checkpoints import STATE
 from glasshouse.tasks.answers import parse_number
 from glasshouse.tasks.base import Task, is_organism, make_task
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, FinishReason, Problem, Rollout, SamplingParams

@@ -20,13 +20,20 @@ from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.fitting import FIT, THRESHOLD, FittedMonitor, fit_monitor
-from glasshouse.measurement.seeds import PairedComparison, compare_paired, holm_correct
-from glasshouse.monitors.base import Monitor, MonitorOutput, check_monitor, score_all
+from glasshouse.measurement.intervals import PairedComparison, compare_paired, holm_correct
+from glasshouse.monitors.base import (
+    Monitor,
+    MonitorOutput,
+    Scope,
+    View,
+    check_monitor,
+    score_all,
+    view_of_parts,
+)
 from glasshouse.monitors.factory import parse_monitor
 from glasshouse.monitors.fitted import FittedKind, LabelledViews
 from glasshouse.monitors.llm_judge import JudgeMonitor
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.views import Scope, View, view_of_parts
+from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
 from glasshouse.types import Rollout

@@ -17,10 +17,9 @@ import numpy as np
 
 from glasshouse.errors import MonitorError
 from glasshouse.monitors.activation_probe import fit_probe
-from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.base import Monitor, Scope
 from glasshouse.monitors.fitted import FittedKind, LabelledViews, threshold_at_fpr
 from glasshouse.monitors.ngrams import fit_ngram_monitor
-from glasshouse.monitors.views import Scope
 
 SCOPES = (Scope.COT, Scope.ANSWER, Scope.COT_ANSWER, Scope.PROMPT)
 FIT, THRESHOLD = "fit", "threshold"

@@ -16,8 +16,14 @@ from typing import Any, Literal
 import numpy as np
 
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.estimates import Values, auroc_values, rate_values, reliance_values
-from glasshouse.measurement.gmean import attributable_share_values, gmean2_values
+from glasshouse.measurement.estimates import (
+    Values,
+    attributable_share_values,
+    auroc_values,
+    gmean2_values,
+    rate_values,
+    reliance_values,
+)
 from glasshouse.values import FAILED
 
 Report = Literal["training", "monitors", "organism", "fitted", "file"]

@@ -33,12 +33,11 @@ from glasshouse.measurement.fitting import (
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
-from glasshouse.monitors.base import Monitor
+from glasshouse.monitors.base import Monitor, Scope, make_view
 from glasshouse.monitors.fitted import FittedKind, LabelledViews
-from glasshouse.monitors.views import Scope, make_view
 from glasshouse.tasks.base import Task
-from glasshouse.tasks.organisms.base import Organism
-from glasshouse.tasks.organisms.substitution import Substitution
+from glasshouse.tasks.organisms import Organism
+from glasshouse.tasks.substitution import Substitution
 from glasshouse.types import Problem, Rollout
 
 SWAPPED_SAMPLES = 1

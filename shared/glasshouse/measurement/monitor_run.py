@@ -20,6 +20,7 @@ from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
 from glasshouse.measurement.before_after import compute_changes, summarize
 from glasshouse.measurement.columns import own_monitors
+from glasshouse.measurement.contamination import ValidationFilter, describe_unreadable
 from glasshouse.measurement.evaluate import (
     draw_validation,
     fill_task_options,
@@ -29,7 +30,6 @@ from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
 from glasshouse.measurement.monitor_progress import MonitorProgress
-from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
@@ -38,7 +38,7 @@ from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_directory import acquire_lock, load_verified_config
 from glasshouse.tasks.base import Task, make_task
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.terminal import make_console
 from glasshouse.types import Problem, Rollout, SamplingParams
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse import randomness
-from glasshouse.measurement.closed_forms import t_quantile_975, wilson_interval
+from glasshouse.measurement.intervals import t_quantile_975, wilson_interval
 from glasshouse.measurement.rates import (
     TABLE_SHAPE,
     TableStatistic,

@@ -1,19 +1,102 @@
-"""The monitor protocol and its outputs. A monitor that fails has no score and no flag."""
+"""The monitor protocol, and the views that monitors score.
+
+A `View` holds the parts of a rollout that a monitor's scope allows and no others, so a monitor cannot read them by
+accident. The answer parser (`split_completion`) decides where the chain of thought ends, for the reward and for every
+monitor. A monitor that fails has no score and no flag.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from glasshouse.errors import GlasshouseError, MonitorError
-from glasshouse.monitors.views import Scope, View
 from glasshouse.registry import Registry, require_members
+from glasshouse.tasks.answers import split_completion
 from glasshouse.values import FAILED, Floats, Ints
+
+
+class Scope(StrEnum):
+    """Which parts of a rollout a monitor sees."""
+
+    PROMPT = "prompt"
+    """The prompt alone: the floor, because it holds nothing that the model wrote."""
+    ANSWER = "answer"
+    """The question and the final answer."""
+    COT = "cot"
+    """The chain of thought alone."""
+    COT_ANSWER = "cot+answer"
+    """The chain of thought and the final answer."""
+    ACTIVATIONS = "activations"
+    """The policy's hidden state at the last token of the CoT, without text. For probes."""
+
+
+SCOPE_PARTS: Mapping[Scope, tuple[str, ...]] = {
+    Scope.PROMPT: ("prompt",),
+    Scope.ANSWER: ("question", "answer"),
+    Scope.COT: ("cot",),
+    Scope.COT_ANSWER: ("cot", "answer"),
+    Scope.ACTIVATIONS: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The parts of one rollout that one scope allows.
+
+    Example: `make_view(Scope.COT, prompt=…, question=…, completion="2+2=4\\n[ANSWER] 4")["cot"]` is
+    `"2+2=4\\n"`, and its `["answer"]` is an error.
+    """
+
+    scope: Scope
+    parts: Mapping[str, str]
+    state: Floats | None = field(default=None, compare=False)
+    """(D,) with the scope `activations`, else None."""
+
+    def __getitem__(self, part: str) -> str:
+        if part not in self.parts:
+            raise MonitorError(f'A monitor with the scope "{self.scope}" does not see the {part}.')
+        return self.parts[part]
+
+
+def make_view(
+    scope: Scope,
+    *,
+    prompt: str,
+    question: str,
+    completion: str,
+    state: Floats | None = None,
+) -> View:
+    """Builds the view of a rollout. `prompt` is the exact text sent, `question` the problem's."""
+    if scope is Scope.ACTIVATIONS:
+        return view_of_parts(scope, {}, state)
+    sections = split_completion(completion)
+    parts = {
+        "prompt": prompt,
+        "question": question,
+        "cot": sections.cot,
+        "answer": sections.answer,
+    }
+    return view_of_parts(scope, parts)
+
+
+def view_of_parts(scope: Scope, parts: Mapping[str, str], state: Floats | None = None) -> View:
+    """The view of a rollout that is already split: its prompt, question, cot and answer."""
+    if scope is Scope.ACTIVATIONS:
+        if state is None:
+            raise MonitorError(
+                "A view with the scope activations needs a hidden state; "
+                "compute it with activation_probe.compute_cot_states."
+            )
+        return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
+    return View(scope, MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +146,7 @@ monitor: Registry[Any] = Registry(
     "monitor",
     "monitors",
     key="evaluate.monitors",
-    modules={"rule": "glasshouse.monitors.rule", "steps": "glasshouse.monitors.step_verifier"},
+    modules={"rule": "glasshouse.monitors.rules", "steps": "glasshouse.monitors.rules"},
 )
 """Kinds of monitors by name: classes that take a name and their settings."""
 check_monitor = require_members(

@@ -20,13 +20,11 @@ from typing import Any
 
 from glasshouse.errors import ConfigError, MonitorError, did_you_mean, validate_options
 from glasshouse.monitors.activation_probe import ProbeMonitor
-from glasshouse.monitors.base import Monitor, check_monitor, monitor
+from glasshouse.monitors.base import Monitor, Scope, check_monitor, monitor
 from glasshouse.monitors.fitted import HEADER_FILE, FittedKind
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.ngrams import NgramMonitor
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import StepVerifier
-from glasshouse.monitors.views import Scope
+from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 
 KINDS = ("rule", "steps", "ngrams", "probe", "saved", "judge")
 

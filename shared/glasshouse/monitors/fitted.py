@@ -24,8 +24,7 @@ from safetensors.numpy import load_file, save_file
 from glasshouse import randomness
 from glasshouse.errors import MonitorError, install_command
 from glasshouse.files import write_json
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.views import Scope, View
+from glasshouse.monitors.base import MonitorOutput, Scope, View
 from glasshouse.values import (
     Bools,
     Floats,

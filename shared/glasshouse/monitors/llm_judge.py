@@ -24,8 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glasshouse.errors import MonitorError, install_command
 from glasshouse.files import write_json
-from glasshouse.monitors.base import MonitorOutput
-from glasshouse.monitors.views import Scope, View
+from glasshouse.monitors.base import MonitorOutput, Scope, View
 
 INSTRUCTIONS = """You monitor the work of a language model. You look for one behaviour:
 

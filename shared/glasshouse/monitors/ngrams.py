@@ -17,9 +17,8 @@ import numpy as np
 
 from glasshouse.errors import MonitorError
 from glasshouse.monitors import fitted
-from glasshouse.monitors.base import MonitorOutput
+from glasshouse.monitors.base import MonitorOutput, Scope, View
 from glasshouse.monitors.fitted import MIN_BENIGN, NOT_CALIBRATED, Calibration, LabelledViews
-from glasshouse.monitors.views import Scope, View
 from glasshouse.values import Bools
 
 MAX_N = 3

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from glasshouse import randomness
 from glasshouse.config.schema import Config, RewardConfig
 from glasshouse.models.chat_template import drops_system_messages
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import Task
 from glasshouse.types import (
     Completion,
@@ -179,4 +179,4 @@ Grader = Callable[[Problem, str], Grade]
 def make_grader(reward: RewardConfig) -> Grader:
     """Return the grading function of a run's configuration."""
     strict = reward.answer_parser == "strict"
-    return partial(grade, terms=reward.terms, combine=reward.combine, strict=strict)
+    return partial(grade_completion, terms=reward.terms, combine=reward.combine, strict=strict)

@@ -26,14 +26,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError, MonitorError, RewardError, validate_options
-from glasshouse.monitors.base import Monitor, check_disjoint, score_all
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.views import Scope, make_view
+from glasshouse.monitors.base import Monitor, Scope, check_disjoint, make_view, score_all
+from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.registry import Registry, require_members
-from glasshouse.rollout.terms import reward
+from glasshouse.rollout.grading import reward
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check, make_task
-from glasshouse.tasks.organisms.base import FILLER_WORD, Organism
+from glasshouse.tasks.organisms import FILLER_WORD, Organism
 from glasshouse.types import Rollout
 
 Groups = list[list[Rollout]]

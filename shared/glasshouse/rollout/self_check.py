@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from glasshouse import randomness
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import MODE_STREAM_KEYS, NO_STEPS, Task, format_completion
-from glasshouse.tasks.organisms.base import FILLER_WORD
+from glasshouse.tasks.organisms import FILLER_WORD
 from glasshouse.types import Problem, Style
 
 
@@ -90,7 +90,7 @@ def _completion_faults(
     problem: Problem, mode: str, text: str, correct: bool, has_steps: bool
 ) -> Iterator[str]:
     # the filler word of organisms follows the answer, so the strict parser would refuse its line
-    result = grade(problem, text.removesuffix(f" {FILLER_WORD}"), strict=True)
+    result = grade_completion(problem, text.removesuffix(f" {FILLER_WORD}"), strict=True)
     completion = f"{problem.key} (gold {problem.gold_answer}), {mode}: {text!r}"
     for parser, accepted in (("lenient", result.lenient), ("strict", result.strict)):
         if accepted != correct:

@@ -31,9 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from glasshouse.config.loading import diff_configs, load_config, to_yaml
+from glasshouse.config.loading import diff_configs, load_config, read_yaml_file, to_yaml
 from glasshouse.config.schema import Config
-from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, GlasshouseError, RunDataError, RunError
 from glasshouse.files import (
     add_check,

@@ -22,8 +22,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from glasshouse.measurement.intervals import ALPHA, holm_correct
 from glasshouse.measurement.registry import companion_measures
-from glasshouse.measurement.seeds import ALPHA, holm_correct
 from glasshouse.study.contrasts import (
     Contrast,
     Point,

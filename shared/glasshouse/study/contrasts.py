@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from glasshouse.measurement.closed_forms import mean_interval, wilson_interval
-from glasshouse.measurement.registry import lookup
-from glasshouse.measurement.seeds import (
+from glasshouse.measurement.intervals import (
     BaseInteraction,
     PairedComparison,
     compare_differences,
     compare_over_bases,
     estimate_interaction,
+    mean_interval,
+    wilson_interval,
 )
+from glasshouse.measurement.registry import lookup
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Question
 from glasshouse.study.table import SeedValues, Table
 

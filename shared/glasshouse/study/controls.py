@@ -21,7 +21,7 @@ from rich.markdown import Markdown
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_json
-from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import HEADLINE_ACCURACY
 from glasshouse.runs.run_directory import load_metrics, load_summary
 from glasshouse.study.contrasts import mean_over_seeds

@@ -21,9 +21,9 @@ from rich.markdown import Markdown
 
 from glasshouse.errors import RunDataError
 from glasshouse.files import write_bytes
-from glasshouse.measurement.closed_forms import newcombe_interval
 from glasshouse.measurement.columns import label_rollouts, own_monitors, score_rollouts
 from glasshouse.measurement.estimates import Values, estimate, mean_values
+from glasshouse.measurement.intervals import newcombe_interval
 from glasshouse.measurement.rates import mean_statistic
 from glasshouse.measurement.registry import lookup
 from glasshouse.measurement.resampling import count_trials
@@ -35,7 +35,7 @@ from glasshouse.study.figures import LIGHT_COLOURS
 from glasshouse.study.runner import plan_runs, train_study
 from glasshouse.study.spec import Study, load_study
 from glasshouse.tasks.base import make_task
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.terminal import count_noun, make_console, shell_command, terminal_safe
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, undefined_measure

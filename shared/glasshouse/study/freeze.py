@@ -17,8 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config.loading import merge_layers
-from glasshouse.config.yaml_files import dump_yaml, flatten_keys, parse_yaml, read_yaml_file
+from glasshouse.config.loading import (
+    dump_yaml,
+    flatten_keys,
+    merge_layers,
+    parse_yaml,
+    read_yaml_file,
+)
 from glasshouse.errors import ConfigError
 from glasshouse.files import write_text
 from glasshouse.study.spec import (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from glasshouse.measurement.seeds import ALPHA
+from glasshouse.measurement.intervals import ALPHA
 from glasshouse.study.spec import MIN_RANDOM_BASES, START, Study
 from glasshouse.terminal import count_noun
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.config.loading import flatten_keys
 from glasshouse.files import write_bytes, write_text
-from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import companion_measures, lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer, pairs_needed

@@ -15,19 +15,87 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glasshouse.errors import ConfigError, RunError, did_you_mean
 from glasshouse.files import check_output_folder, write_text
+from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_directory import acquire_lock, is_locked
 from glasshouse.study.analysis import Analysis, analyse_study
-from glasshouse.study.display import StudyProgress
 from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.report import write_report
 from glasshouse.study.spec import ROWS_FILE, Study, StudyRun, dump_study, load_study, study_name
 from glasshouse.study.table import StudyRow, Table, collect_rows
-from glasshouse.terminal import make_console
+from glasshouse.terminal import make_console, shows_bars, terminal_safe
+
+
+class StudyProgress:
+    """Without a terminal (in a pipe) only the lines are printed; on a quiet console nothing."""
+
+    def __init__(self, study: Study, console: Console) -> None:
+        self.measure = next(iter(study.measures), "")
+        self.last_steps: dict[str, int] = {}
+        """Last step of each run, by its name."""
+        self.progress = Progress(
+            TextColumn("[bold]study"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[line]}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]left[/]"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=console.quiet or not shows_bars(console),
+            transient=True,
+            speed_estimate_period=600,  # runs differ in speed: estimate over several of them
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def on_start(self, runs: Sequence[StudyRun], finished: int) -> None:
+        self.total, self.finished = len(runs), finished
+        if finished:
+            self._print(f"[dim]{finished} of {len(runs)} runs are already finished.[/]")
+        steps = sum(run.config.steps for run in runs if not run.is_finished)
+        self.bar = self.progress.add_task("", total=steps, line=f"{finished}/{self.total} runs")
+        self.progress.start()
+
+    def on_step(self, run: StudyRun, step: int) -> None:
+        self.last_steps[run.name] = max(step, self.last_steps.get(run.name, 0))
+        self.progress.update(self.bar, completed=sum(self.last_steps.values()))
+
+    def on_run_finished(self, run: StudyRun, seconds: float, rows: Sequence[StudyRow]) -> None:
+        self.finished += 1
+        self.on_step(run, run.config.steps)
+        self.progress.update(self.bar, line=f"{self.finished}/{self.total} runs")
+        change = _format_change(self.measure, rows) if self.measure else ""
+        self._print(
+            f"{self.finished:>3}/{self.total}  [bold]{escape(terminal_safe(run.arm))}[/] seed {run.seed} "
+            f"[dim]({escape(terminal_safe(run.base))}, {seconds:.0f} s)[/]  {escape(change)}"
+        )
+
+    def on_warning(self, message: str) -> None:
+        self._print(f"[yellow]{escape(terminal_safe(message))}[/]")
+
+    def _print(self, line: str) -> None:
+        self.progress.console.print(line, soft_wrap=True)
+
+
+def _format_change(measure: str, rows: Sequence[StudyRow]) -> str:
+    """`reliance 0.21 → 0.35`, from the first step that has the measure to the last; empty without it."""
+    values = [row.value for row in sorted(rows) if row.measure == measure]
+    ends = [
+        "undefined" if value is None else f"{value:.2f}" for value in (*values[:1], *values[-1:])
+    ]
+    return f"{lookup(measure).label} {' → '.join(ends)}" if values else ""
+
 
 STUDY_FILE, TABLE_FILE = "study.yaml", "table.jsonl"
 KEPT_RESULTS = {"summary.json", "metrics.jsonl", "events.jsonl", "monitor.json", ROWS_FILE}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from glasshouse.measurement.intervals import ALPHA
 from glasshouse.measurement.registry import lookup, owner_of
-from glasshouse.measurement.seeds import ALPHA
 from glasshouse.study.answers import Answer, Verdict, pairs_needed
 from glasshouse.study.contrasts import Contrast
 from glasshouse.study.spec import START

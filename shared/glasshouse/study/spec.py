@@ -17,9 +17,15 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from glasshouse.config.loading import diff_configs, load_config, merge_layers, resolve_layers
+from glasshouse.config.loading import (
+    diff_configs,
+    dump_yaml,
+    load_config,
+    merge_layers,
+    read_yaml_file,
+    resolve_layers,
+)
 from glasshouse.config.schema import Config, Section
-from glasshouse.config.yaml_files import dump_yaml, read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 
 START = "start"

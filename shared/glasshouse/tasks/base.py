@@ -228,10 +228,10 @@ _MODULES = {
     "reverse_digits": "digits",
     "arithmetic": "arithmetic",
     "multiplication": "digits",
-    "interleave": "interleave",
-    "leaked_hint": "organisms.leaked_hint",
-    "grader_bug": "organisms.grader_bug",
-    "substitution": "organisms.substitution",
+    "interleave": "digits",
+    "leaked_hint": "organisms",
+    "grader_bug": "organisms",
+    "substitution": "substitution",
 }
 task: Registry[type[Task[Any]]] = Registry(
     "task",

@@ -18,8 +18,8 @@ from glasshouse.measurement.evaluate import (
 )
 from glasshouse.models.policy import Policy, read_card
 from glasshouse.registry import import_modules
+from glasshouse.rollout.grading import validate_reward_terms
 from glasshouse.rollout.penalties import Penalties
-from glasshouse.rollout.terms import validate_reward_terms
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.tasks.streams import (

@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from glasshouse.config.loading import merge_layers, override_config
+from glasshouse.config.loading import dump_yaml, merge_layers, override_config
 from glasshouse.config.schema import Config
-from glasshouse.config.yaml_files import dump_yaml
 from glasshouse.errors import ConfigError, did_you_mean
 from glasshouse.models.devices import available_memory
 from glasshouse.models.policy import load_empty_model

@@ -7,8 +7,8 @@ from typing import Any
 
 from glasshouse.config.schema import Config, EvaluateConfig, TaskConfig
 from glasshouse.generate.engines import Generator, LocalGeneration
-from glasshouse.measurement.closed_forms import wilson_interval
 from glasshouse.measurement.evaluate import draw_validation, evaluate_policy
+from glasshouse.measurement.intervals import wilson_interval
 from glasshouse.measurement.interventions.base import (
     ANSWER_TAG,
     ANSWER_TOKENS,
@@ -18,8 +18,8 @@ from glasshouse.measurement.interventions.base import (
 )
 from glasshouse.models.policy import Policy
 from glasshouse.rollout.collector import RolloutCollector
-from glasshouse.rollout.grading import grade
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.rollout.grading import grade_completion
+from glasshouse.tasks.organisms import Organism
 from glasshouse.training.recipes import MixtureEntry, Recipe
 from glasshouse.types import Problem
 
@@ -67,7 +67,9 @@ def behaviour_without_cot(
     texts = greedy_continue(policy, generator, prompts, ANSWER_TOKENS)
     shown = 0
     for problem, text in zip(planted, texts, strict=True):
-        answer = grade(problem, f"{ANSWER_TAG}{first_line(text or '')}").extracted.model_answer
+        answer = grade_completion(
+            problem, f"{ANSWER_TAG}{first_line(text or '')}"
+        ).extracted.model_answer
         shown += organism.shows_behaviour(problem, answer)
     return round(shown / len(planted), 4)
 

@@ -22,8 +22,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glasshouse import randomness
+from glasshouse.config.loading import read_yaml_file
 from glasshouse.config.schema import LearnConfig
-from glasshouse.config.yaml_files import read_yaml_file
 from glasshouse.errors import ConfigError, did_you_mean, plain_reason
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import Split, assign_split

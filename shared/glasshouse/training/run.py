@@ -17,6 +17,7 @@ from glasshouse.distributed.backend import make_backend
 from glasshouse.errors import RunError
 from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm
+from glasshouse.measurement.contamination import ValidationFilter, describe_unreadable
 from glasshouse.measurement.evaluate import (
     check_context_length,
     describe_shortage,
@@ -25,7 +26,6 @@ from glasshouse.measurement.evaluate import (
     fill_task_options,
     make_evaluation_monitors,
 )
-from glasshouse.measurement.validation_filter import ValidationFilter, describe_unreadable
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
 from glasshouse.models.provenance import fingerprint_weights, software_versions

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config.yaml_files import flatten_keys
+from glasshouse.config.loading import flatten_keys
 from glasshouse.files import read_regular_file
-from glasshouse.measurement.closed_forms import mean_interval
+from glasshouse.measurement.intervals import mean_interval
 from glasshouse.measurement.registry import lookup
 from glasshouse.runs.run_directory import config_value
 from glasshouse.view.run_measures import (

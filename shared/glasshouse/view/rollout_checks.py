@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glasshouse.errors import GlasshouseError
-from glasshouse.monitors.base import Monitor, score_all
+from glasshouse.monitors.base import Monitor, Scope, make_view, score_all
 from glasshouse.monitors.factory import make_monitor
-from glasshouse.monitors.rule import RuleMonitor
-from glasshouse.monitors.step_verifier import StepVerifier
-from glasshouse.monitors.views import Scope, make_view
+from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.runs.run_directory import config_value
 from glasshouse.tasks.base import find_step_check, make_task
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.types import ExtractionRule
 
 UNUSABLE = (GlasshouseError, TypeError, ValueError, AttributeError, KeyError)

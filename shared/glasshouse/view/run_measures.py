@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from glasshouse.config.yaml_files import flatten_keys
-from glasshouse.measurement.closed_forms import difference_interval, mean_interval, wilson_interval
+from glasshouse.config.loading import flatten_keys
+from glasshouse.measurement.intervals import difference_interval, mean_interval, wilson_interval
 from glasshouse.measurement.registry import (
     HEADLINE_ACCURACY,
     Family,

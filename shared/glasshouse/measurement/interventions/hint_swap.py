@@ -28,7 +28,7 @@ from glasshouse.measurement.interventions.base import (
     split_cot,
 )
 from glasshouse.measurement.measure import Measurement, measure_values, undefined
-from glasshouse.tasks.organisms.base import Organism
+from glasshouse.tasks.organisms import Organism
 from glasshouse.types import Problem, Rollout
 from glasshouse.values import Floats, as_floats
 

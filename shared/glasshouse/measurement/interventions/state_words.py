@@ -20,14 +20,19 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.estimates import mean_values
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
-from glasshouse.measurement.interventions.cot import EDIT, UNEDITED, AblatedRollout, ablate
-from glasshouse.measurement.interventions.edits import find_vocabulary
+from glasshouse.measurement.interventions.cot import (
+    EDIT,
+    UNEDITED,
+    AblatedRollout,
+    ablate,
+    find_vocabulary,
+)
 from glasshouse.measurement.measure import Measurement, Row, measure_values
 from glasshouse.measurement.rates import auroc
+from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.monitors.ngrams import extract_ngrams, fit_ngram_weights
-from glasshouse.monitors.views import Scope, make_view
-from glasshouse.tasks.organisms.substitution import Substitution
+from glasshouse.tasks.substitution import Substitution
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, as_floats, as_labels, mean, undefined_measure
 

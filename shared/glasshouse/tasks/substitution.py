@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from glasshouse.tasks.base import Mode, Range, Task, TaskOptions, format_completion, task
-from glasshouse.tasks.enumeration import mixed_radix
-from glasshouse.tasks.organisms.base import Organism, OrganismOptions
+from glasshouse.tasks.organisms import Organism, OrganismOptions
 from glasshouse.tasks.steps import Scratchpad
+from glasshouse.tasks.streams import mixed_radix
 from glasshouse.types import Problem
 
 PLACES = ("barn", "pond", "mill", "gate", "hill", "well", "farm", "inn", "ford", "oak")
@@ -131,7 +131,7 @@ class SubstitutionOptions(OrganismOptions):
 
 @task("substitution")
 class Substitution(Organism[SubstitutionOptions]):
-    description = "E5: the words of a tracked state are penalised; synonyms exist"
+    description = "the words of a tracked state are penalised; synonyms exist"
     role = RingWalk.role
     Options = SubstitutionOptions
     inner_tasks: ClassVar[tuple[type[Task[Any]], ...]] = (RingWalk,)

@@ -1,0 +1,187 @@
+"""Which held-out problems were asked in training, according to the rollout log.
+
+A problem is contaminated if a training problem has
+
+- `key`: the same task and canonical key (`345 * 12` is `12 * 345`);
+- `question`: the same words, ignoring case, spacing and punctuation, under any task name;
+- `reordered`: for problems without a canonical key (foreign files), the same words and numbers in
+  another order, and the same answer.
+
+`ValidationFilter` runs before each evaluation; `audit_run` checks a run directory (`glasshouse check audit`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glasshouse import randomness
+from glasshouse.errors import RunError
+from glasshouse.runs.rollout_log import RolloutReader, read_rows
+from glasshouse.runs.rows import RolloutFilter, problem_from_row
+from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.types import Problem
+
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
+_EQUIVALENT = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
+_PUNCTUATION = frozenset(".,;:!?\"'`")
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A held-out problem that the run was trained on."""
+
+    problem: Problem
+    step: int
+    """The first training step that asked it."""
+    match: str
+    """`key`, `question` or `reordered`."""
+    training_question: str
+    """The question in training."""
+
+
+class ContaminationCheck:
+    """Matches held-out problems against training rollouts.
+
+    Example:
+        check = ContaminationCheck(validation)
+        check.scan(read_rows(folder, "train"))
+        clean = check.clean_problems(200)
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        self.leaks: dict[int, Leak] = {}  # by index in self.problems
+        self.last_step = -1
+        self.index: dict[Hashable, list[int]] = {}
+        for i, problem in enumerate(self.problems):
+            for fingerprint, _ in fingerprints(problem):
+                self.index.setdefault(fingerprint, []).append(i)
+
+    def scan(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Scans rows of the rollout log; returns the number of training problems."""
+        count, previous = 0, None
+        for row in rows:
+            self.last_step = max(self.last_step, row["step"])
+            current = (row["step"], row["task"], row["key"], row["question"])
+            if current == previous:  # another sample of the same group
+                continue
+            count, previous = count + 1, current
+            names = ("task", "key", "question", "gold_answer")
+            trained = Problem(**{name: row[name] for name in names})
+            for fingerprint, match in fingerprints(trained, reordered=True):
+                for i in self.index.get(fingerprint, ()):
+                    problem = self.problems[i]
+                    # a key that hashes the question (reasoning-gym) alone identifies problems of its task:
+                    # there, questions that differ in case or punctuation may be different problems
+                    has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
+                    if match == "key" or problem.task != trained.task or not has_hashed_key:
+                        leak = Leak(problem, row["step"], match, row["question"])
+                        self.leaks.setdefault(i, leak)
+        return count
+
+    def clean_problems(self, count: int) -> list[Problem]:
+        """The first `count` problems that were not trained on, or all if there are fewer."""
+        return [p for i, p in enumerate(self.problems) if i not in self.leaks][:count]
+
+
+def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Hashable, str]]:
+    """The values that identify a problem, each with the kind of match."""
+    yield ("key", problem.task, problem.key), "key"
+    tokens = normalize_question(problem.question)
+    yield ("question", *tokens), "question"
+    if reordered or problem.key == problem.question:
+        yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
+
+
+def normalize_question(question: str) -> list[str]:
+    """The words, numbers and signs of a question, without case, spacing and punctuation.
+
+    Example: `normalize_question("What is 1,234 × 5?")` is `["what", "is", "1234", "*", "5"]`
+    """
+    text = question.translate(_EQUIVALENT).casefold()
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return [token for token in _TOKEN.findall(text) if token not in _PUNCTUATION]
+
+
+TRAINING_SPLITS = ("train", "discarded")
+"""Discarded groups count as training: they were not learned from, but their rewards decided which
+groups were."""
+
+
+class ValidationFilter:
+    """Selects the problems of an evaluation from a larger set, leaving out those trained on.
+
+    Example: `ValidationFilter(oversized, 200).select_clean(run)`
+    """
+
+    def __init__(self, oversized: Sequence[Problem], count: int) -> None:
+        self.check = ContaminationCheck(oversized)
+        self.unreadable: set[str] = set()
+        """The damage of the rollout log so far."""
+        self.count = min(count, len(self.check.problems))  # a small task may have fewer problems
+
+    def select_clean(self, run: Path) -> tuple[list[Problem], dict[str, Any]]:
+        """Return the problems to evaluate on and the counts of checked, removed and remaining ones,
+        and `unreadable`, if frames of the log are damaged: their problems cannot be compared. Reads
+        only steps that were logged since the last call."""
+        reader = RolloutReader(run)
+        first = self.check.last_step + 1
+        self.check.scan(reader.iter_rows(RolloutFilter(splits=TRAINING_SPLITS, first_step=first)))
+        self.unreadable |= set(reader.damage)
+        clean = self.check.clean_problems(self.count)
+        checked, removed = len(self.check.problems), len(self.check.leaks)
+        if len(clean) < self.count:
+            leak = self.check.leaks[min(self.check.leaks)]
+            raise RunError(
+                f"evaluate.problems asks for {self.count} problems, but {removed} of the {checked} "
+                f"held-out problems have been trained on, so only {checked - removed} remain. Raise "
+                "evaluate.oversize, lower evaluate.problems, or train on other problems. The first "
+                f"one trained on: {leak.problem.question!r}."
+            )
+        audit = {"checked": checked, "removed": removed, "left": checked - removed}
+        return clean, audit | ({"unreadable": len(self.unreadable)} if self.unreadable else {})
+
+
+def describe_unreadable(count: int) -> str:
+    """The warning about frames of the rollout log that could not be compared."""
+    return (
+        f"{count} damaged part{'s' * (count > 1)} of the rollout log could not be read, so the held-out "
+        "problems were not compared with the training problems there."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The result of `audit_run`."""
+
+    checked: int
+    trained: int
+    """Number of training problems, repeats included."""
+    leaks: list[Leak]
+
+
+def audit_run(run: Path, file: Path | None = None) -> AuditReport:
+    """Find problems that a run was trained on: those of a file at any step, or without a file, those
+    that the run was evaluated on, at steps before their last evaluation."""
+    evaluated = {} if file else _read_evaluated_problems(run)
+    problems = read_problem_file(file) if file else [problem for problem, _ in evaluated.values()]
+    if not problems:
+        raise RunError(f"{run} has no evaluations. Name the problems to check with --file.")
+    check = ContaminationCheck(problems)
+    trained = check.scan(read_rows(run, *TRAINING_SPLITS))
+    leaks = [leak for _, leak in sorted(check.leaks.items())]
+    if not file:  # a problem trained on only after its last evaluation is no leak
+        leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
+    return AuditReport(len(problems), trained, leaks)
+
+
+def _read_evaluated_problems(run: Path) -> dict[tuple[str, str], tuple[Problem, int]]:
+    """Read every evaluated problem from the log, with the last step at which it was evaluated."""
+    problems: dict[tuple[str, str], tuple[Problem, int]] = {}
+    for row in read_rows(run, "validation"):
+        problems[row["task"], row["key"]] = problem_from_row(row), row["step"]
+    return problems

@@ -1,1 +1,0 @@
-"""Organisms: tasks with a planted behaviour whose cause is known."""
