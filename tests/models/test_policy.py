@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from glasshouse.cli.app import main
 from glasshouse.errors import ModelError
-from glasshouse.models import llama, validation
+from glasshouse.models import llama, probe
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy, save_policy
 
@@ -128,6 +129,12 @@ def test_adapters_alone_are_an_error(folder: Path) -> None:
 
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "  "}
+
+
+def edit_json(file: Path, **values: Any) -> None:
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(content | values))
 
 
 @pytest.mark.parametrize(
@@ -137,17 +144,55 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
         ("{% set x = 'x' * 99999 %}{% set x = x * 99999 %}", "MB"),
         ("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "1,000,000"),
         ("x" * 1_000_001, "1,000,000"),
+        ("{% if messages[-1].role == 'assistant' %}" + LOOP + "{% endif %}", "1 s"),
+        ("{% if not add_generation_prompt %}" + LOOP + "{% endif %}", "1 s"),
     ],
-    ids=["endless", "memory", "long prompt", "long template"],
+    ids=["endless", "memory", "long prompt", "long template", "assistant", "no prompt"],
 )
 def test_chat_template_that_runs_away_is_an_error(
     folder: Path, template: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation, "MAX_TEMPLATE_SECONDS", 1)
+    monkeypatch.setattr(probe, "MAX_CPU_SECONDS", 1)
     (folder / "chat_template.jinja").write_text(template)
     message = load_error(folder)
     assert "chat template" in message
     assert named in message
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "named"),
+    [
+        ("tokenizer.json", {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 28}}, "tokenizer"),
+        ("config.json", {"num_hidden_layers": 1_000_000}, "num_hidden_layers"),
+        ("config.json", {"vocab_size": 40}, "only 40 tokens"),
+        ("config.json", {"eos_token_id": [0, 1, "x"]}, "eos_token_id 'x'"),
+        ("generation_config.json", {"eos_token_id": 1.5}, "eos_token_id 1.5"),
+        ("glasshouse.json", {"task_options": [1]}, "task_options"),
+        ("glasshouse.json", {"task_options": {"sum_digits": {"cot": 3}}}, "task_options"),
+    ],
+)  # fmt: skip
+def test_folder_that_would_hang_or_fail_later_is_an_error_at_once(
+    folder: Path, file: str, values: dict[str, Any], named: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(probe, "MAX_CPU_SECONDS", 1)
+    edit_json(folder / file, **values)
+    for command in (["train", "--dry-run", f"model={folder}"], ["eval", str(folder)]):
+        assert main(command) == 2
+        message = capsys.readouterr().err
+        assert named in message
+        assert str(folder) in message
+
+
+def test_folder_that_passed_is_not_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_policy(str(folder))
+    monkeypatch.setattr(probe, "probe_model", None)
+    load_policy(str(folder))
+    edit_json(folder / "config.json", rope_theta=5000.0)
+    with pytest.raises(TypeError):
+        load_policy(str(folder))
 
 
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{% if %}", "{{ messages.x.y }}"])

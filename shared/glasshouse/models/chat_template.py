@@ -69,7 +69,7 @@ def _apply_template(
         attempts.pop(0)
     while True:
         try:
-            return _render(tokenizer, attempts.pop(0), chat)
+            return render_chat(tokenizer, attempts.pop(0), chat)
         except Exception as error:  # a template is a program and may raise anything
             if not attempts or not _is_about_roles(error):
                 raise ModelError(
@@ -78,7 +78,7 @@ def _apply_template(
                 ) from None
 
 
-def _render(
+def render_chat(
     tokenizer: Any, messages: Sequence[Message], chat: ChatConfig, *, prompt: bool = True
 ) -> str:
     """Render as transformers does, except that today is `TEMPLATE_DATE`."""
@@ -126,7 +126,7 @@ def find_turn_end(tokenizer: Any) -> int | None:
     marker = "glasshouse-answer"
     chat: list[Message] = [PROBE[1], {"role": "assistant", "content": marker}]
     try:
-        text = _render(tokenizer, chat, DEFAULT_CHAT, prompt=False)
+        text = render_chat(tokenizer, chat, DEFAULT_CHAT, prompt=False)
     except Exception:  # no template, or one that does not render assistants
         return None
     _, found, rest = text.rpartition(marker)

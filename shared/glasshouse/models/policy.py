@@ -34,9 +34,9 @@ from glasshouse.models.devices import (
     resolve_dtype,
 )
 from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
+from glasshouse.models.probe import probe_folder, probe_model
 from glasshouse.models.validation import (
     check_cache_support,
-    check_chat_template,
     check_finite,
     check_json_files,
 )
@@ -240,7 +240,8 @@ def load_tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder or name), trust_remote_code=False)
     except Exception as error:  # transformers raises any kind
         raise loading_error(name, folder, error) from None
-    check_chat_template(tokenizer, str(folder or name))
+    if folder is None:  # those of a folder are tried before they are loaded
+        probe_model(name)
     return tokenizer
 
 
@@ -270,6 +271,8 @@ def locate_model(name: str) -> Path | None:
     path = embedded.get(name) or Path(name).expanduser()
     if name in embedded or (name != "" and path.is_dir()):
         _validate_folder(path)
+        if name not in embedded:
+            probe_folder(path)
         return path
     if path.exists() or name[:1] in "./~" or name.count("/") != 1:
         raise ModelError(
@@ -301,6 +304,9 @@ def _validate_folder(path: Path) -> None:
                 "is not used. Restore the file from a copy, or choose another checkpoint "
                 f"({command} lists them)."
             )
+    for file in path.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise ModelError(f'"{file}" is not a regular file. Remove it from the model folder.')
     if (path / "adapter_config.json").is_file():
         raise ModelError(
             f'"{path}" holds adapters, not a whole model; merge them into their base model '

@@ -1,25 +1,17 @@
-"""Checks of a model folder that transformers does not make: its JSON files, weights and chat template."""
+"""Checks of a model folder that transformers does not make: its JSON files, size and weights."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from glasshouse.errors import ModelError
-from glasshouse.models.chat_template import MAX_PROMPT_CHARACTERS
-from glasshouse.models.tokenizer import CHAT_TEMPLATE
 
 MAX_JSON_BYTES = 10_000_000
-MAX_TEMPLATE_BYTES = 1_000_000
-MAX_TEMPLATE_SECONDS = 5
-MAX_TEMPLATE_MEMORY = 1 << 30
 MAX_ARCHITECTURE = {
     "num_hidden_layers": 1_000,
     "hidden_size": 10_000_000,
@@ -40,12 +32,30 @@ def check_json_files(folder: Path) -> None:
         try:
             if file.stat().st_size > MAX_JSON_BYTES:
                 problem = f"is larger than {MAX_JSON_BYTES:,} bytes"
-            elif not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-                problem = "is not an object with keys"
+            else:
+                problem = _find_wrong_value(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, RecursionError) as error:
             problem = f"is not valid JSON: {error}"
         if problem:
             raise ModelError(f'"{file}" {problem}. Copy the model again.')
+
+
+def _find_wrong_value(content: Any) -> str:
+    """What is wrong with values that are used as they are in the file; an empty text if nothing."""
+    if not isinstance(content, dict):
+        return "is not an object with keys"
+    tokens = content.get("eos_token_id")
+    for token in tokens if isinstance(tokens, list) else [tokens]:
+        if token is not None and (type(token) is not int or token < 0):
+            return f"has the eos_token_id {token!r:.50}, which is not the number of a token"
+    by_task = content.get("task_options", {})
+    by_style = list(by_task.values()) if isinstance(by_task, dict) else [by_task]
+    by_style += [o for options in by_style if isinstance(options, dict) for o in options.values()]
+    if not all(isinstance(options, dict) for options in by_style):
+        return "has task_options that are not options by task and style"
+    if not isinstance(content.get("packaged_model", {}), dict):
+        return "has a packaged_model that is not an object with keys"
+    return ""
 
 
 def check_architecture(config: Any, source: str) -> None:
@@ -77,38 +87,3 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
                 f'The weights of "{source}" are not finite: {count:,} of {parameter.numel():,} values of '
                 f"{name} are NaN or infinite. Copy the model again, or choose an earlier checkpoint."
             )
-
-
-def check_chat_template(tokenizer: Any, source: str) -> None:
-    """Raises if the chat template needs too much time or memory for a chat of two short messages."""
-    template = tokenizer.chat_template
-    for text in template.values() if isinstance(template, dict) else [template]:
-        problem = text and text != CHAT_TEMPLATE and _find_excess(text)
-        if problem:
-            raise ModelError(
-                f'The chat template of "{source}" {problem}, for a chat of two short messages. Replace '
-                "chat_template.jinja by the template of the original model."
-            )
-
-
-@cache
-def _find_excess(template: str) -> str:
-    """Renders the template in a limited process; returns the limit that it exceeds, or an empty text."""
-    if len(template) > MAX_TEMPLATE_BYTES:
-        return f"has more than {MAX_TEMPLATE_BYTES:,} characters"
-    limits = [MAX_TEMPLATE_SECONDS, MAX_TEMPLATE_MEMORY, MAX_PROMPT_CHARACTERS]
-    script = Path(__file__).with_name("render_template.py")
-    command = [sys.executable, "-I", str(script), *map(str, limits)]
-    timeout = 10 * MAX_TEMPLATE_SECONDS
-    try:
-        process = subprocess.run(
-            command, input=template, text=True, capture_output=True, timeout=timeout
-        )
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        code = 1
-    return {
-        0: "",
-        3: f"makes a prompt of more than {MAX_PROMPT_CHARACTERS:,} characters",
-        4: f"needs more than {MAX_TEMPLATE_MEMORY >> 20} MB",
-    }.get(code, f"runs for more than {MAX_TEMPLATE_SECONDS} s or crashes")
