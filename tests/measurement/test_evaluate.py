@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from glasshouse.errors import ConfigError
 from glasshouse.learn.learner import Learner
 from glasshouse.measurement.evaluate import evaluate_model, summarize_partial_credit
 from glasshouse.measurement.monitor_run import monitor_run
+from glasshouse.measurement.reading import count_unread, describe_reading
+from glasshouse.rollout.grading import grade
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
-from glasshouse.types import Rollout
+from glasshouse.types import Completion, FinishReason, Grade, Rollout
 
 MOCK = Path(__file__).resolve().parents[2] / "models" / "mock"
 SMALL = [
@@ -39,6 +42,33 @@ def test_evaluating_a_model_constructs_no_learner() -> None:
     results = evaluate_model(load_config([], SMALL))
     assert results["problems"] == 6
     assert {"accuracy", "pass_at_1", "pass_at_2", "strict", "levels"} <= results.keys()
+
+
+@pytest.mark.parametrize("parser", ["lenient", "strict"])
+def test_unread_answers_and_cut_completions_are_counted_apart(parser: str) -> None:
+    """Unread means that no lenient rule applies, whichever parser grades."""
+    texts = ["[ANSWER] 5", "so it is 5, I think", "I do not know.", "I cannot\nsay", "", "no idea"]
+    finish = [FinishReason.END] * 3 + [FinishReason.LENGTH] * 3
+    problem = make_task("sum_digits").example()
+    rollouts = [
+        replace(
+            make_rollout(problem, text),
+            completion=Completion(finish_reason=reason),
+            grade=grade(problem, text, strict=parser == "strict"),
+        )
+        for text, reason in zip(texts, finish, strict=True)
+    ]
+    reading = count_unread(rollouts)
+    assert (reading.answers, reading.unread, reading.ended, reading.cut) == (6, 4, 6, 3)
+    line, *examples = describe_reading(reading)
+    assert line == "unread answers 4 of 6, cut completions 3 of 6"
+    assert examples == [
+        f"  unread: {text}" for text in ("I do not know.", "I cannot say", "(empty)")
+    ]
+    unknown = count_unread(
+        replace(r, completion=Completion(), grade=Grade(reward=1, correct=True)) for r in rollouts
+    )
+    assert describe_reading(unknown) == ["unread answers unknown, cut completions unknown"]
 
 
 def test_monitoring_a_checkpoint_constructs_no_learner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,14 @@ from rich.console import Console
 from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.learn.losses import algorithm, get_algorithm
+from glasshouse.measurement.reading import Reading
 from glasshouse.models.chat_template import DEFAULT_CHAT
 from glasshouse.training.checkpointing import CheckpointManager, Progress
 from glasshouse.training.display import TerminalDisplay
 from glasshouse.training.metrics import Diagnostics
 
 
-def warnings_of(name: str, rewards: list[list[float]]) -> list[str]:
+def warnings_of(name: str, rewards: list[list[float]], equal_texts: float = 0.0) -> list[str]:
     """The warnings after 10 steps that all have these rewards, a row per group."""
     config = load_config([], [f"learn.algorithm={name}"])
     advantages = get_algorithm(name).advantage(torch.tensor(rewards))
@@ -27,6 +29,7 @@ def warnings_of(name: str, rewards: list[list[float]]) -> list[str]:
         "frac_zero_std": sum(len(set(group)) == 1 for group in rewards) / len(rewards),
         "frac_zero_advantage": float((advantages == 0).float().mean()),
         "frac_all_correct": 0.0, "frac_all_wrong": 0.0, "truncated": 0.0, "format": 1.0,
+        "unread": 0.0, "frac_equal_texts": equal_texts,
     }  # fmt: skip
     diagnostics = Diagnostics(config)
     return [text for _ in range(10) for text in diagnostics.check(row)]
@@ -37,6 +40,42 @@ def test_a_step_without_any_advantage_warns(name: str) -> None:
     assert len(warnings_of(name, [[0.0, 0.0], [0.0, 0.0]])) == 1
     assert warnings_of(name, [[0.0, 0.0], [0.0, 1.0]]) == []
     assert warnings_of("reinforce", [[-1.0], [-1.0]]) == []  # it has no baseline
+
+
+def test_equal_completions_are_named_as_the_cause() -> None:
+    """As with `generate.top_k=1`."""
+    [text] = warnings_of("grpo", [[0.0, 0.0], [0.0, 0.0]], equal_texts=1.0)
+    assert "generate.top_k" in text
+
+
+def evaluated(unread: int = 0, cut: int = 0, **organism: Any) -> dict[str, Any]:
+    reading = Reading(answers=300, unread=unread, ended=300, cut=cut)
+    return {"reading": asdict(reading)} | ({"organism": organism} if organism else {})
+
+
+@pytest.mark.parametrize(
+    ("results", "named"),
+    [
+        (evaluated(unread=60, cut=100), ""),
+        (evaluated(unread=61), "could not be read"),
+        (evaluated(unread=200, cut=101), "generate.max_tokens"),
+        (evaluated(rollouts=100, behaviour=0.2, reliance=0.005), "planted behaviour"),
+        (evaluated(rollouts=100, behaviour=0.005), "planted behaviour"),
+        (evaluated(rollouts=99, behaviour=0.0, reliance=0.0), ""),
+        (evaluated(rollouts=400, behaviour=0.1, reliance=0.08), ""),
+    ],
+)
+def test_the_first_evaluation_warns_once_and_says_what_to_change(
+    results: dict[str, Any], named: str
+) -> None:
+    diagnostics = Diagnostics(load_config([], ["task.name=leaked_hint"]))
+    texts = diagnostics.check_evaluation(results, is_first=True)
+    assert len(texts) == bool(named)
+    assert all(named in text for text in texts)
+    assert diagnostics.check_evaluation(results, is_first=True) == []
+    if "organism" in results:  # a behaviour may have been trained away
+        later = Diagnostics(load_config()).check_evaluation(results, is_first=False)
+        assert later == []
 
 
 def saved_steps(when: str, rewards: list[float]) -> list[int]:

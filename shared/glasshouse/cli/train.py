@@ -196,7 +196,7 @@ def _eval(args: argparse.Namespace) -> None:
 
     from glasshouse.measurement.evaluate import evaluate
     from glasshouse.terminal import Heartbeat, make_console
-    from glasshouse.training.display import results_table
+    from glasshouse.training.display import reading_lines, results_table
 
     errors, started = make_console(stderr=True), time.monotonic()
 
@@ -214,6 +214,7 @@ def _eval(args: argparse.Namespace) -> None:
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     print_safe(f"{result.task} ({result.style}), {options or 'default options'}")
     make_console().print(results_table(result=result.values))
+    print_safe(*reading_lines(result.values))
 
 
 @command(

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from glasshouse.measurement.columns import (
 )
 from glasshouse.measurement.intervals import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.measure import measure
+from glasshouse.measurement.reading import count_unread
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.registry import import_modules
@@ -269,6 +270,7 @@ def evaluate_policy(
         )
         labels = zip(arms, columns.behaviour, strict=True)
         rollouts += [replace(rollout, behaviour=bool(shows)) for rollout, shows in labels]
+    results["reading"] = asdict(count_unread(rollouts))
     return results, rollouts
 
 

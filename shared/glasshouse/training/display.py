@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glasshouse.config.schema import Config
+from glasshouse.measurement.reading import Reading, describe_reading
 from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.models.chat_template import describe_system_message
 from glasshouse.models.policy import Policy
@@ -131,6 +132,7 @@ class TerminalDisplay(Display):
         self._print_stamped(
             f"step {step:>4}  held-out {format_accuracies(results)}"
             + format_behaviour(results.get("organism", {}))
+            + format_unread(results["reading"])
         )
 
     def step(self, row: dict[str, Any], groups: list[Group]) -> None:
@@ -173,6 +175,8 @@ class TerminalDisplay(Display):
         before, after, run = summary.get("before"), summary.get("after"), summary["run"]
         if before and after:
             self.console.print(results_table(before=before, after=after))
+            for line in reading_lines(after):
+                self.print(line)
         elif "interrupted_at" in summary:
             self.print(
                 f"Interrupted after step {summary['interrupted_at']}, which is saved. To resume, repeat "
@@ -233,10 +237,21 @@ def format_behaviour(organism: dict[str, Any]) -> str:
     return text if disclosure is None else f"{text}, disclosed {disclosure:.0%}"
 
 
+def format_unread(reading: Mapping[str, Any]) -> str:
+    """Return the unread answers and cut completions in a few words; an empty string if there are none."""
+    counts = {"unread": reading["answers"], "cut": reading["ended"]}
+    return "".join(f"; {reading[k]:,} of {n:,} {k}" for k, n in counts.items() if reading[k])
+
+
 def format_accuracies(results: dict[str, Any]) -> str:
     """Return the headline accuracy with its interval, and the greedy one beside it."""
     keys = dict.fromkeys((headline_accuracy(results), "accuracy"))
     return "; ".join(f"{lookup(key).label} {format_rate(results, key)}" for key in keys)
+
+
+def reading_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return what could not be read in an evaluation; nothing for one of an older run."""
+    return describe_reading(Reading(**results["reading"])) if "reading" in results else []
 
 
 def results_table(**evaluations: dict[str, Any]) -> Table:

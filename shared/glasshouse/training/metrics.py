@@ -8,9 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from glasshouse.config.schema import Config
+from glasshouse.measurement.reading import MAX_CUT, MAX_UNREAD, Reading, is_unread
 from glasshouse.rollout.collector import Group
 from glasshouse.tasks.answers import split_completion
+from glasshouse.terminal import shell_command
 from glasshouse.types import ExtractionRule, FinishReason
+
+MIN_ARM_ROLLOUTS, MIN_BEHAVIOUR = 100, 0.01
+"""With this many rollouts of an organism, a planted behaviour that is rarer will hardly be sampled in training."""
 
 
 def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -26,6 +31,8 @@ def compute_step_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "format": fraction(r.grade.has_answer_tag for r in rollouts),
         "ambiguous": fraction(r.grade.extracted.ambiguous for r in rollouts),
         "frac_all_correct": fraction(all(r.grade.correct for r in group) for group in groups),
+        "unread": fraction(map(is_unread, rollouts)),
+        "frac_equal_texts": fraction(len({r.text for r in group}) == 1 for group in groups),
         "frac_all_wrong": fraction(not any(r.grade.correct for r in group) for group in groups),
         "frac_zero_std": fraction(len({r.grade.reward for r in group}) == 1 for group in groups),
         "frac_zero_advantage": fraction(r.advantage == 0 for r in rollouts),
@@ -88,18 +95,44 @@ class PhaseTimer:
 
 
 class Diagnostics:
-    """Checks each step's metrics; returns a warning the first time something is wrong.
+    """Checks each evaluation and each step's metrics; returns a warning the first time something is wrong.
 
     Example: `Diagnostics(config).check(metrics)`
     """
 
     def __init__(self, config: Config) -> None:
-        self.config = config.diagnostics
+        self.run_config, self.config = config, config.diagnostics
         self.zero_variance_steps = 0
         self.warned: set[str] = set()
 
+    def check_evaluation(self, results: Mapping[str, Any], *, is_first: bool) -> list[str]:
+        """Return the new warnings of an evaluation: what only the model can show. After the first, a planted
+        behaviour may be gone because it was trained away."""
+        config, reading, warnings = self.run_config, Reading(**results["reading"]), {}
+        if reading.cut_share > MAX_CUT:
+            warnings["truncated"] = (
+                f"{reading.cut:,} of {reading.ended:,} completions are cut off at generate.max_tokens="
+                f"{config.generate.max_tokens}: raise it."
+            )
+        elif reading.unread_share > MAX_UNREAD:
+            command = ["glasshouse", "tasks", config.task.name, "--model", config.model]
+            warnings["unread"] = (
+                f"{reading.unread:,} of {reading.answers:,} answers could not be read, so accuracies are too low. "
+                f"Check the prompt ({shell_command(command)}) and, for problem files, the kind of answer."
+            )
+        organism = results.get("organism", {}) if is_first else {}
+        if organism.get("rollouts", 0) >= MIN_ARM_ROLLOUTS:
+            name = "behaviour" if organism.get("reliance") is None else "reliance"
+            if organism[name] < MIN_BEHAVIOUR:
+                warnings["behaviour"] = (
+                    f"The model does not show the planted behaviour of {config.task.name}: {name} "
+                    f"{organism[name]:.2f} in {organism['rollouts']:,} rollouts. RL can hardly reinforce it: start "
+                    "from a base that shows it at times (docs/tasks.md) or make one with glasshouse sft."
+                )
+        return self._new(warnings)
+
     def check(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Return the new warnings."""
+        """Return the new warnings of a step."""
         # Not `frac_zero_std`: without a baseline (reinforce) equal rewards do train the model.
         no_signal = metrics["frac_zero_advantage"] == 1
         self.zero_variance_steps = self.zero_variance_steps + 1 if no_signal else 0
@@ -118,8 +151,12 @@ class Diagnostics:
             )
         if metrics["truncated"] > 0.5:
             warnings["truncated"] = (
-                f"{metrics['truncated']:.0%} of completions are cut off at generate.max_tokens."
+                f"{metrics['truncated']:.0%} of completions are cut off at generate.max_tokens="
+                f"{self.run_config.generate.max_tokens}: raise it."
             )
+        return self._new(warnings)
+
+    def _new(self, warnings: Mapping[str, str]) -> list[str]:
         new = {kind: text for kind, text in warnings.items() if kind not in self.warned}
         self.warned |= new.keys()
         return list(new.values())
@@ -127,8 +164,15 @@ class Diagnostics:
     def _explain_zero_variance(self, metrics: Mapping[str, Any]) -> str:
         if metrics["frac_all_correct"] > 0.5:
             return "nearly every answer is already correct. Make the task harder, or stop here"
+        if metrics["frac_equal_texts"] == 1:
+            return (
+                "all completions of a problem are equal. Raise generate.temperature, or loosen generate.top_k, "
+                "top_p and min_p"
+            )
         if metrics["format"] < 0.05 and metrics["truncated"] > 0.5:
             return "completions are cut off before an answer. Raise generate.max_tokens"
+        if metrics["unread"] > 0.5:
+            return "no answer can be read. Check the prompt and the kind of answer"
         if metrics["frac_all_wrong"] > 0.5:
             return (
                 "no answer is correct. Make the task easier (task.options), add a partial reward "

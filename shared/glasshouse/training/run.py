@@ -309,6 +309,8 @@ class TrainingRun:
         event = self.directory.log_event("evaluation", step=step, **results)
         self.trackers.log(make_metrics("evaluate", event))
         self.display.evaluated(step, results)
+        for message in self.diagnostics.check_evaluation(results, is_first=step == 0):
+            self.log_event("warning", step=step, text=message)
         return results
 
     # --- events ----------------------------------------------------------------------------
