@@ -3,7 +3,6 @@ without data; no request to another server."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -155,8 +154,6 @@ def test_hostile_completions_stay_text(watched: Watched) -> None:
     page.goto(f"{watched.address}#/run/plain/rollouts?first=1&last=1&ref=train.1.1")
     page.get_by_text("more characters are not shown").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.goto(f"{watched.address}#/run/plain/rollouts?suspicious=garbled")
-    page.locator(".item", has_text="<img src=x").wait_for()
     assert page.title() == "plain · Glasshouse"
 
 
@@ -292,7 +289,7 @@ def test_every_filter_gives_the_rollouts_that_a_plain_count_gives(
     assert "train.3.0" not in refs  # both monitors flag it
 
 
-def test_a_rollout_has_its_prompt_collapsed_parts_terms_and_scores(watched: Watched) -> None:
+def test_a_rollout_has_its_prompt_collapsed_terms_scores_and_a_copy(watched: Watched) -> None:
     page = watched.open("#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
     card = page.locator('article[aria-label="Rollout train.3.0"]')
     card.wait_for()
@@ -307,10 +304,10 @@ def test_a_rollout_has_its_prompt_collapsed_parts_terms_and_scores(watched: Watc
     for monitor in ("disclosure rule", "step verifier"):
         row = card.locator(".scores tr", has=page.get_by_role("rowheader", name=monitor))
         assert "⚑ flagged" in row.inner_text()
-    for button, kept, hidden in (("CoT", cot, answer), ("Answer", answer, cot)):
-        card.get_by_role("button", name=button, exact=True).click()
-        hidden.wait_for(state="detached")
-        assert kept.count() == 1
+    watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    card.get_by_role("button", name="Copy as JSON").click()
+    card.get_by_text("Copied", exact=True).wait_for()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["text"] == FLAGGED
 
 
 def test_one_problem_at_base_first_chosen_and_last(watched: Watched) -> None:
@@ -359,30 +356,6 @@ def test_a_question_of_a_study_has_effect_interval_null_verdict_and_leads_to_its
     assert chosen.locator(".curve").count() == 3  # one per arm
     page.get_by_role("link", name="Compare its runs").click()
     page.get_by_role("rowheader", name="learn.kl_coef").wait_for()
-
-
-def test_figures_and_tables_are_downloaded_and_a_rollout_copied(watched: Watched) -> None:
-    watched.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page = watched.open("")
-
-    def save(button: str) -> tuple[str, str]:
-        with page.expect_download() as download:
-            page.get_by_role("button", name=button, exact=True).click()
-        return download.value.suggested_filename, download.value.path().read_text()
-
-    name, content = save("CSV of Runs")
-    rows = {row["Run"]: row for row in csv.DictReader(content.splitlines())}
-    assert (name, rows["failed"]["Step"]) == ("Runs.csv", "8 / 9")
-    page.goto(f"{watched.address}#/run/plain")
-    name, content = save("CSV of Reward")
-    assert (name, content.split(",")[:2]) == ("Reward.csv", ["step", "reward\n1"])
-    name, content = save("SVG of Reward")
-    assert name == "Reward.svg"
-    assert "<title>Reward</title>" in content
-    page.goto(f"{watched.address}#/run/organism/rollouts?first=3&last=3&ref=train.3.0")
-    page.get_by_role("button", name="Copy as JSON").click()
-    page.get_by_text("Copied", exact=True).wait_for()
-    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["text"] == FLAGGED
 
 
 @pytest.mark.parametrize("width", [390, 3840])

@@ -223,10 +223,6 @@ def test_every_suspicion_has_a_reason(run: Path) -> None:
     assert set(find_suspicions({**row, "rule": "last"}, passed)) == {"fallback"}
     assert find_suspicions(row, flagged) == {"unsupported": "2+2=5"}
     assert "disagreement" in find_suspicions(row, flagged | other)
-    copied = {**row, "text": f"{row['question']} Yes. [ANSWER] 3"}
-    assert set(find_suspicions(copied, passed)) == {"prompt_copy"}
-    for text in ("ab\ufffd", "\x1b[31mred", "\u202eabc", "ab " * 400):
-        assert set(find_suspicions({**row, "text": text}, passed)) == {"garbled"}, text
     assert find_suspicions({**row, "reward": -1, "rule": "last", "ambiguous": True}, passed) == {}
 
 

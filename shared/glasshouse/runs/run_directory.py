@@ -221,29 +221,17 @@ def parse_line(file: Path, text: bytes) -> Row | None:
     return row if is_row else None
 
 
-def _split_lines(file: Path) -> list[bytes]:
-    """The complete lines of a file; none if it is missing."""
+def read_lines(
+    file: Path, prefixes: tuple[bytes, ...] = (), last: int = 0
+) -> list[tuple[bytes, Row | None]]:
+    """Read each complete line (that begins so; the `last` of them) with its row, or with None if it is damaged. A
+    missing file has none."""
     try:
-        return [text for text in read_regular_file(file).split(b"\n")[:-1] if text]
+        lines = [text for text in read_regular_file(file).split(b"\n")[:-1] if text]
     except OSError:
         return []
-
-
-def read_lines(file: Path, prefixes: tuple[bytes, ...] = ()) -> list[tuple[bytes, Row | None]]:
-    """Read each complete line (that begins so) with its row, or with None if it is damaged."""
-    lines = _split_lines(file)
     wanted = [text for text in lines if text.startswith(prefixes)] if prefixes else lines
-    return [(text + b"\n", parse_line(file, text)) for text in wanted]
-
-
-def read_sample(file: Path, count: int) -> tuple[list[Row], int, bool]:
-    """Read about `count` evenly spaced lines, always with the last; also returns the number of lines, and
-    whether any of those read is damaged. A list of many runs needs no more of each."""
-    lines = _split_lines(file)
-    gaps = max(1, count - 1)
-    wanted = sorted({round(i * (len(lines) - 1) / gaps) for i in range(count)}) if lines else []
-    rows = [parse_line(file, lines[number]) for number in wanted]
-    return [row for row in rows if row], len(lines), None in rows
+    return [(text + b"\n", parse_line(file, text)) for text in wanted[-last:]]
 
 
 def load_metrics(path: Path) -> list[Row]:

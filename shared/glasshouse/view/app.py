@@ -17,11 +17,11 @@ from starlette.routing import Route
 
 from glasshouse import __version__
 from glasshouse.errors import GlasshouseError
-from glasshouse.view.compare import compare_runs, load_study_results
 from glasshouse.view.library import Library
 from glasshouse.view.report import read_asset
 from glasshouse.view.rollout_checks import SUSPICIONS
 from glasshouse.view.rollout_index import parse_query
+from glasshouse.view.run_measures import compare_runs, load_study_results
 from glasshouse.view.run_reader import to_json
 from glasshouse.view.security import Guard
 

@@ -22,10 +22,10 @@ from glasshouse.errors import RunDataError, RunError
 from glasshouse.files import check_output_file, write_text
 from glasshouse.runs.verify import verify_run
 from glasshouse.terminal import terminal_safe
-from glasshouse.view.compare import MAX_RUNS, compare_runs
 from glasshouse.view.figures import read_metrics
 from glasshouse.view.rollout_checks import SUSPICIONS
 from glasshouse.view.rollout_index import KINDS, Frame, RolloutIndex, list_frames
+from glasshouse.view.run_measures import MAX_RUNS, compare_runs
 from glasshouse.view.run_reader import RunLocation, RunReader, find_status, read_overview, to_json
 
 REPORT_FILE = "report.html"

@@ -4,8 +4,6 @@ read it closely. Showing a run executes none of its code, and every check is lin
 
 from __future__ import annotations
 
-import unicodedata
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,19 +25,7 @@ SUSPICIONS: Mapping[str, str] = {
     "fallback": "rewarded through the last-number rule",
     "unsupported": "rewarded although its steps do not support the answer",
     "disagreement": "monitors contradict each other",
-    "prompt_copy": "copies the prompt",
-    "garbled": "garbled text",
 }
-COPY_LENGTH = 40
-"""Characters of the prompt that count as a copy if they appear in a completion."""
-MIN_QUESTION = 20
-"""Shorter questions are often repeated for a reason."""
-MAX_CHECKED = 20_000
-"""Characters of a text that are checked."""
-CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
-"""Unicode categories of characters that are no printable text."""
-MIN_REPEATING, REPETITION = 400, 0.06
-"""A text of so many characters whose compressed size is below this share of its size repeats itself."""
 
 
 def make_text_monitors(config: Mapping[str, Any]) -> tuple[list[Monitor], list[str]]:
@@ -131,35 +117,4 @@ def find_suspicions(row: Mapping[str, Any], verdicts: Mapping[str, Verdict]) -> 
     passed = [name for name, verdict in verdicts.items() if verdict["flagged"] is False]
     if flagged and passed:
         found["disagreement"] = f"{', '.join(flagged)} flagged it, {', '.join(passed)} did not"
-    text = str(row["text"])[:MAX_CHECKED]
-    if reason := describe_copy(str(row["prompt"])[:MAX_CHECKED], str(row["question"]), text):
-        found["prompt_copy"] = reason
-    if reason := describe_garbling(text):
-        found["garbled"] = reason
     return found
-
-
-def describe_copy(prompt: str, question: str, text: str) -> str:
-    """Is the question, or a long piece of the prompt, in the completion?"""
-    question = question.strip()
-    if len(question) >= MIN_QUESTION and question in text:
-        return "it contains the question"
-    for start in range(0, len(prompt) - COPY_LENGTH + 1, COPY_LENGTH // 2):
-        piece = prompt[start : start + COPY_LENGTH]
-        if piece in text:
-            return f"it contains {piece!r} of the prompt"
-    return ""
-
-
-def describe_garbling(text: str) -> str:
-    """Does the text hold control characters, or does it repeat itself?"""
-    if not text.replace("\n", "").isprintable() or "\ufffd" in text:
-        kinds = {c: unicodedata.category(c) for c in set(text) - set("\n\t\r")}
-        strange = sorted(c for c, kind in kinds.items() if kind in CONTROL or c == "\ufffd")
-        if strange:
-            names = ", ".join(f"U+{ord(c):04X}" for c in strange[:4])
-            return f"it contains control or replacement characters ({names})"
-    data = text.encode("utf-8", "replace")
-    if len(text) >= MIN_REPEATING and len(zlib.compress(data, 1)) < REPETITION * len(data):
-        return "it repeats itself"
-    return ""

@@ -36,7 +36,7 @@ from glasshouse.tasks.answers import split_completion
 from glasshouse.view.rollout_checks import SUSPICIONS, Verdict, find_suspicions, score_rows
 from glasshouse.view.run_measures import finite
 
-VERSION = 4
+VERSION = 5
 """Changes with the format of the index and with what it computes; older caches are rebuilt."""
 KINDS = ("validation", "monitored", "train", "discarded")
 """In the order in which they are indexed: there are few held-out rollouts, and every page shows some."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glasshouse.errors import GlasshouseError, RunDataError
-from glasshouse.measurement.registry import Family, lookup, sort_measures
+from glasshouse.measurement.registry import Family
 from glasshouse.monitors.base import Monitor
 from glasshouse.runs.checkpoints import list_steps, read_newest_state
 from glasshouse.runs.monitor_results import RESULTS_FILE, read_monitor_results
@@ -34,8 +34,8 @@ from glasshouse.runs.run_directory import (
     config_value,
     is_locked,
     load_events,
+    read_lines,
     read_run_config,
-    read_sample,
     read_summary,
     stamp_file,
 )
@@ -47,18 +47,17 @@ from glasshouse.view.run_measures import (
     compare_ends,
     describe_changes,
     describe_evaluation,
-    describe_measure,
     find_headline,
-    finite,
     load_evaluation_rows,
+    metric_columns,
     summarize_run,
     validation_accuracy,
 )
 
 VERIFY_SECONDS = 10.0
 """How often the files of a run that is training are verified as a whole."""
-SAMPLED_STEPS = 20
-"""Steps that the list of runs reads of each."""
+TIMED_STEPS = 21
+"""Last steps by which the time left is estimated; the list of runs reads no others."""
 Status = Literal["running", "finished", "interrupted", "failed", "empty"]
 PHASE_EVENTS = ("start", "resume", "end", "interrupted", "stopped", "failed", "exhausted")
 """Events that decide the status of a run."""
@@ -241,14 +240,14 @@ class RunReader:
 
 
 def read_overview(location: RunLocation) -> dict[str, Any]:
-    """One line of the list of runs. Reads a sample of the metrics, so that many runs are quick."""
+    """One line of the list of runs. Reads only the last metrics, so that many runs are quick."""
     path = location.path
     config, _, problem = read_run_config(path)
-    metrics = path / "results" / "metrics.jsonl"
-    rows, _, is_damaged = read_sample(metrics, SAMPLED_STEPS)
+    metrics = [row for _, row in read_lines(path / "results" / METRICS, last=TIMED_STEPS)]
+    rows = [row for row in metrics if row]
     events = load_events(path, *PHASE_EVENTS, "evaluation")
     damage = [f"config.yaml {problem}"] if problem else []
-    damage += ["results/metrics.jsonl is damaged"] if is_damaged else []
+    damage += ["results/metrics.jsonl is damaged"] if None in metrics else []
     summary = monitor = None
     try:
         summary = read_summary(path / "results" / "summary.json")
@@ -315,7 +314,7 @@ def find_status(
 def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int) -> float | None:
     """Estimate the rest of the training from the median of the last steps; None if unknown."""
     known = []
-    for row in rows[-21:]:
+    for row in rows[-TIMED_STEPS:]:
         with suppress(KeyError, TypeError, ValueError):
             known.append((row["step"], datetime.fromisoformat(row["timing"]["time"]).timestamp()))
     rates = [
@@ -349,32 +348,6 @@ def describe_run(location: RunLocation, config: Mapping[str, Any]) -> dict[str, 
     named = {name: str(config_value(config, key, "")) for name, key in keys.items()}
     seed = config_value(config, "seed", 0)
     return {"id": location.id, "study": location.study, **named, "seed": seed}
-
-
-def metric_columns(rows: Sequence[Row]) -> dict[str, Any]:
-    """Metrics by column, with the seconds of each phase as `seconds_<phase>`; and what is known about those
-    that the page draws."""
-    flat = [_flatten_metrics(row) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
-    known = [id for id in sort_measures(f"train.{name}" for name in names) if lookup(id).family]
-    return {
-        "steps": [row["step"] for row in rows],
-        "columns": {name: [row.get(name) for row in flat] for name in names},
-        "measures": {id.removeprefix("train."): describe_measure(id) for id in known},
-    }
-
-
-def _flatten_metrics(row: Row) -> dict[str, float | None]:
-    values = {
-        name: finite(value)
-        for name, value in row.items()
-        if name != "step" and isinstance(value, int | float)
-    }
-    timing = row.get("timing")
-    for name, value in timing.items() if isinstance(timing, dict) else ():
-        if isinstance(value, int | float):
-            values[name if "_" in name else f"seconds_{name}"] = finite(value)
-    return values
 
 
 def describe_event(event: Row) -> dict[str, Any]:

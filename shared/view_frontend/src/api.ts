@@ -2,6 +2,7 @@
 // nobody else.
 
 import { answerFrom, readSnapshot, type Params } from "./snapshot";
+import type { Run } from "./types";
 
 /** The data of a report; null on the live page. */
 export const snapshot = readSnapshot();
@@ -37,4 +38,41 @@ export function listen(run: string, onchange: () => void, onstate: (connected: b
   source.onerror = () => onstate(false); // the browser connects again by itself
   source.addEventListener("changed", onchange);
   return () => source.close();
+}
+
+/** One run, kept up to date: whenever the server says that it has changed, it is read again. */
+export class RunStore {
+  run: Run | null = null;
+  error = "";
+  private readonly listeners = new Set<() => void>();
+  private stop: (() => void) | null = null;
+
+  constructor(readonly id: string, private readonly onlive: (connected: boolean) => void) {}
+
+  async start(): Promise<void> {
+    await this.load();
+    if (!this.error) this.stop = listen(this.id, () => void this.load(), this.onlive);
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  destroy(): void {
+    this.stop?.();
+    this.listeners.clear();
+  }
+
+  private async load(): Promise<void> {
+    try {
+      const run = await get<Run>("run", { run: this.id });
+      if (run.version === this.run?.version) return;
+      this.run = run;
+    } catch (error) {
+      if (this.run) return; // the stream says that the server is gone
+      this.error = (error as Error).message;
+    }
+    this.listeners.forEach((listener) => listener());
+  }
 }

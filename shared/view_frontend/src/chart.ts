@@ -4,7 +4,6 @@ import { bisectCenter } from "d3-array";
 import { scaleLinear, type ScaleLinear } from "d3-scale";
 import { area, line } from "d3-shape";
 import { h, replace, s, setAttributes } from "./dom";
-import { figureButtons, type Table } from "./export";
 import { number } from "./format";
 import type { Bounds, Mark, Value } from "./types";
 
@@ -92,8 +91,7 @@ export class LineChart {
     private readonly cursor: Cursor,
     private readonly events: ChartEvents = {},
   ) {
-    const buttons = figureButtons(spec.title, this.svg, () => this.table());
-    this.element = h("figure", { class: "panel" }, h("figcaption", {}, this.heading, buttons), this.legend, this.svg);
+    this.element = h("figure", { class: "panel" }, h("figcaption", {}, this.heading), this.legend, this.svg);
     this.unsubscribe = cursor.subscribe(() => this.drawCursor());
     this.observer = new ResizeObserver(() => {
       const width = Math.floor(this.svg.getBoundingClientRect().width);
@@ -247,19 +245,6 @@ export class LineChart {
       if (from !== to && Math.abs(this.x(to) - this.x(from)) > 6) this.events.onzoom?.(Math.min(from, to), Math.max(from, to));
       else this.events.onpick?.(to);
     });
-  }
-
-  private table(): Table {
-    const { lines } = this.spec;
-    const steps = [...new Set(lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
-    const columns = lines.flatMap((l) => (l.band ? [l.name, `${l.name} low`, `${l.name} high`] : [l.name]));
-    const values = lines.map((l) => [new Map((l.raw ?? l.points)), new Map(l.band?.map((b) => [b[0], b]))] as const);
-    const cells = (x: number): Value[] => lines.flatMap((l, i) => {
-      const [points, band] = values[i]!;
-      const range = band.get(x);
-      return l.band ? [points.get(x) ?? null, range?.[1] ?? null, range?.[2] ?? null] : [points.get(x) ?? null];
-    });
-    return { columns: ["step", ...columns], rows: steps.map((x) => [x, ...cells(x)]) };
   }
 
   private describe(): string {

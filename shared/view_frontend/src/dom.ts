@@ -4,7 +4,7 @@ export type Child = Node | string | number | null | undefined | false;
 type Listener = (event: never) => void;
 type Attributes = Record<string, string | number | boolean | null | undefined | Listener>;
 
-export const SVG = "http://www.w3.org/2000/svg";
+const SVG = "http://www.w3.org/2000/svg";
 
 export function setAttributes(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
@@ -66,20 +66,22 @@ export function select(
   return h("label", { class: "field" }, h("span", {}, label), control);
 }
 
-/** A row of buttons of which one is pressed. */
-export function segmented(
-  label: string,
-  value: string,
-  options: [string, string][],
-  onchange: (value: string) => void,
-): HTMLDivElement {
-  return h(
-    "div",
-    { class: "segmented", role: "group", "aria-label": label },
-    options.map(([key, text]) =>
-      h("button", { type: "button", "aria-pressed": String(key === value), onclick: () => onchange(key) }, text),
-    ),
-  );
+/** A button that copies a text to the clipboard. */
+export function copyButton(label: string, text: () => string): HTMLButtonElement {
+  const copy = async (): Promise<void> => {
+    await navigator.clipboard?.writeText(text());
+    button.textContent = navigator.clipboard ? "Copied" : "Copying needs localhost or HTTPS";
+    announce(button.textContent);
+    window.setTimeout(() => (button.textContent = label), 1200);
+  };
+  const button = h("button", { type: "button", onclick: () => void copy() }, label);
+  return button;
+}
+
+/** Tell a screen reader what happened. */
+export function announce(text: string): void {
+  const region = document.getElementById("announcements");
+  if (region) region.textContent = text;
 }
 
 /** Draw an answer when it arrives, or why there is none. */

@@ -1,11 +1,9 @@
 // The frame of the page: header, navigation, theme, keys, and the view that the address names.
 
-import { get, snapshot } from "./api";
-import { h, notice, replace, type Child, type View } from "./dom";
-import { announce } from "./export";
+import { get, RunStore, snapshot } from "./api";
+import { announce, type Child, h, notice, replace, type View } from "./dom";
 import { duration } from "./format";
 import { current, link } from "./router";
-import { RunStore } from "./run_store";
 import { compareView } from "./views/compare";
 import { curvesView } from "./views/curves";
 import { overviewView } from "./views/overview";

@@ -1,12 +1,9 @@
 // One rollout: facts, reward terms, monitors, prompt, chain of thought, answer.
 
-import { h, segmented } from "./dom";
-import { copyButton } from "./export";
+import { copyButton, h } from "./dom";
 import { count, label, number, visible } from "./format";
 import { link } from "./router";
 import type { Rollout } from "./types";
-
-export type Part = "both" | "cot" | "answer";
 
 export function verdictMark(correct: boolean | null): HTMLElement {
   if (correct === null) return h("span", { class: "grade" }, "–");
@@ -25,15 +22,8 @@ function section(title: string, text: string, className: string): HTMLElement {
   return h("section", {}, h("h3", { class: "label" }, title), text.trim() ? modelText(text, className) : h("p", { class: "muted" }, "empty"));
 }
 
-export interface CardOptions {
-  run: string;
-  part: Part;
-  onpart?: (part: Part) => void;
-  /** One of several side by side: without question, prompt and buttons. */
-  compact?: boolean;
-}
-
-export function rolloutCard(rollout: Rollout, { run, part, onpart, compact = false }: CardOptions): HTMLElement {
+/** `compact`: one of several side by side, without question, prompt and buttons. */
+export function rolloutCard(rollout: Rollout, run: string, compact = false): HTMLElement {
   const missing = rollout.characters - rollout.text.length;
   return h(
     "article",
@@ -55,10 +45,9 @@ export function rolloutCard(rollout: Rollout, { run, part, onpart, compact = fal
       h("span", {}, "extracted ", h("b", {}, rollout.model_answer === null ? "none" : visible(rollout.model_answer))),
       h("span", {}, "gold ", h("b", {}, visible(rollout.gold_answer) || "–")),
       rollout.reason && !compact ? h("span", { class: "muted" }, visible(rollout.reason)) : null),
-    onpart ? h("div", { class: "toolbar slim" }, segmented("Part", part, [["both", "CoT and answer"], ["cot", "CoT"], ["answer", "Answer"]], (p) => onpart(p as Part))) : null,
     h("div", { class: "completion" },
-      part !== "answer" ? section("Chain of thought", rollout.text.slice(0, rollout.answer_start), "cot") : null,
-      part !== "cot" ? section("Answer", rollout.text.slice(rollout.answer_start), "answer") : null,
+      section("Chain of thought", rollout.text.slice(0, rollout.answer_start), "cot"),
+      section("Answer", rollout.text.slice(rollout.answer_start), "answer"),
       missing > 0 ? h("p", { class: "muted" }, `${count(missing)} more characters are not shown.`) : null),
     h("div", { class: "scores" }, termsTable(rollout), verdictsTable(rollout, compact)),
     compact ? null : h("details", { class: "fold" }, h("summary", {}, "Prompt"), modelText(rollout.prompt, "prompt")),

@@ -5,9 +5,8 @@ import { Cursor, LineChart, smooth, type Line } from "../chart";
 import { h, notice, replace, select, show, type View } from "../dom";
 import { plural } from "../format";
 import { current, link, setParams } from "../router";
-import { headings, tableRegion } from "../table";
 import type { Comparison } from "../types";
-import { smoothing, statusBadge } from "./parts";
+import { headings, smoothing, statusBadge, tableRegion } from "./parts";
 
 const SHOWN_CURVES = 6;
 

@@ -1,14 +1,13 @@
 // A run's curves: aligned panels over one step axis.
 
+import type { RunStore } from "../api";
 import { Cursor, LineChart } from "../chart";
 import { h, notice, replace, type View } from "../dom";
 import { plural } from "../format";
 import { runPanels } from "../panels";
 import { current, link, setParams } from "../router";
-import type { RunStore } from "../run_store";
-import { foldedTable } from "../table";
 import type { Run } from "../types";
-import { smoothing } from "./parts";
+import { foldedTable, smoothing } from "./parts";
 
 const MAX_EVENTS = 500;
 

@@ -1,17 +1,15 @@
 // What came out of a run: the verdict above, its figures, a problem before and after training, and tables.
 
-import { get } from "../api";
+import { get, type RunStore } from "../api";
 import { Cursor, LineChart } from "../chart";
-import { h, notice, replace, show, type View } from "../dom";
-import { copyButton } from "../export";
+import { copyButton, h, notice, replace, show, type View } from "../dom";
 import { number, plural, visible } from "../format";
 import { leadPanels } from "../panels";
 import { rolloutCard } from "../rollout_card";
 import { link } from "../router";
-import type { RunStore } from "../run_store";
-import { foldedTable } from "../table";
 import type { Estimate, Measure, ProblemList, Rollout, Run } from "../types";
 import { firstProblem, listSplits, loadProblem } from "./problems";
+import { foldedTable } from "./parts";
 
 export function overviewView(root: HTMLElement, store: RunStore): View {
   const cursor = new Cursor();
@@ -66,7 +64,7 @@ async function loadEnds(run: string): Promise<{ rows: Rollout[]; isIndexing: boo
 }
 
 function highlightCard(run: string, rollout: Rollout): HTMLElement {
-  const card = rolloutCard(rollout, { run, part: "both", compact: true });
+  const card = rolloutCard(rollout, run, true);
   card.prepend(h("h3", {}, rollout.step ? `Step ${rollout.step}` : "Before training"), h("p", { class: "question", dir: "auto" }, visible(rollout.question)));
   card.append(h("p", {}, h("a", { href: link("run", run, "problems", { key: rollout.key }) }, "This problem at every step")));
   return card;

@@ -1,12 +1,11 @@
 // One held-out problem across checkpoints: its chains of thought side by side, differences marked.
 
 import { diffWordsWithSpace } from "diff";
-import { get } from "../api";
+import { get, type RunStore } from "../api";
 import { h, notice, replace, select, show, type View } from "../dom";
 import { number, plural, visible } from "../format";
 import { fact, verdictMark } from "../rollout_card";
 import { current, setParams } from "../router";
-import type { RunStore } from "../run_store";
 import type { Problem, ProblemList, Rollout, RolloutPage } from "../types";
 
 const MAX_DIFF = 20_000;

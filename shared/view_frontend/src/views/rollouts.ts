@@ -1,12 +1,10 @@
 // Rollouts: filters and search on the server, a list, and one rollout or group in full.
 
-import { get } from "../api";
-import { h, notice, replace, select, type View } from "../dom";
-import { announce } from "../export";
+import { get, type RunStore } from "../api";
+import { announce, h, notice, replace, select, type View } from "../dom";
 import { count, label, number, plural, visible } from "../format";
-import { rolloutCard, verdictMark, type Part } from "../rollout_card";
+import { rolloutCard, verdictMark } from "../rollout_card";
 import { current, setParams } from "../router";
-import type { RunStore } from "../run_store";
 import type { Rollout, RolloutPage } from "../types";
 
 /** Filters with a few values, of which the server counts each. */
@@ -132,8 +130,7 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
     const { params } = current();
     const ref = chosenRef();
     const isGroup = params.get("view") === "group";
-    const part = (params.get("part") ?? "both") as Part;
-    const key = [ref, isGroup, part].join(" ");
+    const key = [ref, isGroup].join(" ");
     if (key === shown) return;
     shown = key;
     list.querySelectorAll<HTMLElement>(".item").forEach((item) => {
@@ -155,11 +152,11 @@ export function rolloutsView(root: HTMLElement, store: RunStore, suspicions: Rec
         isGroup ? h("p", { class: "question", dir: "auto" }, h("span", { class: "muted" }, "Question "), visible(rollout.question)) : null,
         isGroup
           ? h("div", { class: "group", tabindex: 0, role: "region", "aria-label": "Group side by side" }, rows.map((r) => {
-              const card = rolloutCard(r, { run: store.id, part, compact: true });
+              const card = rolloutCard(r, store.id, true);
               card.classList.toggle("selected", r.ref === ref);
               return card;
             }))
-          : rolloutCard(rollout, { run: store.id, part, onpart: (p) => setParams({ part: p === "both" ? null : p }) }));
+          : rolloutCard(rollout, store.id));
     } catch (error) {
       replace(detail, notice("error", "This rollout cannot be read.", (error as Error).message));
     }

@@ -4,9 +4,8 @@ import { get, listen } from "../api";
 import { h, notice, replace, select, type View } from "../dom";
 import { ago, duration, interval, number, plural } from "../format";
 import { current, link, setParams } from "../router";
-import { tableRegion } from "../table";
 import type { Measure, Overview, RunList } from "../types";
-import { statusBadge } from "./parts";
+import { statusBadge, tableRegion } from "./parts";
 
 interface Column {
   key: string;

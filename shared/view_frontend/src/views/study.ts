@@ -5,8 +5,8 @@ import { Cursor, LineChart, type Line } from "../chart";
 import { h, notice, replace, show, type View } from "../dom";
 import { number } from "../format";
 import { current, link, setParams } from "../router";
-import { headings, tableRegion } from "../table";
 import type { StudyResults } from "../types";
+import { headings, tableRegion } from "./parts";
 
 type Item = Record<string, unknown>;
 const asItem = (value: unknown): Item => (value && typeof value === "object" ? (value as Item) : {});
