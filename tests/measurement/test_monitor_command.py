@@ -19,8 +19,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.monitors.base import Scope, make_view
-from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.ngrams import fit_ngram_monitor
+from glasshouse.monitors.fitted import LabelledViews, fit_linear
 from glasshouse.runs import monitor_results
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun
@@ -253,7 +252,7 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
         views = [make_view(Scope.COT, prompt="", question="", completion=text) for text in texts]
         return LabelledViews(views, y, [f"{prefix}{n}" for n in range(len(y))])
 
-    fitted = fit_ngram_monitor(
+    fitted = fit_linear(
         "words", Scope.COT, split("a", [0, 1] * 10), split("b", [0] * 20), min_benign=20
     )
     fitted.save(tmp_path / "words")
@@ -262,7 +261,7 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     rows = monitor_results.MonitorResultsFile(run / "results", results["settings"]).rows("base")
     keys = [row["key"] for row in rows if row.get("monitor") == "words"]
     seen = replace(split("a", [0, 1] * 10), problems=[keys[0], *(f"a{n}" for n in range(19))])
-    fit_ngram_monitor("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(
+    fit_linear("words", Scope.COT, seen, split("b", [0] * 20), min_benign=20).save(
         tmp_path / "seen"
     )
     options = ["--problems", "4", "--monitor", f"saved:{tmp_path / 'seen'}"]

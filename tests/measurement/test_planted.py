@@ -12,15 +12,15 @@ import pytest
 from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.measurement.fitting import FIT, FIT_PROBLEMS, SCOPES, THRESHOLD
 from glasshouse.measurement.interventions.cot import implied_answer
 from glasshouse.measurement.interventions.hint_swap import (
     NO_HINT_IN_PROMPT,
     SWAPS,
     choose_other_hints,
 )
-from glasshouse.measurement.monitor_checkpoint import fit_monitors
+from glasshouse.measurement.monitor_checkpoint import FIT_PROBLEMS, SCOPES, fit_monitors
 from glasshouse.measurement.monitor_run import monitor_run
+from glasshouse.monitors.fitted import FIT, THRESHOLD
 from glasshouse.monitors.rules import count_covered_steps, possible_digits, required_steps
 from glasshouse.runs import monitor_results
 from glasshouse.tasks.base import make_task

@@ -12,14 +12,14 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError
 from glasshouse.measurement.rates import auroc
 from glasshouse.models.policy import Policy
-from glasshouse.monitors.activation_probe import (
-    ProbeMonitor,
+from glasshouse.monitors.base import Scope, hash_monitor, score_all, stack_scores, view_of_parts
+from glasshouse.monitors.fitted import (
+    LabelledViews,
     compute_cot_states,
     count_cot_tokens,
-    fit_probe,
+    fit_linear,
+    load_monitor,
 )
-from glasshouse.monitors.base import Scope, hash_monitor, score_all, stack_scores, view_of_parts
-from glasshouse.monitors.fitted import LabelledViews
 from glasshouse.tasks.base import make_task
 from glasshouse.types import Problem, Style
 
@@ -75,7 +75,7 @@ def test_a_probe_predicts_what_is_not_yet_written(shared_pocket: Policy, tmp_pat
     training = labelled_states(shared_pocket, draw_problems("fit", 200), layer=3)
     small = [p for p in draw_problems("benign", 220) if int(p.gold_answer) < 40]
     benign = labelled_states(shared_pocket, small, layer=3)
-    probe = fit_probe("probe", training, benign, layer=3, min_benign=80)
+    probe = fit_linear("probe", Scope.ACTIVATIONS, training, benign, layer=3, min_benign=80)
     test = labelled_states(shared_pocket, draw_problems("test", 120), layer=3)
     probe.check_unseen(list(test.problems))
     before = stack_scores(score_all(probe, test.views))
@@ -84,11 +84,11 @@ def test_a_probe_predicts_what_is_not_yet_written(shared_pocket: Policy, tmp_pat
     for i in range(6):  # random labels: chance level on average
         labels = randomness.stream("labels", i).sample(list(training.labels), len(training.labels))
         other = LabelledViews(training.views, labels, training.problems)
-        blind = fit_probe("blind", other, benign, layer=3, min_benign=80)
+        blind = fit_linear("blind", Scope.ACTIVATIONS, other, benign, min_benign=80)
         chance.append(auroc(test.labels, stack_scores(score_all(blind, test.views))).value)
     assert np.mean(chance) == pytest.approx(0.5, abs=0.15)
     probe.save(tmp_path)
-    loaded = ProbeMonitor.load(tmp_path)
+    loaded = load_monitor(tmp_path)
     assert loaded == probe
     assert hash_monitor(loaded) == hash_monitor(probe)
     assert stack_scores(score_all(loaded, test.views)).tobytes() == before.tobytes()

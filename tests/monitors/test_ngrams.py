@@ -25,8 +25,13 @@ from glasshouse.monitors.base import (
     stack_flags,
     stack_scores,
 )
-from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.ngrams import NgramMonitor, extract_ngrams, fit_ngram_monitor
+from glasshouse.monitors.fitted import (
+    LabelledViews,
+    LinearMonitor,
+    extract_ngrams,
+    fit_linear,
+    load_monitor,
+)
 
 WORDS = ["so", "then", "now", "add", "carry", "we", "get", "next", "total", "is"]
 
@@ -52,29 +57,31 @@ def draw(name: str, n: int, share: float) -> LabelledViews:
 
 
 @pytest.fixture(scope="module")
-def monitor() -> NgramMonitor:
-    return fit_ngram_monitor("words", Scope.COT, draw("fit", 400, 0.5), draw("benign", 1000, 0.0))
+def monitor() -> LinearMonitor:
+    return fit_linear(
+        "words", Scope.COT, draw("fit", 400, 0.5), draw("benign", 1000, 0.0), fpr=0.01
+    )
 
 
-def test_the_behaviour_is_detected_on_unseen_problems(monitor: NgramMonitor) -> None:
+def test_the_behaviour_is_detected_on_unseen_problems(monitor: LinearMonitor) -> None:
     test = draw("test", 300, 0.5)
     monitor.check_unseen(list(test.problems))
     outputs = score_all(monitor, test.views)
     scores, flags = stack_scores(outputs), stack_flags(outputs)
     assert auroc(test.labels, scores).value > 0.9  # 0.94 is the maximum: 10 % lack the words
-    assert flags.tolist() == (scores > monitor.calibration.threshold).astype(int).tolist()
+    assert flags.tolist() == (scores > monitor.threshold).astype(int).tolist()
     labels = np.array(test.labels)
     assert flags[labels == 1].mean() == pytest.approx(0.9, abs=0.06)
     assert flags[labels == 0].mean() < 0.05
 
 
 def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
-    monitor: NgramMonitor, tmp_path: Path
+    monitor: LinearMonitor, tmp_path: Path
 ) -> None:
     """In another process, with another hash seed (order of sets) and without scikit-learn."""
     monitor.save(tmp_path)
     assert {f.name for f in tmp_path.iterdir()} == {"monitor.json", "monitor.safetensors"}
-    loaded = NgramMonitor.load(tmp_path)
+    loaded = load_monitor(tmp_path)
     assert loaded == monitor
     assert hash_monitor(loaded) == hash_monitor(monitor)
     for problem in ("fit 7", "benign 7"):
@@ -83,9 +90,9 @@ def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
     script = (
         "import json, sys; sys.modules['sklearn'] = sys.modules['scipy'] = None\n"
         "from pathlib import Path\n"
-        "from glasshouse.monitors.ngrams import NgramMonitor\n"
+        "from glasshouse.monitors.fitted import load_monitor\n"
         "from glasshouse.monitors.base import Scope, make_view\n"
-        "m = NgramMonitor.load(Path(sys.argv[1]))\n"
+        "m = load_monitor(Path(sys.argv[1]))\n"
         "for text in json.loads(sys.argv[2]):\n"
         "    v = make_view(Scope.COT, prompt='', question='', completion=text)\n"
         "    print(m.score(v).score.hex())"
@@ -101,7 +108,7 @@ def test_a_loaded_monitor_is_bitwise_equal_and_needs_no_scikit_learn(
     assert [float.fromhex(line) for line in printed.split()] == expected
 
 
-def test_scores_equal_scikit_learns_logistic_regression(monitor: NgramMonitor) -> None:
+def test_scores_equal_scikit_learns_logistic_regression(monitor: LinearMonitor) -> None:
     split = draw("fit", 400, 0.5)
     pipeline = CountVectorizer(analyzer=extract_ngrams, binary=True, min_df=2)
     features = pipeline.fit_transform(split.views)
@@ -118,25 +125,25 @@ def test_invalid_splits_are_rejected() -> None:
         (Scope.COT, good, same, "40 problems.*disjoint"),
         (Scope.COT, good, draw("other", 40, 0.5), "benign"),
         (Scope.COT, draw("none", 40, 0.0), benign, "label"),
-        (Scope.COT, good, benign, "1000.*40"),
+        (Scope.COT, good, benign, "200.*40"),
         (Scope.ANSWER, good, benign, '"answer"'),
     ):
         with pytest.raises(MonitorError, match=named):
-            fit_ngram_monitor("m", scope, fit, other)
+            fit_linear("m", scope, fit, other)
 
 
-def test_a_damaged_or_foreign_file_is_reported(monitor: NgramMonitor, tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_is_reported(monitor: LinearMonitor, tmp_path: Path) -> None:
     with pytest.raises(MonitorError, match="not a saved monitor"):
-        NgramMonitor.load(tmp_path)
+        load_monitor(tmp_path)
     monitor.save(tmp_path)
     header = json.loads((tmp_path / "monitor.json").read_text())
-    for change, named in (({"kind": "probe"}, "probe"), ({"vocabulary": ["so"]}, "weights")):
+    for change, named in (({"kind": "probe"}, "probe"), ({"vocabulary": ["so"]}, "not a saved")):
         (tmp_path / "monitor.json").write_text(json.dumps(header | change))
         with pytest.raises(MonitorError, match=named):
-            NgramMonitor.load(tmp_path)
+            load_monitor(tmp_path)
     (tmp_path / "monitor.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(MonitorError, match="not a saved monitor"):
-        NgramMonitor.load(tmp_path)
+        load_monitor(tmp_path)
 
 
 def test_ngrams_of_different_parts_are_different_features() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from glasshouse.measurement.estimates import NO_VALUE, Values, mean_values
-from glasshouse.monitors.activation_probe import ProbeMonitor, compute_cot_states
 from glasshouse.monitors.base import (
     Monitor,
     MonitorOutput,
@@ -27,7 +26,7 @@ from glasshouse.monitors.base import (
     stack_flags,
     stack_scores,
 )
-from glasshouse.monitors.ngrams import NgramMonitor
+from glasshouse.monitors.fitted import LinearMonitor, compute_cot_states
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task, find_step_check
@@ -127,7 +126,7 @@ def score_rollouts(
 ) -> list[MonitorOutput]:
     """Score each rollout within the monitor's scope; raise if it was fitted on their problems. Equal views
     (the prompt of all samples of a problem) are scored once. A probe needs the policy."""
-    if isinstance(monitor, NgramMonitor | ProbeMonitor):
+    if isinstance(monitor, LinearMonitor):
         monitor.check_unseen([rollout.problem.key for rollout in rollouts])
     if monitor.scope is Scope.ACTIVATIONS:
         assert policy is not None

@@ -19,7 +19,6 @@ from glasshouse import randomness
 from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.fitting import FIT, THRESHOLD, FittedMonitor, fit_monitor
 from glasshouse.measurement.intervals import PairedComparison, compare_paired, holm_correct
 from glasshouse.monitors.base import (
     Monitor,
@@ -31,7 +30,14 @@ from glasshouse.monitors.base import (
     view_of_parts,
 )
 from glasshouse.monitors.factory import parse_monitor
-from glasshouse.monitors.fitted import FittedKind, LabelledViews
+from glasshouse.monitors.fitted import (
+    FIT,
+    THRESHOLD,
+    FittedKind,
+    FittedMonitor,
+    LabelledViews,
+    fit_monitor,
+)
 from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource

@@ -2,7 +2,7 @@
 
 held-out problems ─► arms × k ─► labels ─┬─► reliance, behaviour, shortcut, accuracy by arm
                                          ├─► each monitor: disclosure, undetected use, AUROC, g-mean²
-                                         ├─► fitted monitors (fitting.py)
+                                         ├─► fitted monitors (monitors/fitted.py)
                                          └─► the hint swapped (interventions/hint_swap.py)
 """
 
@@ -22,24 +22,29 @@ from glasshouse.measurement.columns import (
     problems_by_arm,
     score_rollouts,
 )
-from glasshouse.measurement.fitting import (
-    FIT,
-    FIT_PROBLEMS,
-    MIN_BENIGN,
-    SCOPES,
-    THRESHOLD,
-    FittedMonitor,
-    fit_monitor,
-)
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
 from glasshouse.monitors.base import Monitor, Scope, make_view
-from glasshouse.monitors.fitted import FittedKind, LabelledViews
+from glasshouse.monitors.fitted import (
+    FIT,
+    MIN_BENIGN,
+    THRESHOLD,
+    FittedKind,
+    FittedMonitor,
+    LabelledViews,
+    fit_monitor,
+)
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.substitution import Substitution
 from glasshouse.types import Problem, Rollout
 
+SCOPES = (Scope.COT, Scope.ANSWER, Scope.COT_ANSWER, Scope.PROMPT)
+"""Of the fitted monitors: `ngrams_base` is fitted on rollouts of the base model and used unchanged on all checkpoints,
+what an auditor has; `ngrams_refit` on those of each checkpoint, what an auditor with new labels could have."""
+FIT_PROBLEMS = 48
+"""Problems of a reserve to fit on; `monitor.threshold_problems` others are for the threshold. Both are sampled in
+both arms, as often as the held-out ones."""
 SWAPPED_SAMPLES = 1
 """Samples per planted problem whose hint is swapped: each needs five more completions."""
 

@@ -93,7 +93,7 @@ def view_of_parts(scope: Scope, parts: Mapping[str, str], state: Floats | None =
         if state is None:
             raise MonitorError(
                 "A view with the scope activations needs a hidden state; "
-                "compute it with activation_probe.compute_cot_states."
+                "compute it with fitted.compute_cot_states."
             )
         return View(scope, MappingProxyType({}), np.asarray(state, dtype=np.float64))
     return View(scope, MappingProxyType({part: parts[part] for part in SCOPE_PARTS[scope]}))

@@ -13,17 +13,14 @@ A config can instead give a kind with its settings: `{kind: rule, scope: cot, ke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import ConfigError, MonitorError, did_you_mean, validate_options
-from glasshouse.monitors.activation_probe import ProbeMonitor
 from glasshouse.monitors.base import Monitor, Scope, check_monitor, monitor
-from glasshouse.monitors.fitted import HEADER_FILE, FittedKind
+from glasshouse.monitors.fitted import FittedKind, load_monitor
 from glasshouse.monitors.llm_judge import JudgeMonitor
-from glasshouse.monitors.ngrams import NgramMonitor
 from glasshouse.monitors.rules import RuleMonitor, StepVerifier
 
 KINDS = ("rule", "steps", "ngrams", "probe", "saved", "judge")
@@ -102,17 +99,3 @@ def make_monitor(name: str, settings: Mapping[str, Any] | str) -> Monitor:
         raise ConfigError(f'The monitor "{name}" of kind "{settings["kind"]}": {error}.') from None
     check_monitor(name, built)
     return built
-
-
-def load_monitor(folder: Path) -> Monitor:
-    """Loads a fitted monitor of any kind.
-
-    Example: `load_monitor(Path("monitors/hints"))`
-    """
-    try:
-        kind = json.loads((folder / HEADER_FILE).read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise MonitorError(
-            f'"{folder}" is not a saved monitor: it has no valid {HEADER_FILE}.'
-        ) from None
-    return ProbeMonitor.load(folder) if kind == "probe" else NgramMonitor.load(folder)

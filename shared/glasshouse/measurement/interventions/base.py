@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
 from glasshouse.measurement.measure import Measurement, Row
-from glasshouse.monitors.activation_probe import tokens_within
+from glasshouse.monitors.fitted import tokens_within
 from glasshouse.registry import Registry
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.base import Task

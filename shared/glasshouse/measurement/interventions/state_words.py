@@ -30,8 +30,7 @@ from glasshouse.measurement.interventions.cot import (
 from glasshouse.measurement.measure import Measurement, Row, measure_values
 from glasshouse.measurement.rates import auroc
 from glasshouse.monitors.base import Scope, make_view
-from glasshouse.monitors.fitted import LabelledViews
-from glasshouse.monitors.ngrams import extract_ngrams, fit_ngram_weights
+from glasshouse.monitors.fitted import LabelledViews, extract_ngrams, fit_ngram_weights
 from glasshouse.tasks.substitution import Substitution
 from glasshouse.types import Rollout
 from glasshouse.values import Floats, Measure, as_floats, as_labels, mean, undefined_measure
