@@ -62,6 +62,8 @@ def run_process(*command: str) -> subprocess.CompletedProcess[str]:
                 "steps=1.5e0": "integer",
                 "learn=3": "learn.algorithm",
                 "checkpoints.keep=[last]": "previous",
+                "checkpoints.keep={every: 30}": "multiple of checkpoints.every",
+                "checkpoints.keep=[last, every]": "every: N",
             }.items()
         ),
     ],

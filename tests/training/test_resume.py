@@ -26,7 +26,8 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.models.policy import load_policy
-from glasshouse.runs.run_directory import RunDirectory, load_run_config
+from glasshouse.runs import checkpoints
+from glasshouse.runs.run_directory import RunDirectory, load_run_config, load_summary
 from glasshouse.training.run import TrainingRun
 
 needs_fork = pytest.mark.skipif(
@@ -189,6 +190,11 @@ def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions
     model = AutoModelForCausalLM.from_pretrained(last)
     tokenizer = AutoTokenizer.from_pretrained(last)
     rows = [r for r in shared_runs.expected["validation"] if r["step"] == 5]
+    card = (last / "README.md").read_text()
+    accuracy = load_summary(shared_runs.finished)["after"]["accuracy"]  # type: ignore[index]
+    assert f"{accuracy:.3f} greedy" in card
+    assert "models/mock (license: unknown)" in card
+    assert "not measured at this step" in (last.parent / "step-000004/README.md").read_text()
     greedy = [r for r in rows if r["split"] == "validation/greedy"]
     assert len(greedy) == 4
     for row in greedy:
@@ -210,3 +216,17 @@ def test_finished_run_is_extended_only_by_resume_with_steps_and_keeps_its_old_en
     glasshouse.resume(tmp_path / "run", {"steps": 5, "checkpoints.every": 1}, progress=False)
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000002", "step-000004", "step-000005"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"), [("all", [1, 2, 3, 4, 5, 6, 7]), ("{every: 2}", [1, 2, 4, 6, 7])]
+)
+def test_checkpoints_at_even_steps_stay_across_a_resume(
+    tmp_path: Path, keep: str, kept: list[int]
+) -> None:
+    overrides = [*SMALL, *SHORT, f"out={tmp_path}", "steps=7", "checkpoints.every=1"]
+    config = load_config(overrides=[*overrides, f"checkpoints.keep={keep}"])
+    with pytest.raises(Crash):
+        TrainingRun(config, CrashAtStep(5)).train()
+    glasshouse.resume(tmp_path, progress=False)
+    assert checkpoints.list_steps(tmp_path / "checkpoints") == kept

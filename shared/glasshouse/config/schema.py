@@ -6,6 +6,7 @@ The field docstrings are the reference text of `glasshouse config`.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -225,7 +226,7 @@ class EvaluateConfig(Section):
     are removed. If none are removed, the first ones are used, whatever the value."""
 
 
-CheckpointRole = Literal["first", "previous", "last", "best"]
+KEPT_CHECKPOINTS = ("first", "previous", "last", "best")
 
 
 class CheckpointConfig(Section):
@@ -240,16 +241,30 @@ class CheckpointConfig(Section):
     """Save when the mean reward is the highest so far."""
     min_improvement: float = Field(0.0, ge=0)
     """With `save_best`: minimum improvement over the previous best."""
-    keep: tuple[CheckpointRole, ...] = ("first", "previous", "last", "best")
-    """Which checkpoints to keep; others are deleted. `previous` and `last` are required, in case the newest
-    one is damaged."""
+    keep: tuple[str, ...] = KEPT_CHECKPOINTS
+    """Which checkpoints to keep; others are deleted. A list of first, previous, last and best; `all`; or
+    `{every: 50}`, that list and the checkpoint of every 50th step, so that a curve over checkpoints has even
+    points. `previous` and `last` are required in a list, in case the newest one is damaged."""
 
-    @field_validator("keep")
+    @field_validator("keep", mode="before")
     @classmethod
-    def _require_two(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
-        if not {"previous", "last"} <= set(keep):
+    def _read_rules(cls, keep: Any, info: ValidationInfo) -> tuple[str, ...]:
+        """`all` becomes `(all,)`, and `{every: 50}` the default list and "every: 50"."""
+        rules = keep if isinstance(keep, list | tuple) else [keep]
+        if isinstance(keep, dict):
+            rules = [*KEPT_CHECKPOINTS, *(f"{name}: {value}" for name, value in keep.items())]
+        for rule in rules:
+            interval = re.fullmatch(r"every: ([1-9][0-9]{0,7})", str(rule))
+            saved = info.data.get("every")
+            if interval and (not saved or int(interval[1]) % saved):
+                raise ValueError(f"make it a multiple of checkpoints.every, which is {saved}")
+            if not interval and rule not in (*KEPT_CHECKPOINTS, "all"):
+                raise ValueError(
+                    f"write all, {{every: N}}, or a list of {', '.join(KEPT_CHECKPOINTS)}"
+                )
+        if "all" not in rules and not {"previous", "last"} <= set(rules):
             raise ValueError("include previous and last, in case the newest one is damaged")
-        return keep
+        return tuple(rules)
 
 
 class RolloutLogConfig(Section):

@@ -268,14 +268,16 @@ def read_next_rollouts(path: Path) -> bytes:
 
 
 def prune_checkpoints(folder: Path, keep: Sequence[str]) -> list[tuple[Checkpoint, str]]:
-    """Delete all checkpoints except those with a role in `keep`; returns each with the reason. The
-    newest has been verified when it was written."""
+    """Delete all checkpoints except those of a rule in `keep` (`checkpoints.keep`); returns each with the
+    reason. The newest has been verified when it was written."""
     checkpoints = list_checkpoints(folder, verify=False)
     roles = roles_of(checkpoints)
+    intervals = [int(rule[7:]) for rule in keep if rule.startswith("every: ")]
     reason = f"not {', '.join(keep[:-1])} or {keep[-1]}"
     removed = []
-    for checkpoint in checkpoints:
-        if not {*keep, "end"} & set(roles[checkpoint.path]):
+    for checkpoint in [] if "all" in keep else checkpoints:
+        is_even = any(checkpoint.step % interval == 0 for interval in intervals)
+        if not is_even and not {*keep, "end"} & set(roles[checkpoint.path]):
             _set_aside(checkpoint.path)
             removed.append((checkpoint, "damaged" if checkpoint.damage else reason))
     if removed:

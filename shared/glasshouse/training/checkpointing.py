@@ -6,10 +6,11 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from glasshouse.config.loading import diff_configs
@@ -38,6 +39,7 @@ from glasshouse.runs.run_directory import (
     utc_timestamp,
 )
 from glasshouse.terminal import count_noun, shell_command
+from glasshouse.training.model_card import render_checkpoint_card
 
 if TYPE_CHECKING:
     from glasshouse.training.run import TrainingRun
@@ -132,9 +134,17 @@ class CheckpointManager:
         started = time.perf_counter()
         checkpoint = checkpoints.write_checkpoint(self.directory.checkpoints, snapshot)
         self.saved_step = progress.step
+        self.write_card(progress.step)
         self._report_saved(checkpoint, time.perf_counter() - started)
         self._prune()
         return checkpoint
+
+    def write_card(self, step: int, evaluation: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Write the README of a checkpoint that exists, again after its evaluation. No checksum covers it."""
+        folder = self.directory.checkpoints / f"step-{step:06d}"
+        if folder.is_dir():
+            card = render_checkpoint_card(self.config, self.policy, step, evaluation)
+            write_text(folder / "README.md", card)
 
     def _report_saved(self, checkpoint: Checkpoint, seconds: float) -> None:
         path = checkpoint.path.relative_to(self.directory.path)

@@ -311,6 +311,7 @@ class TrainingRun:
         self.display.evaluated(step, results)
         for message in self.diagnostics.check_evaluation(results, is_first=step == 0):
             self.log_event("warning", step=step, text=message)
+        self.checkpoints.write_card(step, results)
         return results
 
     # --- events ----------------------------------------------------------------------------
