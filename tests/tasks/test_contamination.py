@@ -9,8 +9,11 @@ import pytest
 from glasshouse import randomness
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.errors import RunError
-from glasshouse.measurement.contamination import ContaminationCheck, ValidationFilter
+from glasshouse.measurement.contamination import (
+    ContaminationCheck,
+    ValidationFilter,
+    describe_removed,
+)
 from glasshouse.runs import rollout_log
 from glasshouse.runs.rows import problem_from_row
 from glasshouse.tasks import problem_files as files
@@ -130,12 +133,39 @@ def test_leaked_problems_are_replaced_in_later_evaluations(tmp_path, leaky_file)
     assert main(["check", "audit", str(run)]) == 0
 
 
-def test_too_few_clean_problems_is_an_error_and_the_weights_are_saved(tmp_path, leaky_file):
-    overrides, _ = leaky_file
-    with pytest.raises(RunError, match=r"2 of the 6.*evaluate\.oversize"):
-        train(tmp_path / "a", *overrides, "evaluate.oversize=1")
-    assert (tmp_path / "a" / "checkpoints" / "step-000002" / "model.safetensors").is_file()
-    assert "trained on" in read_events(tmp_path / "a", "failed")[0]["text"]
+def test_overlap_of_the_training_file_is_said_before_the_first_step(tmp_path, leaky_file, capsys):
+    overrides, planted = leaky_file
+    run = [*SMALL, *overrides, f"out={tmp_path / 'a'}"]
+    for command in (["train", "--dry-run"], ["train"]):
+        assert main([*command, *run, "evaluate.oversize=1"]) == 2
+        message = capsys.readouterr().err
+        assert "2 of the 6" in message
+        assert planted[0].question in message
+        assert not (tmp_path / "a").exists()
+    assert main(["train", "--dry-run", *run, "evaluate.oversize=1.5"]) == 0
+    assert "2 of the 9" in capsys.readouterr().err
+
+
+def test_two_masked_problems_of_one_question_are_told_alike_by_the_run_and_its_audit(
+    tmp_path, capsys
+):
+    options = {
+        "masked_digit_rate": 1,
+        "hint_rate": 0,
+        "inner_options": {"count": [1, 1]},
+    }
+    overrides = [
+        f"task.options={json.dumps(options)}",
+        "task.name=leaked_hint",
+        "evaluate.oversize=10",
+    ]
+    train(tmp_path / "a", *overrides, "data.groups_per_step=20")
+    audit = read_events(tmp_path / "a", "audit")[-1]
+    assert audit["matches"].keys() == {"question"}, "splits are disjoint by key"
+    assert main(["check", "audit", str(tmp_path / "a")]) == 0
+    printed = capsys.readouterr().out
+    assert "No leak" in printed
+    assert describe_removed(audit) in printed
 
 
 def test_oversize_has_no_effect_without_leaks(tmp_path):

@@ -39,7 +39,11 @@ def test_problems_round_trip(name, suffix, tmp_path):
 def test_any_text_round_trips(text, tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "p.jsonl"
     problem = Problem(
-        task="t", key=text, question=f"a{text}b", gold_answer=text, answer_kind=AnswerKind.TEXT
+        task="t",
+        key=text,
+        question=f"a{text}b",
+        gold_answer=f"a{text}",
+        answer_kind=AnswerKind.TEXT,
     )
     write_problem_file(file, [problem])
     assert read_problem_file(file) == [problem]
@@ -75,6 +79,14 @@ GOOD = '{"question": "1+1?", "answer": "2"}'
         ('{"question": 3, "answer": "2"}', 'its "question" is 3'),
         ('{"question": "1+1?", "answer": "2", "kind": "colour"}', "colour"),
         ('{"question": "1+1?", "answer": "2", "decimals": "2"}', 'its "decimals" is'),
+        ('{"question": "1+1?", "answer": "2", "decimals": -1}', 'its "decimals" is'),
+        ('{"question": "2+1?", "answer": "many"}', "'many' is not a number"),
+        ('{"question": "2+1?", "answer": "1 and 2", "kind": "sequence"}', "not a sequence"),
+        ('{"question": "2+1?", "answer": " . ", "kind": "text"}', "its answer is empty"),
+        (
+            '{"question": "1+1?", "answer": "3"}',
+            "'3', but the same problem has the answer '2' in number 1",
+        ),
         ('{"question": "1+1?", "answer": "2", "meta": []}', 'its "meta" is'),
         ('{"question": "1+1?\\ud800", "answer": "2"}', "'1+1?\\ud800'"),
         ('{"question": "1+1?", "answer": "2", "meta": {"a": ["\\udfff"]}}', "surrogates"),

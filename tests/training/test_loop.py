@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError, RewardError, RunError
 from glasshouse.rollout.grading import RewardInputs, reward
 from glasshouse.rollout.penalties import shuffle_rewards
 from glasshouse.runs import rollout_log
-from glasshouse.runs.run_directory import load_metrics
+from glasshouse.runs.run_directory import load_events, load_metrics
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.streams import Split, assign_split
 from glasshouse.training.run import TrainingRun
@@ -177,7 +178,10 @@ def test_the_time_of_grading_is_not_that_of_generation(tmp_path: Path) -> None:
     ("overrides", "named"),
     [
         ("generate.group_size=1", "generate.group_size"),
-        ("generate.temperature=0", "generate.temperature"),
+        *(
+            (f"generate.{greedy}", greedy)
+            for greedy in ("temperature=0", "temperature=1e-09", "top_k=1", "min_p=1")
+        ),
         ("learn.algorithm=grpu", "grpo"),
         ("data.file=x.jsonl", "data.source"),
         ("reward.terms.exakt=1", "exact"),
@@ -192,6 +196,27 @@ def test_an_impossible_configuration_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=named):
         train(tmp_path / "a", *overrides.split())
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ("data.source=fixed data.size=3", "data.size=3 is less than data.groups_per_step=4"),
+        ("task.schedule.9={}", "the stage of step 9 is never reached, since steps=1"),
+        ("generate.stop=['2']", "generate.stop='2' cuts every number with this digit"),
+        ("generate.stop=[']']", "generate.stop=']' cuts the answer tag"),
+        ("learn.learning_rate=10", "learn.learning_rate=10: "),
+    ],
+)
+def test_a_setting_that_can_hardly_be_meant_is_said_at_the_start(
+    tmp_path: Path, overrides: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["steps=1", "evaluate.problems=0", *overrides.split()]
+    train(tmp_path / "a", *settings)
+    [first, *_] = load_events(tmp_path / "a", "warning")
+    assert reason in first["text"]
+    assert main(["train", "--dry-run", "data.groups_per_step=4", *settings]) == 0
+    assert reason in capsys.readouterr().err
 
 
 def test_a_run_without_reward_variance_warns_with_the_cause(tmp_path: Path) -> None:

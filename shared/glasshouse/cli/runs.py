@@ -77,6 +77,8 @@ def _audit(args: argparse.Namespace) -> int:
     trained = f"{count_noun(report.trained, 'problem')} that {args.run} was trained on"
     if not leaks:
         print_safe(f"No leak: none of the {evaluated} is among the {trained}.")
+        if report.removed:
+            print_safe(f"At its last evaluation, {report.removed}")
         return 0
     for leak in leaks[:PRINTED_LEAKS]:
         where = f"leak at step {leak.step} ({leak.match})"

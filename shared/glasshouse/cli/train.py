@@ -65,7 +65,8 @@ def _train(args: argparse.Namespace, config_files: Sequence[Path] = (), script: 
     if args.dry_run:
         from glasshouse.training.build import check_config
 
-        check_config(config)
+        for text in check_config(config):
+            print(f"warning: {text}", file=sys.stderr)
         print(to_yaml(config), end="")
         return 0
     from glasshouse.training.train import train

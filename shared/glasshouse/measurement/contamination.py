@@ -13,15 +13,17 @@ A problem is contaminated if a training problem has
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glasshouse import randomness
-from glasshouse.errors import RunError
+from glasshouse.errors import ConfigError, RunError
 from glasshouse.runs.rollout_log import RolloutReader, read_rows
 from glasshouse.runs.rows import RolloutFilter, problem_from_row
+from glasshouse.runs.run_directory import load_events
 from glasshouse.tasks.problem_files import read_problem_file
 from glasshouse.types import Problem
 
@@ -71,17 +73,19 @@ class ContaminationCheck:
                 continue
             count, previous = count + 1, current
             names = ("task", "key", "question", "gold_answer")
-            trained = Problem(**{name: row[name] for name in names})
-            for fingerprint, match in fingerprints(trained, reordered=True):
-                for i in self.index.get(fingerprint, ()):
-                    problem = self.problems[i]
-                    # a key that hashes the question (reasoning-gym) alone identifies problems of its task:
-                    # there, questions that differ in case or punctuation may be different problems
-                    has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
-                    if match == "key" or problem.task != trained.task or not has_hashed_key:
-                        leak = Leak(problem, row["step"], match, row["question"])
-                        self.leaks.setdefault(i, leak)
+            self.compare(Problem(**{name: row[name] for name in names}), row["step"])
         return count
+
+    def compare(self, trained: Problem, step: int) -> None:
+        """Adds the problems that match one that was trained on, or will be."""
+        for fingerprint, match in fingerprints(trained, reordered=True):
+            for i in self.index.get(fingerprint, ()):
+                problem = self.problems[i]
+                # a key that hashes the question (reasoning-gym) alone identifies problems of its task:
+                # there, questions that differ in case or punctuation may be different problems
+                has_hashed_key = problem.key == f"{randomness.key(problem.question):016x}"
+                if match == "key" or problem.task != trained.task or not has_hashed_key:
+                    self.leaks.setdefault(i, Leak(problem, step, match, trained.question))
 
     def clean_problems(self, count: int) -> list[Problem]:
         """The first `count` problems that were not trained on, or all if there are fewer."""
@@ -142,8 +146,42 @@ class ValidationFilter:
                 "evaluate.oversize, lower evaluate.problems, or train on other problems. The first "
                 f"one trained on: {leak.problem.question!r}."
             )
-        audit = {"checked": checked, "removed": removed, "left": checked - removed}
+        audit: dict[str, Any] = {"checked": checked, "removed": removed, "left": checked - removed}
+        if removed:
+            audit["matches"] = Counter(leak.match for leak in self.check.leaks.values())
         return clean, audit | ({"unreadable": len(self.unreadable)} if self.unreadable else {})
+
+
+def describe_removed(audit: Mapping[str, Any]) -> str:
+    """What the filter left out of an evaluation, for the run itself and for its audit; empty if nothing."""
+    if not audit["removed"]:
+        return ""
+    ways = ", ".join(f"{count:,} by {match}" for match, count in audit.get("matches", {}).items())
+    return (
+        f"{audit['removed']:,} of {audit['checked']:,} held-out problems match training problems"
+        f"{f' ({ways})' if ways else ''} and are replaced by others; {audit['left']:,} are left."
+    )
+
+
+def check_overlap(training: Iterable[Problem], validation: Sequence[Problem], count: int) -> str:
+    """Compare all problems of a training file with the held-out ones before a run starts. Raise if fewer than
+    `count` would remain; return a warning if some match, else an empty text."""
+    check = ContaminationCheck(validation)
+    for problem in training:
+        check.compare(problem, 0)
+    if not check.leaks:
+        return ""
+    leak = check.leaks[min(check.leaks)]
+    overlap = (
+        f"{len(check.leaks):,} of the {len(validation):,} held-out problems are also in data.file; the first is "
+        f"{leak.problem.question!r:.200} ({leak.match})."
+    )
+    if len(validation) - len(check.leaks) < min(count, len(validation)):
+        raise ConfigError(
+            f"{overlap} Too few would remain for evaluate.problems={count}: remove them from data.file, or evaluate on "
+            "other problems."
+        )
+    return f"{overlap} A problem is left out of evaluations once it has been trained on."
 
 
 def describe_unreadable(count: int) -> str:
@@ -162,6 +200,8 @@ class AuditReport:
     trained: int
     """Number of training problems, repeats included."""
     leaks: list[Leak]
+    removed: str = ""
+    """What the run itself left out of its last evaluation."""
 
 
 def audit_run(run: Path, file: Path | None = None) -> AuditReport:
@@ -176,7 +216,10 @@ def audit_run(run: Path, file: Path | None = None) -> AuditReport:
     leaks = [leak for _, leak in sorted(check.leaks.items())]
     if not file:  # a problem trained on only after its last evaluation is no leak
         leaks = [k for k in leaks if k.step <= evaluated[k.problem.task, k.problem.key][1]]
-    return AuditReport(len(problems), trained, leaks)
+    audits = [] if file else load_events(run, "audit")
+    return AuditReport(
+        len(problems), trained, leaks, describe_removed(audits[-1]) if audits else ""
+    )
 
 
 def _read_evaluated_problems(run: Path) -> dict[tuple[str, str], tuple[Problem, int]]:

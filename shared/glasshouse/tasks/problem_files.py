@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 import glasshouse
 from glasshouse.errors import ConfigError, import_extra, plain_reason
 from glasshouse.files import write_json
+from glasshouse.tasks.answers import answers_match, normalize_text
 from glasshouse.tasks.base import make_task
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, Problem
@@ -56,24 +57,29 @@ class Row(BaseModel):
     task: Text
     key: Text
     kind: AnswerKind = Field(AnswerKind.NUMBER, strict=False)
-    decimals: int = 0
+    decimals: int = Field(0, ge=0, le=100)
     level: Text = ""
     meta: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
 
 
 def read_problem_file(file: str | Path) -> list[Problem]:
-    """Reads all problems of a file; an invalid row raises an error with its number."""
+    """Reads all problems of a file; an invalid row raises an error with its number, and so does one that contradicts
+    an earlier row."""
     path, problems = Path(file), []
+    first: dict[tuple[str, str], tuple[int, Problem]] = {}
     is_parquet = path.suffix == ".parquet"
     rows: Iterator[Any] = _parquet_rows(path) if is_parquet else _json_lines(path)
     try:
         for number, row in enumerate(rows, 1):
             try:
                 if row != "":
-                    problems.append(_parse_row(row, path.stem))
+                    problem = _parse_row(row, path.stem)
+                    problems.append(problem)
+                    earlier = first.setdefault((problem.task, problem.key), (number, problem))
+                    _check_gold(problem, *earlier)
             except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
                 raise ConfigError(
-                    f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {error}. "
+                    f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {str(error).rstrip('.')}. "
                     'Write {"task": …, "key": …, "question": …, "answer": …}.'
                 ) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -123,6 +129,20 @@ def _parse_row(row: Any, default_task: str) -> Problem:
         ) from None
     fields = dict(valid)
     return Problem(**{name: fields[FILE_NAMES.get(name, name)] for name in Problem.__slots__})
+
+
+def _check_gold(problem: Problem, earlier_number: int, earlier: Problem) -> None:
+    """Raises ValueError if no answer could be correct, or if the same problem had another answer in an earlier row."""
+    gold, kind, decimals = problem.gold_answer, problem.answer_kind, problem.decimals
+    if not normalize_text(gold):
+        raise ValueError("its answer is empty")
+    if kind is not AnswerKind.MATH:  # parsing an expression takes too long to do it for every row
+        answers_match(None, gold, kind, decimals)
+    if gold != earlier.gold_answer and not answers_match(earlier.gold_answer, gold, kind, decimals):
+        raise ValueError(
+            f"its answer is {gold!r:.100}, but the same problem has the answer {earlier.gold_answer!r:.100} in number "
+            f"{earlier_number}; keep one of them, or give them different keys"
+        )
 
 
 def write_problem_file(file: str | Path, problems: Iterable[Problem]) -> None:

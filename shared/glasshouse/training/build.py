@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.config.schema import Config
+from glasshouse.config.unlikely import find_greedy_setting, find_unlikely_settings
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine
 from glasshouse.learn.losses import get_algorithm
+from glasshouse.measurement.contamination import check_overlap
 from glasshouse.measurement.evaluate import (
+    describe_shortage,
+    draw_validation,
     fill_task_options,
     make_evaluation_monitors,
 )
@@ -30,13 +34,14 @@ from glasshouse.tasks.streams import (
     Split,
 )
 from glasshouse.track.trackers import validate_trackers
+from glasshouse.types import Problem
 
 TEST_PROBLEMS = 1000
 
 
-def check_config(config: Config) -> None:
-    """Raise what `TrainingRun` would raise about a name or a combination of keys, without loading
-    the model. Of a model on the hub, only the form of its name is checked."""
+def check_config(config: Config) -> list[str]:
+    """Raise what `TrainingRun` would raise about a name, a combination of keys or a problem file, without loading
+    the model; return its warnings. Of a model on the hub, only the form of its name is checked."""
     import_modules(config.imports)
     validate_trackers(config.trackers)
     config = fill_task_options(config, Policy(config.model, None, None, read_card(config.model)))
@@ -44,9 +49,25 @@ def check_config(config: Config) -> None:
     validate_config(config)
     Penalties.from_config(config.reward.penalties, task, make_evaluation_monitors(config, task))
     make_curriculum(config)
-    for file in (config.data.file, config.evaluate.file):
-        if file:
-            read_problem_file(file.format(task=task.name))
+    problems = make_problem_stream(config, task) if config.data.file else None
+    return find_warnings(config, problems, draw_validation(config, task))
+
+
+def find_warnings(
+    config: Config, problems: ProblemStream | None, validation: list[Problem]
+) -> list[str]:
+    """Return what is probably a mistake in the settings or in the training file; raise if a run could not be evaluated
+    at its end."""
+    warnings = [*find_unlikely_settings(config), describe_shortage(config, len(validation))]
+    if config.data.file and isinstance(problems, FixedProblems):
+        count, groups = len(problems.problems), config.data.groups_per_step
+        if count < groups:
+            warnings.append(
+                f"{config.data.file} has {count} problems, fewer than data.groups_per_step={groups}: every step asks "
+                "the same problems several times."
+            )
+        warnings.append(check_overlap(problems.problems, validation, config.evaluate.problems))
+    return [text for text in warnings if text]
 
 
 def validate_config(config: Config) -> None:
@@ -74,10 +95,11 @@ def validate_config(config: Config) -> None:
             "learn.importance_cap=0 turns off the correction for it. Leave learn.importance_cap empty, "
             "or set max_offpolicy_steps=0."
         )
-    if config.generate.temperature == 0 and config.steps:
+    greedy = find_greedy_setting(config)
+    if greedy and config.steps:
         raise ConfigError(
-            "generate.temperature is 0: all completions of a group are equal, so nothing can be learned. "
-            "Set generate.temperature=1."
+            f"With generate.{greedy} all completions of a group are equal, so nothing can be learned. Leave it at its "
+            "default."
         )
 
 

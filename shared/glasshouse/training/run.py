@@ -17,10 +17,13 @@ from glasshouse.distributed.backend import make_backend
 from glasshouse.errors import RunError
 from glasshouse.files import add_check, compute_checksum, write_json
 from glasshouse.learn.losses import get_algorithm
-from glasshouse.measurement.contamination import ValidationFilter, describe_unreadable
+from glasshouse.measurement.contamination import (
+    ValidationFilter,
+    describe_removed,
+    describe_unreadable,
+)
 from glasshouse.measurement.evaluate import (
     check_context_length,
-    describe_shortage,
     draw_validation,
     evaluate_policy,
     fill_task_options,
@@ -42,6 +45,7 @@ from glasshouse.track.trackers import Trackers, make_metrics, start_trackers, va
 from glasshouse.training import checkpointing
 from glasshouse.training.build import (
     describe_data,
+    find_warnings,
     make_curriculum,
     make_problem_stream,
     validate_config,
@@ -85,6 +89,7 @@ class TrainingRun:
         self.penalties = Penalties.from_config(config.reward.penalties, self.task, monitors)
         self.problems = make_problem_stream(config, self.task)
         validation = draw_validation(config, self.task)
+        self.warnings = find_warnings(config, self.problems, validation)
         self.validation = validation[: config.evaluate.problems]
         self.validation_filter = ValidationFilter(validation, config.evaluate.problems)
         for stage in (self.task, *make_curriculum(config).values()):
@@ -138,7 +143,7 @@ class TrainingRun:
         self.started = time.perf_counter() - self.progress.seconds
         self._write_validation()
         self._write_data_manifest()
-        if text := describe_shortage(config, len(self.validation)):
+        for text in self.warnings:
             self.log_event("warning", text=text)
         device = str(self.policy.model.device)
         if line := startup_banner(path, self.progress.step, config, device):
@@ -291,11 +296,8 @@ class TrainingRun:
         self.display.evaluating(step)
         problems, audit = self.validation_filter.select_clean(self.directory.path)
         self.directory.log_event("audit", step=step, **audit)
-        if audit["removed"]:
-            self.display.warn(
-                f"{audit['removed']} of {audit['checked']} held-out problems have been trained on. They are "
-                f"replaced by others; {audit['left']} are left."
-            )
+        if text := describe_removed(audit):
+            self.display.warn(text)
         if "unreadable" in audit:
             self.display.warn(describe_unreadable(audit["unreadable"]))
         with self.interruption.interruptible():
