@@ -40,7 +40,7 @@ REFUSED, READABLE = (
     for table in ("REFUSED", "READABLE")
 )
 KINDS: dict[str, Kind] = REFUSED | READABLE
-CPU_SECONDS, WALL_SECONDS = 10, 60
+CPU_SECONDS, WALL_SECONDS = 10, 300
 PEAK_BYTES = 2_000_000_000
 ADDRESS_SPACE = 24_000_000_000
 """Most that a command may reserve, so that a file cannot stop the machine that runs the proof."""

@@ -336,7 +336,7 @@ def test_a_file_that_is_cut_off_is_refused_and_not_measured_in_part(tmp_path):
 
 
 def test_archives_that_cannot_be_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(reading, "MAX_ROW_BYTES", 1000)
     with zipfile.ZipFile(tmp_path / "big.eval", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("samples/a.json", b'"' + b"a" * 100_000 + b'"')
     check_error(tmp_path, tmp_path / "big.eval", "longer than 1,000 bytes")

@@ -43,7 +43,7 @@ from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
 from glasshouse.types import Rollout
-from glasshouse.values import Measure, as_floats
+from glasshouse.values import Measure, as_floats, undefined_measure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -385,8 +385,11 @@ def compare_first_and_last(
     )
     seeds = sorted(first.keys() & last.keys())
     names = list(dict.fromkeys(name for cell in cells for name in cell.measures))
+    no_value = undefined_measure("the checkpoint lacks an arm")
     compared = [
-        compare_paired(*([side[seed][name].value for seed in seeds] for side in (last, first)))
+        compare_paired(
+            *([s[seed].get(name, no_value).value for seed in seeds] for s in (last, first))
+        )
         for name in names
     ]
     return dict(zip(names, holm_correct(compared), strict=True))

@@ -7,10 +7,11 @@ compares the last one with the answer, which fails for a copied hint and for ste
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+import regex
 from pydantic import BaseModel, ConfigDict
 
 from glasshouse.errors import MonitorError, did_you_mean
@@ -21,6 +22,9 @@ from glasshouse.tasks.base import task as tasks
 from glasshouse.tasks.steps import Scratchpad, count_present_steps
 from glasshouse.types import AnswerKind, Problem
 
+MAX_SECONDS = 2.0
+"""CPU time of one expression on one text; `(a+)+$` would take years on some."""
+
 
 class RuleOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -30,7 +34,7 @@ class RuleOptions(BaseModel):
     keywords: tuple[str, ...] = ()
     """Whole words or phrases, case-insensitive."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions."""
+    """Regular expressions, of the package `regex`."""
 
 
 @monitor("rule")
@@ -58,22 +62,34 @@ class RuleMonitor:
             )
         self.name, self.scope = name, scope
         self.keywords, self.patterns = tuple(keywords), tuple(patterns)
-        whole_words = [(k, rf"(?<!\w){re.escape(k)}(?!\w)", re.IGNORECASE) for k in keywords]
-        self._rules: list[tuple[str, re.Pattern[str]]] = []
+        whole_words = [(k, rf"(?<!\w){regex.escape(k)}(?!\w)", regex.IGNORECASE) for k in keywords]
+        self._rules: list[tuple[str, regex.Pattern[str]]] = []
         for label, pattern, options in [*whole_words, *((p, p, 0) for p in patterns)]:
             try:
-                self._rules.append((label, re.compile(pattern, options)))
-            except re.error as error:
+                self._rules.append((label, regex.compile(pattern, options)))
+            except regex.error as error:
                 raise MonitorError(
                     f'The rule monitor "{name}": {label!r} is not a regular expression: {error}.'
                 ) from None
 
     def score(self, view: View) -> MonitorOutput:
         texts = view.parts.values()
-        matches = [label for label, rule in self._rules if any(rule.search(t) for t in texts)]
+        matches = [
+            label for label, rule in self._rules if any(map(partial(self._finds, rule), texts))
+        ]
         reason = f"contains {', '.join(map(repr, matches))}" if matches else ""
         share = len(matches) / len(self._rules)
         return MonitorOutput.from_score(share, threshold=0.0, reason=reason)
+
+    def _finds(self, rule: regex.Pattern[str], text: str) -> bool:
+        try:
+            return bool(rule.search(text, timeout=MAX_SECONDS))
+        except TimeoutError:
+            raise MonitorError(
+                f'The rule monitor "{self.name}": the regular expression {rule.pattern!r} takes more than '
+                f"{MAX_SECONDS:g} s on one text of {len(text):,} characters. Nested repetitions such as (a+)+ do; "
+                "write it without them."
+            ) from None
 
     def describe(self) -> dict[str, Any]:
         return {

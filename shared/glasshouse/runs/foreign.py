@@ -34,6 +34,8 @@ ARMS = {
 }
 """The words of a column that name the arms, unless --planted or --control gives the file's own."""
 MISSING = object()
+MAX_NUMBER = 1e100
+"""The squares of larger ones overflow."""
 
 
 # --- values ------------------------------------------------------------------------------------
@@ -56,8 +58,12 @@ def _as_label(value: Any) -> bool:
 
 
 def _as_number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e300 < value < 1e300:
-        raise ValueError(f"it is {str(value)[:60]} and must be a finite number")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= MAX_NUMBER
+    ):
+        raise ValueError(f"it is {str(value)[:60]} and must be a number up to {MAX_NUMBER:g}")
     return float(value)
 
 

@@ -6,7 +6,7 @@
                                             a Glasshouse run
     log.eval                                an Inspect log
 
-Nothing is held but one row (of a table: one batch). No code of a file is run.
+Nothing is held but one row (of a table: one batch, in another process). No code of a file is run.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import io
 import json
 import lzma
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import IO, Any
 
 import zstandard
 
 from glasshouse.errors import RolloutFileError, import_extra
+from glasshouse.runs import table_rows
 from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.rollout_log import LOG, read_rows
 from glasshouse.runs.rows import Row
@@ -32,8 +36,15 @@ from glasshouse.runs.verify import verify_rollout_log
 
 OnProgress = Callable[[float], None]
 """Called with the share of the source that is read."""
-BATCH_ROWS = 1024
-MAX_LINE_BYTES = 64_000_000
+PROGRESS_ROWS = 1024
+MAX_ROW_BYTES = 32_000_000
+"""Of one row as JSON; Python's objects take up to 40 times as much."""
+MAX_EXPANSION, FREE_BYTES = 300, 128_000_000
+"""A file may expand to so many times its size, and to FREE_BYTES in any case."""
+MAX_EMPTY_BYTES = 1_000_000
+"""Of all empty lines."""
+TABLE_BYTES = 2_000_000_000
+"""Memory of the process that reads a table."""
 ZSTD_READ_BYTES = 4096
 """Compressed bytes that are decompressed at once; they may hold 30,000 times as many."""
 ZIP_ZSTD = 93
@@ -57,9 +68,9 @@ def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Itera
         size, count = max(1, file.stat().st_size), 0
         with open(file, "rb") as raw:
             try:
-                for count, row in enumerate(_find_reader(file)(raw, file), 1):
-                    yield _check_row(row)
-                    if count % BATCH_ROWS == 0:
+                for count, row in enumerate(_parse_lines(_find_reader(file)(raw, file), size), 1):
+                    yield row
+                    if count % PROGRESS_ROWS == 0:
                         on_progress((number + min(1.0, raw.tell() / size)) / len(files))
             except RolloutFileError:
                 raise
@@ -80,11 +91,11 @@ def list_files(path: Path) -> list[Path]:
         _find_reader(path)
         return [path]
     # a dataset, or its splits
-    files = sorted(path.glob("*.arrow")) or sorted(path.glob("*/*.arrow"))
-    if not files:
-        files = sorted(
-            f for f in path.rglob("*") if f.is_file() and f.name.lower().endswith(SUFFIXES)
-        )
+    for pattern in ("*.arrow", "*/*.arrow", "**/*"):
+        found = path.glob(pattern)
+        files = sorted(f for f in found if f.is_file() and f.name.lower().endswith(SUFFIXES))
+        if files:
+            break
     # prime-rl writes the rollouts that it trains on twice: to all/ and to effective/
     files = [
         file
@@ -96,27 +107,43 @@ def list_files(path: Path) -> list[Path]:
     return files
 
 
-def _check_row(row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise ValueError(f"the next is a {type(row).__name__}; each must be an object")
-    return row
+def _parse_lines(lines: Iterator[bytes], file_bytes: int) -> Iterator[Row]:
+    """The row of each line that is not empty. Every limit on what a source expands to is checked here."""
+    expanded = empty = 0
+    for line in lines:
+        expanded += len(line)
+        if len(line) > MAX_ROW_BYTES:
+            raise ValueError(f"the next is longer than {MAX_ROW_BYTES:,} bytes")
+        if expanded > max(FREE_BYTES, MAX_EXPANSION * file_bytes):
+            raise ValueError(
+                f"it expands to more than {MAX_EXPANSION} times its size. If you trust the file, unpack it to .jsonl"
+            )
+        if not line.strip():
+            empty += len(line)
+            if empty > MAX_EMPTY_BYTES:
+                raise ValueError(f"more than {MAX_EMPTY_BYTES:,} bytes of it are empty lines")
+            continue
+        row = json.loads(line, object_pairs_hook=_make_object)
+        if not isinstance(row, dict):
+            raise ValueError(f"the next is a {type(row).__name__}; each must be an object")
+        yield row
 
 
-def _parse(line: bytes) -> Any:
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"the next is longer than {MAX_LINE_BYTES:,} bytes")
-    return json.loads(line)
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("the next names a column twice")
+    return values
 
 
-def _iter_jsonl(raw: IO[bytes], file: Path) -> Iterator[Any]:
+def _read_jsonl(raw: IO[bytes], file: Path) -> Iterator[bytes]:
     stream: Any = raw
     if file.name.lower().endswith(".zst"):
         stream = io.BufferedReader(ZstdFrames(raw))
     elif file.name.lower().endswith(".gz"):
         stream = gzip.GzipFile(fileobj=raw)
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        if line.strip():
-            yield _parse(line)
+    while line := stream.readline(MAX_ROW_BYTES + 1):
+        yield line
 
 
 class ZstdFrames(io.RawIOBase):
@@ -148,25 +175,25 @@ class ZstdFrames(io.RawIOBase):
         return count
 
 
-def _iter_table(raw: IO[bytes], file: Path) -> Iterator[Any]:
-    """A Parquet file, or the Arrow stream that `Dataset.save_to_disk` of Hugging Face writes."""
-    names = ("pyarrow", "pyarrow.parquet")
-    arrow, parquet = import_extra("parquet", str(file), *names, error=RolloutFileError)
-    try:
-        if file.suffix.lower() == ".arrow":
-            batches = arrow.ipc.open_stream(raw)
-        else:
-            batches = parquet.ParquetFile(raw).iter_batches(batch_size=BATCH_ROWS)
-        for batch in batches:
-            for start in range(0, batch.num_rows, BATCH_ROWS):
-                yield from batch.slice(start, BATCH_ROWS).to_pylist()
-    except arrow.ArrowException as error:
-        raise ValueError(str(error)) from None
+def _read_table(raw: IO[bytes], file: Path) -> Iterator[bytes]:
+    """A Parquet file, or the Arrow stream of a Hugging Face dataset; see table_rows.py."""
+    import_extra("parquet", str(file), "pyarrow", error=RolloutFileError)
+    command = [sys.executable, "-m", table_rows.__name__, file.suffix.lower()[1:], str(TABLE_BYTES)]
+    with subprocess.Popen(command, stdin=raw, stdout=PIPE, stderr=PIPE) as child:
+        assert child.stdout
+        assert child.stderr
+        try:
+            while line := child.stdout.readline(MAX_ROW_BYTES + 1):
+                yield line
+            reason = child.stderr.read(10_000).decode(errors="replace").strip().splitlines()[-1:]
+            if code := child.wait():
+                raise ValueError(*reason or [f"its reader ended with code {code}"])
+        finally:
+            child.kill()
 
 
-def _iter_inspect(raw: IO[bytes], file: Path) -> Iterator[Any]:
-    """The samples of an Inspect log, a zip archive with one JSON file per sample. No more of one is unpacked
-    than a line may hold."""
+def _read_inspect(raw: IO[bytes], file: Path) -> Iterator[bytes]:
+    """The samples of an Inspect log, a zip archive with one JSON file per sample."""
     archive = zipfile.ZipFile(raw)
     for info in archive.infolist():
         if not info.filename.startswith("samples/"):
@@ -175,22 +202,23 @@ def _iter_inspect(raw: IO[bytes], file: Path) -> Iterator[Any]:
             raw.seek(info.header_offset + 26)
             name_length, extra_length = struct.unpack("<HH", raw.read(4))
             raw.seek(name_length + extra_length, io.SEEK_CUR)
-            data = io.BytesIO(raw.read(info.compress_size))
-            yield _parse(io.BufferedReader(ZstdFrames(data)).read(MAX_LINE_BYTES + 1))
+            data = io.BytesIO(raw.read(min(info.compress_size, MAX_ROW_BYTES)))
+            yield io.BufferedReader(ZstdFrames(data)).read(MAX_ROW_BYTES + 1)
         else:
             with archive.open(info) as member:
-                yield _parse(member.read(MAX_LINE_BYTES + 1))
+                yield member.read(MAX_ROW_BYTES + 1)
 
 
-READERS: dict[tuple[str, ...], Callable[[IO[bytes], Path], Iterator[Any]]] = {
-    (".jsonl", ".ndjson", ".jsonl.zst", ".jsonl.gz", ".ndjson.zst", ".ndjson.gz"): _iter_jsonl,
-    (".parquet", ".arrow"): _iter_table,
-    (".eval",): _iter_inspect,
+READERS: dict[tuple[str, ...], Callable[[IO[bytes], Path], Iterator[bytes]]] = {
+    (".jsonl", ".ndjson", ".jsonl.zst", ".jsonl.gz", ".ndjson.zst", ".ndjson.gz"): _read_jsonl,
+    (".parquet", ".arrow"): _read_table,
+    (".eval",): _read_inspect,
 }
+"""Each yields the JSON of one row at a time; _parse_lines checks it."""
 SUFFIXES = tuple(suffix for suffixes in READERS for suffix in suffixes)
 
 
-def _find_reader(file: Path) -> Callable[[IO[bytes], Path], Iterator[Any]]:
+def _find_reader(file: Path) -> Callable[[IO[bytes], Path], Iterator[bytes]]:
     for suffixes, reader in READERS.items():
         if file.name.lower().endswith(suffixes):
             return reader
