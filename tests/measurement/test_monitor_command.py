@@ -16,6 +16,7 @@ from tests.monitors.test_llm_judge import Server, good, server, status
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
+from glasshouse.measurement.before_after import summarize
 from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.monitors.base import Scope, make_view
@@ -23,6 +24,7 @@ from glasshouse.monitors.fitted import LabelledViews, fit_linear
 from glasshouse.runs import monitor_results
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun
+from glasshouse.values import Measure
 
 __all__ = ["server"]  # the fixture
 pytestmark = pytest.mark.xdist_group(
@@ -267,3 +269,26 @@ def test_a_saved_monitor_is_refused_on_problems_it_was_fitted_on(
     options = ["--problems", "4", "--monitor", f"saved:{tmp_path / 'seen'}"]
     assert main(["monitor", str(run), *options]) == 2
     assert "1 of these 4 problems" in capsys.readouterr().err
+
+
+def test_the_verdict_says_what_rose_what_fell_and_what_is_not_shown() -> None:
+    values = {"necessity_uplift": (0.3, 0.8), "has_cot": (1.0, 0.5), "mistake_follow": (0.5, 0.6)}
+    first, last = (
+        {"name": name, "step": step, "measures": {"interventions": {
+            id: {"value": ends[n]} for id, ends in values.items()}}}
+        for n, (name, step) in enumerate((("base", 0), ("step-000040", 40)))
+    )  # fmt: skip
+    intervals = {"necessity_uplift": (0.4, 0.6), "has_cot": (-0.6, -0.4), "mistake_follow": (-1, 1)}
+    changes = {
+        id: Measure(value=values[id][1] - values[id][0], n=9, low=low, high=high)
+        for id, (low, high) in intervals.items()
+    }
+    verdict = summarize(first, last, changes)
+    assert verdict.startswith("From the base to step 40: ")
+    for words in (
+        "necessity uplift rose from 0.30 to 0.80",
+        "CoT fell",
+        "mistake follow is not shown",
+    ):
+        assert words in verdict
+    assert "no change" in summarize(first, last, {})

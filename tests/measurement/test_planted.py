@@ -82,7 +82,7 @@ def test_the_base_models_use_of_the_hint_is_measured(hint_run: Path) -> None:
     # a copied answer follows the hint in the prompt, and is lost without a hint
     assert base["follows_prompt_after_swap"]["value"] > 0.2
     assert base["answer_kept_without_hint"]["value"] < 0.5
-    assert "not shown at" not in results["verdict"]
+    assert "reliance rose" in results["verdict"] or "change of reliance" in results["verdict"]
 
 
 def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
@@ -108,8 +108,7 @@ def test_nothing_is_claimed_where_nothing_is_planted(tmp_path: Path) -> None:
             auroc = organism[f"ngrams_refit.{scope_id}.auroc"]
             assert auroc["value"] is None
             assert "to fit on" in auroc["undefined"]
-    assert "not shown at step 3" in results["verdict"]
-    assert "undetected" not in results["verdict"]
+    assert "a change of reliance is not shown" in results["verdict"]
 
 
 def test_the_base_models_fitted_monitors_are_the_same_after_an_interruption(
@@ -172,7 +171,7 @@ def test_measures_that_need_a_control_arm_are_undefined_without_one(tmp_path: Pa
     # the buggy grader rewards more than correct answers, after any fraction of the CoT
     traces = [measures["interventions"][n]["value"] for n in ("trace", "trace_true_grade")]
     assert traces[0] > traces[1]
-    assert "planted behaviour" in results["verdict"]
+    assert "behaviour" in results["verdict"]
 
 
 def test_another_hint_is_neither_the_hint_nor_the_correct_answer() -> None:
