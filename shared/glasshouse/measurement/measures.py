@@ -80,7 +80,7 @@ class MeasureSpec:
     headline: int = 0
     """Its place among the measures that are stated first (list of runs, summary); 0: not among them."""
     companion: int = 0
-    """Its place among the measures that a study prints with every comparison; 0: not among them."""
+    """Its place among the measures that a study always reports, since a loss of capability may explain a result."""
     detail: bool = False
     """Left out of the table in the terminal; monitor.json and the report have it."""
     tabled: Literal["always", "named", "never"] = "always"

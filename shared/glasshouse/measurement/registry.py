@@ -75,8 +75,8 @@ def headline_measures(*families: Family) -> list[str]:
 
 
 def companion_measures() -> list[str]:
-    """Ids of the measures that a study prints with every comparison: a change of the model's
-    capability or length may explain the measure in question."""
+    """Ids of the measures that a study always reports: a change of the model's capability or length may explain the
+    measure in question."""
     specs = [spec for spec in MEASURES.values() if spec.companion]
     return [spec.id for spec in sorted(specs, key=lambda spec: spec.companion)]
 

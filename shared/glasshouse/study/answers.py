@@ -16,20 +16,17 @@ usual equivalence test (TOST) with its 90 % interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
 from glasshouse.measurement.intervals import ALPHA, holm_correct
-from glasshouse.measurement.registry import companion_measures
 from glasshouse.study.contrasts import (
     Contrast,
     Point,
-    SeedMean,
     contrast_arms,
-    mean_over_seeds,
     point_at_equal_accuracy,
     point_at_step,
 )
@@ -57,15 +54,13 @@ class Answer:
     effect: Contrast
     null: Contrast | None
     beyond_null: Contrast | None
-    why_no_null: str
-    """Empty if there is a null."""
+    is_null_arm: bool
+    """Whether the null arm itself is compared, so that there is no other null."""
     matched: Contrast | None
     """The same contrast at equal accuracy."""
     equal_accuracy: Point | None
     """The point of equal accuracy; None for a change from the start."""
     by_base: Mapping[str, Contrast]
-    companions: Mapping[str, Mapping[str, SeedMean]]
-    """By arm, then by measure, at the question's point."""
     num_tests: int = 0
     """Number of tests that Holm's correction covers."""
     explanation: str = ""
@@ -127,8 +122,6 @@ class Answer:
             "effect": self.effect.as_dict(),
             "null": self.null and self.null.as_dict(),
             "beyond_null": self.beyond_null and self.beyond_null.as_dict(),
-            "why_no_null": self.why_no_null,
-            "null_at": self.point,
             "matched": self.matched and equal and {"at": equal.name, **self.matched.as_dict()},
             "equal_accuracy": equal
             and {
@@ -139,10 +132,6 @@ class Answer:
             },
             "ceiling": asdict(self.effect.ceiling),
             "by_base": {base: contrast.as_dict() for base, contrast in self.by_base.items()},
-            "companions": {
-                arm: {name: asdict(mean) for name, mean in means.items()}
-                for arm, means in self.companions.items()
-            },
             "tests": self.num_tests,
             "verdict": self.verdict.value,
             "explanation": self.explanation,
@@ -187,12 +176,8 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
     equal = null = beyond = None
     if reference != START and not question.against_measure:
         equal = point_at_equal_accuracy(table, [arm, reference])
-    why_no_null = ""
-    if not null_arm:
-        why_no_null = "the study has no null arm"
-    elif null_arm == arm or (null_arm == reference and not question.against_measure):
-        why_no_null = f"{null_arm} is the null arm"
-    else:
+    is_null_arm = null_arm == arm or (null_arm == reference and not question.against_measure)
+    if null_arm and not is_null_arm:
         null = contrast(point, null_arm, null_arm if question.against_measure else reference)
         if not question.against_measure:
             beyond = contrast(point, arm, null_arm)
@@ -203,28 +188,11 @@ def _answer(question: Question, study: Study, table: Table) -> Answer:
         effect=contrast(point, arm, reference),
         null=null,
         beyond_null=beyond,
-        why_no_null=why_no_null,
+        is_null_arm=is_null_arm,
         matched=contrast(equal, arm, reference) if equal else None,
         equal_accuracy=equal,
         by_base={
             base: contrast(point, arm, reference, base)
             for base in sorted(set(table.bases.values()))
         },
-        companions=_companions(table, point, [arm, reference, null_arm]),
     )
-
-
-def _companions(
-    table: Table, point: Point, arms: Sequence[str | None]
-) -> dict[str, dict[str, SeedMean]]:
-    """Accuracy, KL, length and parse failures of each arm that has runs."""
-    present = {row.arm for row in table}
-    return {
-        arm: {
-            name: mean_over_seeds(list(point.values_of(arm, name).values()))
-            for name in companion_measures()
-            if table.runs_of(arm, name)
-        }
-        for arm in dict.fromkeys(arms)
-        if arm in present and arm
-    }

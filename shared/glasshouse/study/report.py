@@ -16,7 +16,7 @@ from rich.text import Text
 from glasshouse.config.loading import flatten_keys
 from glasshouse.files import write_bytes, write_text
 from glasshouse.measurement.intervals import mean_interval
-from glasshouse.measurement.registry import companion_measures, lookup
+from glasshouse.measurement.registry import lookup
 from glasshouse.study.analysis import ANALYSIS_FILE, Analysis, ArmCurve, write_analysis
 from glasshouse.study.answers import Answer, pairs_needed
 from glasshouse.study.contrasts import SeedMean
@@ -114,15 +114,13 @@ def render_study(
         parts += [
             "## Each question",
             *_render_explanations(analysis),
-            "## Where each question compares",
-            "Accuracy, KL, length and parse failures there, as means over seeds: a loss of capability must not "
-            "be mistaken for hidden reasoning. Below them the effect in each base.",
-            _companion_table(analysis),
+            "## The effect in each base",
             _base_table(analysis),
         ]
     parts += [
         "## Every arm, before and after",
-        "Mean over seeds, first step → last step (lowest to highest seed at the last step).",
+        "Mean over seeds, first step → last step (lowest to highest seed at the last step). A loss of capability must "
+        "not be mistaken for hidden reasoning: accuracy, KL, length and parse failures come last.",
         _before_after_table(analysis),
         "## Arms, bases, seeds",
         _arm_table(analysis),
@@ -171,21 +169,6 @@ def _describe_extent(analysis: Analysis) -> str:
         f"{count_noun(len(analysis.arms), 'arm')} × {count_noun(len(analysis.bases), 'paired seed')}, "
         f"base{'s' * (len(bases) != 1)} {', '.join(map(escape_markdown, bases))}."
     )
-
-
-def _companion_table(analysis: Analysis) -> str:
-    """A row per arm and point, with the questions that compare it there."""
-    measured = {n for a in analysis.answers for means in a.companions.values() for n in means}
-    names = [name for name in companion_measures() if name in measured]
-    questions: dict[tuple[str, ...], list[str]] = {}
-    for number, answer in enumerate(analysis.answers, 1):
-        for arm, means in answer.companions.items():
-            cells = (format_mean(means.get(name)) for name in names)
-            row = (escape_markdown(f"{arm}, {answer.point}"), *cells)
-            questions.setdefault(row, []).append(str(number))
-    rows = [(", ".join(numbers), *row) for row, numbers in questions.items()]
-    labels = (lookup(name).label_with_unit for name in names)
-    return markdown_table(("#", "arm", *labels), rows, left=2)
 
 
 def _base_table(analysis: Analysis) -> str:

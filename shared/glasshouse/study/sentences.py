@@ -132,8 +132,8 @@ def _explain_null(answer: Answer) -> str:
     """The effect in the null arm, and whether the arm differs from it."""
     null, beyond = answer.null, answer.beyond_null
     if null is None:
-        is_null_arm = answer.why_no_null.endswith("is the null arm")
-        return "" if is_null_arm else "There is no null arm: the effect of RL on noise is unknown."
+        unknown = "There is no null arm: the effect of RL on noise is unknown."
+        return "" if answer.is_null_arm else unknown
     to_arm = answer.reference != START and not answer.question.against_measure
     against = f" against {answer.reference}" if to_arm else ""
     own = f"In the null arm, {null.arm}, the effect{against} is {format_effect_in_words(null)}"
