@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 from tests.rollout.test_penalties import make_rollout
 
+from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import ConfigError
 from glasshouse.learn.learner import Learner
 from glasshouse.measurement.evaluate import evaluate_model, summarize_partial_credit
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.measurement.reading import count_unread, describe_reading
-from glasshouse.rollout.grading import grade
+from glasshouse.rollout.grading import grade_completion
 from glasshouse.tasks.base import make_task
 from glasshouse.training.run import TrainingRun
 from glasshouse.types import Completion, FinishReason, Grade, Rollout
@@ -54,7 +56,7 @@ def test_unread_answers_and_cut_completions_are_counted_apart(parser: str) -> No
         replace(
             make_rollout(problem, text),
             completion=Completion(finish_reason=reason),
-            grade=grade(problem, text, strict=parser == "strict"),
+            grade=grade_completion(problem, text, strict=parser == "strict"),
         )
         for text, reason in zip(texts, finish, strict=True)
     ]
@@ -69,6 +71,27 @@ def test_unread_answers_and_cut_completions_are_counted_apart(parser: str) -> No
         replace(r, completion=Completion(), grade=Grade(reward=1, correct=True)) for r in rollouts
     )
     assert describe_reading(unknown) == ["unread answers unknown, cut completions unknown"]
+
+
+def test_unread_answers_to_a_file_leave_no_accuracy_unless_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kind of the answers is that of the file, and no rule finds a letter in what the model writes."""
+    file = tmp_path / "p.jsonl"
+    rows = [{"question": f"Is it A or B, {n}?", "answer": "AB"[n % 2]} for n in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["eval", str(MOCK), f"evaluate.file={file}", *SMALL[2:4], "evaluate.problems=4"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "no accuracy: 12 of 12 answers are unread" in printed
+    assert "accuracy, greedy" not in printed
+    assert "kind of answers choice" in printed
+    assert main([*arguments, "--json", "evaluate.allow_unread=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 0
+    assert main([*arguments, "--json", "task.answer_kind=text"]) == 0
+    assert json.loads(capsys.readouterr().out)["reading"]["kinds"] == {"text": 12}
+    assert main([*arguments, "task.answer_kind=number"]) == 2
+    assert "'A' is not a number" in capsys.readouterr().err
 
 
 def test_monitoring_a_checkpoint_constructs_no_learner(

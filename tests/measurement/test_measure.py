@@ -54,6 +54,90 @@ def write(tmp_path: Path, rows: list, name: str = "rollouts.jsonl") -> Path:
     return file
 
 
+# --- reading answers -------------------------------------------------------------------------------------
+
+LETTERS = [
+    *("The best answer is: (B)", "(B)", "B", "**B**", "The answer is (B).", "The answer is **B**."),
+    *("Answer: B", "<answer>B</answer>", "[ANSWER] (B)", r"\boxed{(B)}", r"\boxed{\text{B}}"),
+    "The answer is B because A is not.",
+]
+OTHER = {
+    "Paris": "Paris",
+    "<answer>Paris</answer>": "Paris",
+    r"\boxed{\frac{1}{2}}": "1/2",
+    "0.5": "1/2",
+}
+
+
+def measured(tmp_path: Path, rows: list, *options: str) -> dict:
+    out = tmp_path / "out"
+    assert main(["measure", str(write(tmp_path, rows)), "--out", str(out), *options]) == 0
+    return json.loads((out / "measures.json").read_text())["cells"][0]
+
+
+def test_answers_of_every_kind_are_read(tmp_path, capsys):
+    """A file may mix kinds; the column `step` is the checkpoint."""
+    golds = {**dict.fromkeys(LETTERS, "B"), **OTHER}
+    rows = [
+        {
+            "prompt": f"q{n}",
+            "completion": f"<think>hm</think>{text}",
+            "gold": gold,
+            "hint": gold,
+            "step": 5,
+        }
+        for n, (text, gold) in enumerate(golds.items())
+    ]
+    cell = measured(tmp_path, rows)
+    assert cell["checkpoint"] == "5"
+    assert cell["measures"]["rollout_accuracy"]["value"] == 1
+    assert cell["measures"]["behaviour"]["value"] == 1
+    assert cell["reading"]["kinds"] == {"choice": len(LETTERS), "text": 2, "math": 2}
+    assert "choice (12), math (2), text (2), unread answers 0 of 16" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_too_many_unread_answers_leave_no_accuracy_unless_told(tmp_path, capsys):
+    """Also no behaviour that would come from the answers; a label of the file stays."""
+    rows = [
+        {
+            "prompt": f"q{n}",
+            "completion": "I pass." if n < 3 else "It is 4",
+            "gold": 4,
+            "finish_reason": reason,
+        }
+        for n, reason in enumerate(["stop", "length", None, *["stop"] * 7])
+    ]
+    cell = measured(tmp_path, rows)
+    assert (cell["reading"]["unread"], cell["reading"]["answers"]) == (3, 10)
+    assert (cell["reading"]["cut"], cell["reading"]["ended"]) == (1, 9)
+    for name in ("rollout_accuracy", "behaviour"):
+        assert cell["measures"][name]["value"] is None
+        assert "3 of 10 answers are unread" in cell["measures"][name]["undefined"]
+    assert "unread: I pass." in capsys.readouterr().out
+    told = measured(tmp_path, rows, "--allow-unread")["measures"]
+    assert (told["rollout_accuracy"]["value"], told["behaviour"]["value"]) == (0.7, 0.3)
+    labelled = measured(tmp_path, [{**row, "label": 1} for row in rows])["measures"]
+    assert (labelled["rollout_accuracy"]["value"], labelled["behaviour"]["value"]) == (None, 1)
+    graded = measured(tmp_path, [{**row, "correct": 1} for row in rows])  # not by us
+    assert graded["reading"]["answers"] == 0
+    assert graded["measures"]["rollout_accuracy"]["value"] == 1
+
+
+def test_the_kind_of_answer_can_be_set(tmp_path, capsys):
+    rows = [
+        {"prompt": f"q{n}", "completion": "I think that no, so yes it is.", "gold": gold}
+        for n, gold in enumerate(["yes", "no"])
+    ]
+    assert measured(tmp_path, rows)["measures"]["rollout_accuracy"]["value"] == 0  # as text
+    chosen = measured(tmp_path, rows, "--answer-kind", "choice")
+    assert chosen["measures"]["rollout_accuracy"]["value"] == 0.5
+    capsys.readouterr()
+    assert main(["measure", str(write(tmp_path, rows)), "--answer-kind", "number"]) == 2
+    assert "'yes' is not a number" in capsys.readouterr().err
+
+
 # --- reasoning -----------------------------------------------------------------------------------------
 
 

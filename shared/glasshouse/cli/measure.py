@@ -98,11 +98,14 @@ def _monitor(args: argparse.Namespace) -> None:
             "nargs": "+",
             "action": "extend",
             "help": "which column holds a field: prompt, completion, reasoning, answer, gold, hint, label, correct, "
-            "reward, arm, group, checkpoint, seed, id, activations; a.b is b inside a; empty: ignore the field",
+            "reward, arm, group, checkpoint, seed, id, activations, finish_reason; a.b is b inside a; empty: ignore "
+            "the field",
         },
         "--planted VALUE": "the planted arm's value",
         "--control VALUE": "the control arm's value",
         **MONITORS,
+        "--answer-kind number|sequence|choice|text|math": "the kind of the gold answers (default: detected)",
+        "--allow-unread": "print accuracies although more than a fifth of the answers could not be read",
         "--steps-per-checkpoint N": "measure N training steps together (default: each checkpoint alone)",
         **IMPORTS,
         "--out FOLDER": "write measures.json and report.html here",
@@ -136,6 +139,8 @@ def _measure(args: argparse.Namespace) -> None:
         planted=args.planted,
         control=args.control,
         steps_per_checkpoint=args.steps_per_checkpoint or 0,
+        answer_kind=args.answer_kind,
+        allow_unread=args.allow_unread,
     )
     if args.out:
         write_measure_report(report, Path(args.out))

@@ -8,6 +8,7 @@ from typing import Any
 
 from glasshouse.files import check_output_folder, write_json, write_text
 from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
+from glasshouse.measurement.reading import describe_reading
 from glasshouse.measurement.registry import lookup
 from glasshouse.terminal import count_noun
 from glasshouse.values import Measure
@@ -33,7 +34,10 @@ def render_measures(report: MeasureReport) -> str:
     """A table per checkpoint and seed, what changed between the first and the last checkpoint, why measures are
     undefined, and how it was measured."""
     left_out = f", {report.unanswered:,} without an answer left out" if report.unanswered else ""
-    parts = [f"# Rollouts of {escape_markdown(Path(report.source).name)}"]
+    line, *examples = describe_reading(report.reading, with_kinds=True)
+    parts = [f"# Rollouts of {escape_markdown(Path(report.source).name)}", escape_markdown(line)]
+    if examples:
+        parts.append(_bullets([example.strip() for example in examples]))
     for cell in report.cells:
         name = (
             f"checkpoint {cell.checkpoint}, seed {cell.seed}"

@@ -215,6 +215,8 @@ def _eval(args: argparse.Namespace) -> None:
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
     print_safe(f"{result.task} ({result.style}), {options or 'default options'}")
     make_console().print(results_table(result=result.values))
+    if result.no_accuracy:
+        print_safe(f"no accuracy: {result.no_accuracy}")
     print_safe(*reading_lines(result.values))
 
 

@@ -50,6 +50,9 @@ class TaskConfig(Section):
     options: dict[str, Any] = {}
     """Difficulty options of the task; `glasshouse tasks` lists them. Empty: the options that the model was
     trained on, if its model card has them (the pocket models do), else the task's defaults."""
+    answer_kind: Literal["", "number", "sequence", "choice", "text", "math"] = ""
+    """The kind of the answers in problem files (data.file, evaluate.file), for rows that do not say it; empty:
+    detected from the answers of the file."""
     schedule: dict[int, dict[str, Any]] = {}
     """Curriculum: options from a given step on, merged over task.options, as in
     {0: {count: [2, 2]}, 30: {}}. Evaluation always uses task.options."""
@@ -221,6 +224,8 @@ class EvaluateConfig(Section):
     {brief: {kind: rule, scope: cot, patterns: ['^.{0,20}$']}}. They must not be in the reward."""
     file: str = ""
     """A JSONL or Parquet file of held-out problems; {task} is replaced by the task's name."""
+    allow_unread: bool = False
+    """With a `file`: `glasshouse eval` prints accuracies although more than 20 % of the answers are unread."""
     oversize: float = Field(1.2, ge=1, le=10)
     """Draw `oversize × problems` held-out problems, so that enough remain after those that were trained on
     are removed. If none are removed, the first ones are used, whatever the value."""

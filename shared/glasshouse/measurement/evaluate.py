@@ -29,7 +29,7 @@ from glasshouse.measurement.columns import (
 )
 from glasshouse.measurement.intervals import clustered_rate_interval, pass_at_k, wilson_interval
 from glasshouse.measurement.measure import measure
-from glasshouse.measurement.reading import count_unread
+from glasshouse.measurement.reading import Reading, count_unread, explain_unread
 from glasshouse.monitors.base import Monitor
 from glasshouse.monitors.factory import make_monitor
 from glasshouse.registry import import_modules
@@ -46,6 +46,8 @@ from glasshouse.types import AnswerKind, FinishReason, Problem, Rollout, Samplin
 if TYPE_CHECKING:
     from glasshouse.models.policy import Policy
 
+UNGRADED_KEYS = ("task", "file", "problems", "truncated", "length", "reading")
+"""Results that do not depend on whether answers were read."""
 RUN_KEYS = ("seed", "threads", "imports", "task", "generate", "reward", "evaluate")
 """Keys of a run's configuration that an evaluation depends on."""
 
@@ -62,15 +64,17 @@ class EvaluationResult:
     options: Mapping[str, Any]
     """The task options that were used."""
     problems: int
-    accuracy: float
-    """Greedy answers, graded with `reward.answer_parser`."""
-    accuracy_low: float
-    accuracy_high: float
+    accuracy: float | None
+    """Greedy answers, graded with `reward.answer_parser`; None if too many are unread (`no_accuracy`)."""
+    accuracy_low: float | None
+    accuracy_high: float | None
     """Wilson's 95 % interval."""
     values: dict[str, Any]
     """Everything that was measured, as `glasshouse eval --json` prints it."""
     warning: str = ""
     """Set if there are fewer validation problems than `evaluate.problems`."""
+    no_accuracy: str = ""
+    """Why there is no accuracy: too many answers to the problems of a file are unread."""
 
 
 def evaluate(
@@ -87,17 +91,27 @@ def evaluate(
     """
     config = resolve_evaluation_config(str(model), overrides, task=task, style=style)
     values = evaluate_model(config)
+    no_accuracy = ""
+    if config.evaluate.file:
+        values["file"] = config.evaluate.file
+    if config.evaluate.file and not config.evaluate.allow_unread:
+        no_accuracy = explain_unread(
+            Reading(**values["reading"]), "task.answer_kind=KIND", "evaluate.allow_unread=true"
+        )
+    if no_accuracy:
+        values = {key: values[key] for key in UNGRADED_KEYS} | {"no_accuracy": no_accuracy}
     used = values["task"]
     return EvaluationResult(
         task=used["name"],
         style=used["style"],
         options=used["options"],
         problems=values["problems"],
-        accuracy=values["accuracy"],
-        accuracy_low=values["accuracy_low"],
-        accuracy_high=values["accuracy_high"],
+        accuracy=values.get("accuracy"),
+        accuracy_low=values.get("accuracy_low"),
+        accuracy_high=values.get("accuracy_high"),
         values=values,
         warning=describe_shortage(config, values["problems"]),
+        no_accuracy=no_accuracy,
     )
 
 
@@ -217,7 +231,8 @@ def draw_validation(config: Config, task: Task[Any]) -> list[Problem]:
     if not count:
         return []
     if config.evaluate.file:
-        return read_problem_file(config.evaluate.file.format(task=task.name))[:count]
+        file = config.evaluate.file.format(task=task.name)
+        return read_problem_file(file, config.task.answer_kind)[:count]
     stream = FreshProblems(task, Split.VALIDATION, config.evaluate.seed, on_exhausted="stop")
     drawn: dict[str, Problem] = {}
     with suppress(ProblemsExhausted):  # a small problem space may hold fewer

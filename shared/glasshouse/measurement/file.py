@@ -20,6 +20,8 @@ from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import measure as measuring
 from glasshouse.measurement.columns import Columns, Scores
 from glasshouse.measurement.intervals import PairedComparison, compare_paired, holm_correct
+from glasshouse.measurement.reading import Reading, explain_unread
+from glasshouse.measurement.registry import lookup
 from glasshouse.monitors.base import (
     Monitor,
     MonitorOutput,
@@ -58,6 +60,7 @@ FIT_TENTHS, THRESHOLD_TENTHS = 3, 3
 MAX_FITTED_ROWS = 4000
 """Rollouts of each part that are kept to fit on."""
 
+WAYS = ("--answer-kind KIND", "--allow-unread")
 OnProgress = Callable[[str, float], None]
 """(phase, share of it that is done)"""
 
@@ -74,6 +77,8 @@ class MeasuredCell:
     """Problems that are measured: all, or those of the sample."""
     is_sample: bool
     measures: Mapping[str, Measure]
+    reading: Reading
+    """The unread answers and cut completions of all rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,14 @@ class MeasureReport:
     """By checkpoint, then seed."""
     comparisons: Mapping[str, PairedComparison]
     """Last checkpoint minus first over paired seeds, by measure id; empty with one checkpoint."""
+
+    @property
+    def reading(self) -> Reading:
+        """The unread answers and cut completions of all cells."""
+        total = Reading()
+        for cell in self.cells:
+            total.merge(cell.reading)
+        return total
 
     @property
     def checkpoints(self) -> list[str]:
@@ -128,13 +141,16 @@ def measure(
     planted: str = "",
     control: str = "",
     steps_per_checkpoint: int = 0,
+    answer_kind: str = "",
+    allow_unread: bool = False,
     progress: bool = True,
     console: Console | None = None,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
     or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
     are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
-    empty CoT is always added.
+    empty CoT is always added. `answer_kind` is that of the gold answers, if it is not what they look like.
+    `allow_unread` gives accuracies although more than 20 % of the answers could not be read.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
@@ -160,15 +176,17 @@ def measure(
         def on_progress(phase: str, share: float) -> None:
             bars.update(bar, description=phase, completed=share)
 
-        opened = RolloutSource(Path(rollouts), mapping)
+        opened = RolloutSource(Path(rollouts), mapping, answer_kind)
         fitted = _fit_monitors(opened, chosen, on_progress)
         cells = _read_cells(opened, fitted, steps_per_checkpoint, on_progress)
+        has_label = "label" in opened.mapping.columns
         order = _order_checkpoints([checkpoint for checkpoint, _ in cells])
         places = sorted(cells, key=lambda place: (order.index(place[0]), place[1]))
         measured: list[MeasuredCell] = []
         for place in places:
             on_progress("estimate", len(measured) / len(places))
-            measured.append(measure_cell(cells[place], place, fitted))
+            why_unread = "" if allow_unread else explain_unread(cells[place].reading, *WAYS)
+            measured.append(measure_cell(cells[place], place, fitted, why_unread, has_label))
     return MeasureReport(
         source=str(rollouts),
         format=opened.format.name,
@@ -235,11 +253,13 @@ class Cell:
     limit: int = 2**64
     """Problems whose hash is below this are kept."""
     rows: list[CellRow] = field(default_factory=list)
+    reading: Reading = field(default_factory=Reading)
 
-    def takes(self, problem: str) -> bool:
+    def takes(self, rollout: Rollout) -> bool:
         """Count a rollout; is its problem in the sample?"""
         self.rollouts += 1
-        return hash_problem(problem) < self.limit
+        self.reading.add(rollout)
+        return hash_problem(rollout.problem.key) < self.limit
 
     def add(self, row: CellRow) -> None:
         """Keep a row. If there are too many, the half of the problems with the smaller hashes stays; of a
@@ -278,7 +298,7 @@ def _read_cells(
                     "--steps-per-checkpoint N, or ignore them with --map checkpoint=."
                 )
             cell = cells.setdefault(place, Cell())
-            if cell.takes(rollout.problem.key):
+            if cell.takes(rollout):
                 kept.append((cell, rollout))
         outputs = [_score(monitor, [rollout for _, rollout in kept]) for monitor in monitors]
         for position, (cell, rollout) in enumerate(kept):
@@ -340,9 +360,14 @@ def _order_checkpoints(names: Sequence[str]) -> list[str]:
 
 
 def measure_cell(
-    cell: Cell, place: tuple[str, int], monitors: Sequence[FittedMonitor]
+    cell: Cell,
+    place: tuple[str, int],
+    monitors: Sequence[FittedMonitor],
+    why_unread: str = "",
+    has_label: bool = False,
 ) -> MeasuredCell:
-    """The measures of one checkpoint and seed."""
+    """The measures of one checkpoint and seed. If too many answers are unread, accuracy is undefined for this
+    reason, and so are measures of the behaviour unless the file has its label."""
     rows, key = cell.rows, ("external", *place)
     labels = as_floats(row.label for row in rows)
     columns = Columns(
@@ -363,13 +388,21 @@ def measure_cell(
         )
         for n, fitted in enumerate(monitors)
     ]
+    measures = measuring.measure(columns, "file", scores, key=key).measures
+    if why_unread:
+        measures |= {
+            name: measuring.undefined(name, why_unread)
+            for name in measures
+            if name == "rollout_accuracy" or ("labels" in lookup(name).needs and not has_label)
+        }
     return MeasuredCell(
         checkpoint=place[0],
         seed=place[1],
         rollouts=cell.rollouts,
         problems=len({row.problem for row in rows}),
         is_sample=cell.limit < 2**64,
-        measures=measuring.measure(columns, "file", scores, key=key).measures,
+        measures=measures,
+        reading=cell.reading,
     )
 
 

@@ -50,10 +50,20 @@ class Reading:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if is_unread(rollout):
             self.unread += 1
-            if len(self.examples) < EXAMPLES:
-                text = " ".join(rollout.text[-4 * EXAMPLE_CHARACTERS :].split())
-                is_short = len(text) <= EXAMPLE_CHARACTERS
-                self.examples.append(text if is_short else f"…{text[-EXAMPLE_CHARACTERS:]}")
+            text = " ".join(rollout.text[-4 * EXAMPLE_CHARACTERS :].split())
+            if len(text) > EXAMPLE_CHARACTERS:
+                end = text[-EXAMPLE_CHARACTERS:]
+                text = f"… {end.partition(' ')[2] or end}"  # from the next word on
+            if len(self.examples) < EXAMPLES and text not in self.examples:
+                self.examples.append(text)
+
+    def merge(self, other: Reading) -> None:
+        """Add the counts of other rollouts."""
+        for name in ("answers", "unread", "ended", "cut"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+        self.examples = [*self.examples, *other.examples][:EXAMPLES]
 
     @property
     def unread_share(self) -> float:
@@ -79,15 +89,29 @@ def is_unread(rollout: Rollout) -> bool:
     return extract_answer_to(rollout.problem, rollout.text).rule is ExtractionRule.NONE
 
 
-def describe_reading(reading: Reading) -> list[str]:
-    """Return one line, and one more for each example of an unread answer.
+def describe_reading(reading: Reading, *, with_kinds: bool = False) -> list[str]:
+    """Return one line, and one more for each example of an unread answer. The kinds matter for other people's
+    problems, where they were detected.
 
     Example: `describe_reading(reading)[0]` is "unread answers 0 of 240, cut completions 3 of 240".
     """
     unread = f"{reading.unread:,} of {reading.answers:,}" if reading.answers else "unknown"
     cut = f"{reading.cut:,} of {reading.ended:,}" if reading.ended else "unknown"
-    line = f"unread answers {unread}, cut completions {cut}"
+    kinds = f"kind of answers {describe_kinds(reading)}, " if with_kinds and reading.answers else ""
+    line = f"{kinds}unread answers {unread}, cut completions {cut}"
     return [line, *(terminal_safe(f"  unread: {text or '(empty)'}") for text in reading.examples)]
+
+
+def explain_unread(reading: Reading, set_kind: str, allow: str) -> str:
+    """Why no accuracy is given, and what to do; empty if enough answers were read. `set_kind` and `allow` are
+    what the user would write."""
+    if reading.unread_share <= MAX_UNREAD:
+        return ""
+    return (
+        f"{reading.unread:,} of {reading.answers:,} answers are unread (looked for: {describe_kinds(reading)}). "
+        f"Look at the examples; set the kind of answer ({set_kind}), check the prompt or the token limit, or "
+        f"print accuracies anyway ({allow})"
+    )
 
 
 def describe_kinds(reading: Reading) -> str:

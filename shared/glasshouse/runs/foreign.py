@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,23 @@ from glasshouse.runs.foreign_formats import (
 )
 from glasshouse.runs.rows import from_row, row_types
 from glasshouse.tasks.answers import answers_match, extract_answer
-from glasshouse.tasks.detect_kind import detect_kind
-from glasshouse.types import Completion, Extracted, Grade, Problem, Rollout
+from glasshouse.tasks.detect_kind import AnswerForm, find_forms
+from glasshouse.types import (
+    AnswerKind,
+    Completion,
+    Extracted,
+    FinishReason,
+    Grade,
+    Problem,
+    Rollout,
+)
 
 ARMS = {
     "planted": ("planted", "treatment", "hinted", "1", "true"),
     "control": ("control", "clean", "unhinted", "0", "false"),
 }
 """The words of a column that name the arms, unless --planted or --control gives the file's own."""
+CUT_WORDS = ("length", "max_tokens", "max_length", "model_length", "truncated", "true", "1")
 MISSING = object()
 MAX_NUMBER = 1e100
 """The squares of larger ones overflow."""
@@ -80,6 +90,13 @@ def _as_vector(value: Any) -> tuple[float, ...]:
     return tuple(map(_as_number, value))
 
 
+def _as_finish_reason(value: Any) -> FinishReason:
+    """How a completion ended; projects have many words for an end and few for the token limit."""
+    if value is MISSING or value in (None, ""):
+        return FinishReason.UNKNOWN
+    return FinishReason.LENGTH if _as_key(value).lower() in CUT_WORDS else FinishReason.END
+
+
 def _as_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("it is not a text")
@@ -102,13 +119,14 @@ FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "seed": _as_seed,
     "id": _as_key,
     "activations": _as_vector,
+    "finish_reason": _as_finish_reason,
 }
 """What a mapping may name, and how a value is read; docs/measure.md explains each."""
 
 
-def read_answer(text: str, expected: str) -> tuple[Extracted, bool]:
-    """Return the answer of a completion, of the kind of the expected one, and whether it is that one."""
-    kind, options = detect_kind([expected])
+def read_answer(text: str, expected: str, form: AnswerForm) -> tuple[Extracted, bool]:
+    """Return the answer of a completion, of the form of the expected one, and whether it is that one."""
+    kind, options = form
     found = extract_answer(text, kind, options=options)
     return found, answers_match(found.model_answer, expected, kind)
 
@@ -182,6 +200,8 @@ def _look_up(values: Mapping[str, Any], column: str) -> Any:
 def _map_by_name(row: Mapping[str, Any]) -> dict[str, str]:
     """Columns that are called like a field; a few other common names of the completion."""
     mapping = {name: name for name in FIELDS if row.get(name) is not None}
+    if row.get("step") is not None:
+        mapping.setdefault("checkpoint", "step")
     if "completion" not in mapping and "answer" not in mapping:
         for name in ("response", "output", "completions"):
             if name in row:
@@ -205,8 +225,10 @@ class RolloutSource:
     Example: `[rollout.text for rollout in RolloutSource(Path("completions.parquet")).rollouts()]`
     """
 
-    def __init__(self, path: Path, mapping: FieldMapping | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, mapping: FieldMapping | None = None, answer_kind: str = ""
+    ) -> None:
+        self.path, self.answer_kind = path, answer_kind
         self.mapping = given = mapping or FieldMapping()
         self.unanswered = 0
         """Rows without a completion, which are left out: the other project marks them as failed."""
@@ -232,13 +254,15 @@ class RolloutSource:
             planted=given.planted,
             control=given.control,
         )
-        self.ignored = [name for name in FIELDS if name not in merged and row.get(name, 0) is None]
+        optional = {*merged, "finish_reason"}
+        self.ignored = [n for n in FIELDS if n not in optional and row.get(n, 0) is None]
         """Columns that are called like a field and have no value in row 1; none may have one later."""
         self._check_mapping(row)
 
     def rollouts(self, on_progress: OnProgress = lambda share: None) -> Iterator[Rollout]:
         """Yield each rollout; a run's own are complete."""
         ids: dict[str, int] = {}
+        forms = self.forms
         for number, row in enumerate(self._expand(on_progress), 1):
             if self.is_own:
                 yield from_row(row)
@@ -251,7 +275,26 @@ class RolloutSource:
                     f"this id is also that of row {ids[values['id']]}. Each rollout is measured once: remove "
                     "duplicates, or do not map id",
                 )
-            yield _make_rollout(values, number)
+            try:
+                yield _make_rollout(values, number, forms)
+            except ValueError as error:  # of math-verify, which knows only now what it can compare
+                raise self._fail("gold", number, str(error).rstrip(".")) from None
+
+    @cached_property
+    def forms(self) -> dict[str, AnswerForm]:
+        """The kind of each answer that completions are compared with, from a first pass over the file."""
+        columns = self.mapping.columns
+        given = {"gold": "correct", "hint": "label"}
+        compared = [n for n, known in given.items() if n in columns and known not in columns]
+        if self.is_own or not compared:
+            return {}
+        rows = self._expand(lambda share: None)
+        values = (_look_up(row, columns[name]) for row in rows for name in compared)
+        answers = (_as_key(value) for value in values if value not in (MISSING, None))
+        try:
+            return find_forms(answers, self.answer_kind)
+        except ValueError as error:
+            raise RolloutFileError(f"{self.path}, --answer-kind: {error}.") from None
 
     def _default_mapping(self, row: Mapping[str, Any]) -> dict[str, str]:
         if self.format is COLUMNS:
@@ -310,7 +353,7 @@ class RolloutSource:
         values: dict[str, Any] = {}
         for name, column in self.mapping.columns.items():
             value = _look_up(row, column)
-            if value is MISSING or value is None:
+            if (value is MISSING or value is None) and name != "finish_reason":
                 raise self._fail(name, number, f"the value of {name} is missing, but row 1 has one")
             try:
                 values[name] = FIELDS[name](value)
@@ -325,19 +368,21 @@ class RolloutSource:
         return RolloutFileError(f'{self.path}, row {number}, column "{column}": {problem}.')
 
 
-def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
+def _make_rollout(
+    values: Mapping[str, Any], number: int, forms: Mapping[str, AnswerForm]
+) -> Rollout:
     """The rollout of a row's values. What the file does not say is unknown."""
     cot, text = values["completion"] if "completion" in values else values["answer"]
     if "reasoning" in values:
         cot, text = values["reasoning"], parts_of(cot, text).answer
     gold, checkpoint = values.get("gold"), values.get("checkpoint", "")
     correct, behaviour = values.get("correct"), values.get("label")
-    extracted = Extracted()
+    extracted, hint = Extracted(), values.get("hint")
+    if behaviour is None and hint is not None:
+        extracted, behaviour = read_answer(text, hint, forms[hint])
     if correct is None and gold is not None:
-        extracted, correct = read_answer(text, gold)
-    if behaviour is None and "hint" in values:
-        hinted, behaviour = read_answer(text, values["hint"])
-        extracted = extracted if gold is not None else hinted
+        extracted, correct = read_answer(text, gold, forms[gold])
+    kind, options = forms.get(gold or "") or forms.get(hint or "") or (AnswerKind.NUMBER, ())
     prompt = values.get("prompt", "")
     return Rollout(
         step=int(checkpoint) if checkpoint.isascii() and checkpoint.isdigit() else 0,
@@ -352,11 +397,13 @@ def _make_rollout(values: Mapping[str, Any], number: int) -> Rollout:
             key=values.get("group") or f"row {number}",
             question=prompt,
             gold_answer=gold or "",
+            answer_kind=kind,
+            meta={"options": list(options)} if options else {},
         ),
         prompt=prompt,
         text=text,
         cot=cot,
-        completion=Completion(),
+        completion=Completion(finish_reason=values.get("finish_reason", FinishReason.UNKNOWN)),
         grade=Grade(reward=values.get("reward", math.nan), correct=correct, extracted=extracted),
         behaviour=behaviour,
         activations=values.get("activations"),

@@ -54,6 +54,7 @@ def _expand_verifiers(episode: Row) -> Iterator[Row]:
             "data": task.get("data") or {},
             "rewards": {name: r["score"] for name, r in rewards.items()},
             "info": trace.get("info") or {},
+            "finish_reason": (trace.get("calls") or [{}])[-1].get("finish_reason"),
             # of a training with prime-rl
             "step": ((episode.get("run") or {}).get("work") or {}).get("step"),
         }
@@ -73,6 +74,7 @@ def _expand_inspect(sample: Row) -> Iterator[Row]:
         "epoch": sample.get("epoch", 1),
         "prompt": sample.get("input"),
         "completion": choices[0]["message"] if choices else messages[-1],
+        "finish_reason": choices[0].get("stop_reason") if choices else None,
         "metadata": sample.get("metadata") or {},
         "scores": scores,
         "target": target[0] if isinstance(target, list) and target else target,
@@ -84,7 +86,7 @@ FORMATS = (
     RolloutFormat(  # a run directory, or rows of `glasshouse rollouts --export`
         name="glasshouse",
         columns="key split text gold_answer checkpoint",
-        mapping="prompt completion=text gold=gold_answer correct reward group=key checkpoint",
+        mapping="prompt completion=text gold=gold_answer correct reward group=key checkpoint finish_reason",
     ),
     RolloutFormat(  # TRL's completions table (log_completions)
         name="trl",
@@ -94,13 +96,13 @@ FORMATS = (
     RolloutFormat(  # traces.jsonl of verifiers and prime-rl
         name="verifiers",
         columns="traces task",
-        mapping="id prompt completion reward group=key checkpoint=step gold=data.answer",
+        mapping="id prompt completion reward group=key checkpoint=step gold=data.answer finish_reason",
         expand=_expand_verifiers,
     ),
     RolloutFormat(  # an Inspect log, .eval
         name="inspect",
         columns="epoch input messages output",
-        mapping="id=sample prompt completion group=id gold=target correct",
+        mapping="id=sample prompt completion group=id gold=target correct finish_reason",
         expand=_expand_inspect,
     ),
 )

@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 import glasshouse
 from glasshouse.errors import ConfigError, import_extra, plain_reason
 from glasshouse.files import write_json
-from glasshouse.tasks.answers import answers_match, normalize_text
+from glasshouse.tasks.answers import (
+    DEFAULT_OPTIONS,
+    answers_match,
+    normalize_text,
+    read_exactly,
+    strip_markup,
+)
 from glasshouse.tasks.base import make_task
+from glasshouse.tasks.detect_kind import find_forms
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, Problem
 
@@ -56,37 +64,55 @@ class Row(BaseModel):
     ]
     task: Text
     key: Text
-    kind: AnswerKind = Field(AnswerKind.NUMBER, strict=False)
+    kind: AnswerKind | None = Field(None, strict=False)
     decimals: int = Field(0, ge=0, le=100)
     level: Text = ""
     meta: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
 
 
-def read_problem_file(file: str | Path) -> list[Problem]:
+def read_problem_file(file: str | Path, answer_kind: str = "") -> list[Problem]:
     """Reads all problems of a file; an invalid row raises an error with its number, and so does one that contradicts
-    an earlier row."""
-    path, problems = Path(file), []
+    an earlier row. Rows without a kind have the given one, or the one that most of their answers look like."""
+    path, problems, number = Path(file), dict[int, Problem](), 0
     first: dict[tuple[str, str], tuple[int, Problem]] = {}
     is_parquet = path.suffix == ".parquet"
     rows: Iterator[Any] = _parquet_rows(path) if is_parquet else _json_lines(path)
     try:
         for number, row in enumerate(rows, 1):
-            try:
-                if row != "":
-                    problem = _parse_row(row, path.stem)
-                    problems.append(problem)
-                    earlier = first.setdefault((problem.task, problem.key), (number, problem))
-                    _check_gold(problem, *earlier)
-            except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
-                raise ConfigError(
-                    f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {str(error).rstrip('.')}. "
-                    'Write {"task": …, "key": …, "question": …, "answer": …}.'
-                ) from None
+            if row != "":
+                problems[number] = _parse_row(row, path.stem)
+        for number, problem in _fill_kinds(problems, answer_kind).items():
+            problems[number] = problem
+            earlier = first.setdefault((problem.task, problem.key), (number, problem))
+            _check_gold(problem, *earlier)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The problem file {path} could not be read: {error}.") from None
+    except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
+        raise ConfigError(
+            f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {str(error).rstrip('.')}. "
+            'Write {"task": …, "key": …, "question": …, "answer": …}.'
+        ) from None
     if not problems:
         raise ConfigError(f"The problem file {path} contains no problems.")
-    return problems
+    return list(problems.values())
+
+
+def _fill_kinds(problems: Mapping[int, Problem], answer_kind: str) -> dict[int, Problem]:
+    """Set the kind where `_parse_row` found none, and the options of a choice."""
+    golds = [problem.gold_answer for problem in problems.values() if not problem.answer_kind]
+    detected = find_forms(golds)
+    forms = Counter(detected[gold] for gold in golds)
+    kind, options = forms.most_common(1)[0][0] if forms else (AnswerKind.NUMBER, ())
+    if answer_kind:
+        kind = AnswerKind(answer_kind)
+        options = options or (tuple(detected) if kind is AnswerKind.CHOICE else ())
+    meta = {"options": list(options)} if options else {}
+    return {
+        number: problem
+        if problem.answer_kind
+        else replace(problem, answer_kind=kind, meta={**meta, **problem.meta})
+        for number, problem in problems.items()
+    }
 
 
 def _json_lines(path: Path) -> Iterator[str]:
@@ -138,6 +164,9 @@ def _check_gold(problem: Problem, earlier_number: int, earlier: Problem) -> None
         raise ValueError("its answer is empty")
     if kind is not AnswerKind.MATH:  # parsing an expression takes too long to do it for every row
         answers_match(None, gold, kind, decimals)
+    options = problem.meta.get("options") or DEFAULT_OPTIONS
+    if kind is AnswerKind.CHOICE and read_exactly(strip_markup(gold), kind, options) is None:
+        raise ValueError(f"its answer {gold!r:.100} is not among the options {', '.join(options)}")
     if gold != earlier.gold_answer and not answers_match(earlier.gold_answer, gold, kind, decimals):
         raise ValueError(
             f"its answer is {gold!r:.100}, but the same problem has the answer {earlier.gold_answer!r:.100} in number "

@@ -133,7 +133,8 @@ def make_problem_stream(config: Config, task: Task[Any]) -> ProblemStream:
     if config.task.schedule:
         raise ConfigError("task.schedule draws new problems, so it needs data.source=fresh.")
     if data.file:
-        return FixedProblems(read_problem_file(data.file.format(task=task.name)), config.seed)
+        file = data.file.format(task=task.name)
+        return FixedProblems(read_problem_file(file, config.task.answer_kind), config.seed)
     fresh = FreshProblems(task, Split.TRAIN, config.seed, on_exhausted="stop")
     try:
         return FixedProblems(fresh.take(data.size), config.seed)

@@ -251,7 +251,9 @@ def format_accuracies(results: dict[str, Any]) -> str:
 
 def reading_lines(results: Mapping[str, Any]) -> list[str]:
     """Return what could not be read in an evaluation; nothing for one of an older run."""
-    return describe_reading(Reading(**results["reading"])) if "reading" in results else []
+    if "reading" not in results:
+        return []
+    return describe_reading(Reading(**results["reading"]), with_kinds="file" in results)
 
 
 def results_table(**evaluations: dict[str, Any]) -> Table:
@@ -281,7 +283,7 @@ def _rows(results: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append((lookup(key).label, f"{results[key]:.3f}"))
     rows.append((lookup("length").label_with_unit, f"{results['length']:.1f}"))
     headline = headline_accuracy(results)
-    for level, rates in results["levels"].items():
+    for level, rates in results.get("levels", {}).items():
         kind = "sampled" if headline == HEADLINE_ACCURACY else "greedy"
         label = f"  {level} ({rates['problems']:,}), {kind}"
         rows.append((escape(terminal_safe(label)), format_rate(rates, headline_accuracy(rates))))
