@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,208 +17,167 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import zstandard
 
-Row = dict[str, Any]
+PACK = {"": bytes, ".gz": lambda data: gzip.compress(data, 5), ".zst": zstandard.compress}
 
 
-def make_rows(count: int = 40) -> list[Row]:
-    """Rows that can be measured."""
-    return [
-        {
-            "prompt": f"What is {n} + 1?",
-            "completion": f"I add one to {n}. [ANSWER] {n + n % 2}",
-            "gold": str(n + 1),
-            "reward": float(n % 2),
-            "label": n % 3 == 0,
-            "arm": ("planted", "control")[n // 2 % 2],
-            "group": n // 4,
-            "checkpoint": n // 20,
-            "seed": n % 2,
-        }
-        for n in range(count)
-    ]
+def make_row(n: int, **values: Any) -> dict[str, Any]:
+    """A row that can be measured, or one with other values."""
+    row = {"prompt": f"What is {n} + 1?", "completion": f"I add 1 to {n}. [ANSWER] {n + n % 2}"}
+    row |= {"gold": str(n + 1), "reward": n % 2, "label": n % 3 == 0, "arm": str(n // 2 % 2)}
+    return row | {"group": n // 4, "checkpoint": n // 20, "seed": n % 2} | values
+
+
+ROWS = [make_row(n) for n in range(40)]
 
 
 def to_jsonl(rows: Sequence[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def write(folder: Path, data: bytes, name: str = "rollouts.jsonl") -> list[str]:
+def write(folder: Path, data: bytes, name: str = "a.jsonl") -> list[str]:
     """Write a file; the arguments that measure it."""
     (folder / name).write_bytes(data)
     return ["measure", name]
 
 
-def write_changed(folder: Path, variation: int, **values: Any) -> list[str]:
+def write_row(folder: Path, **values: Any) -> list[str]:
     """Rows of which one has other values."""
-    rows = make_rows()
-    rows[variation * 4 % len(rows)] |= values
-    return write(folder, to_jsonl(rows))
+    return write(folder, to_jsonl([*ROWS[:7], make_row(7, **values), *ROWS[8:]]))
 
 
-def write_table(folder: Path, table: Any, suffix: str) -> list[str]:
+def write_table(folder: Path, table: Any, variation: int) -> list[str]:
     stream = io.BytesIO()
-    if suffix == "parquet":
-        parquet.write_table(table, stream)
-    else:
-        with arrow.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table)
-    return write(folder, stream.getvalue(), f"rollouts.{suffix}")
+    if variation % 2:
+        parquet.write_table(table, stream, compression="zstd")
+        return write(folder, stream.getvalue(), "a.parquet")
+    with arrow.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    return write(folder, stream.getvalue(), "a.arrow")
 
 
-def make_table(folder: Path, variation: int) -> Path:
-    suffix = ("arrow", "parquet")[variation % 2]
-    write_table(folder, arrow.Table.from_pylist(make_rows()), suffix)
-    return folder / f"rollouts.{suffix}"
-
-
-def inspect_sample(number: int = 0) -> Row:
-    message = {"role": "assistant", "content": "2 and 2 is 4. [ANSWER] 4"}
-    output = {"choices": [{"message": message}]}
-    return {
-        "id": number,
-        "epoch": 1,
-        "input": "2 + 2",
-        "target": "4",
-        "messages": [message],
-        "output": output,
-    }
+def write_log(folder: Path, samples: Sequence[bytes]) -> Path:
+    """An Inspect log."""
+    with zipfile.ZipFile(folder / "a.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, sample in enumerate(samples):
+            archive.writestr(f"samples/{number}.json", sample)
+    return folder / "a.eval"
 
 
 # --- what must be refused ----------------------------------------------------------------------
 
 
 def cut_compressed_lines(folder: Path, variation: int) -> list[str]:
-    suffix, compress = (("gz", gzip.compress), ("zst", zstandard.compress))[variation % 2]
-    data = compress(to_jsonl(make_rows(400)))
-    return write(folder, data[: len(data) * (variation + 1) // 12], f"rollouts.jsonl.{suffix}")
+    suffix = (".gz", ".zst")[variation % 2]
+    data = PACK[suffix](to_jsonl(ROWS * 10))
+    return write(folder, data[: len(data) * (variation + 1) // 12], f"a.jsonl{suffix}")
 
 
 def empty_lines_that_expand(folder: Path, variation: int) -> list[str]:
-    """A few kilobytes of gigabytes of newlines."""
-    blank = (b"\n", b" \n", b"\t\n", b"\r\n", b"\n \n")[variation // 2] * 8_000_000
-    name = ("rollouts.jsonl.gz", "rollouts.jsonl.zst")[variation % 2]
-    data = gzip.compress(blank, 9) if name.endswith("gz") else zstandard.compress(blank)
-    return write(folder, data * (8_000_000_000 // len(blank)), name)
+    """Gigabytes of empty lines."""
+    suffix = (".gz", ".zst")[variation % 2]
+    lines = (b"\n", b" \n", b"\t\n", b"\r\n", b" " * 999 + b"\n")[variation // 2] * 100_000
+    return write(folder, PACK[suffix](lines) * (4_000_000_000 // len(lines)), f"a.jsonl{suffix}")
 
 
 def line_without_end(folder: Path, variation: int) -> list[str]:
-    text = b'{"completion": "' + b"a" * 200_000_000
-    name = ("rollouts.jsonl", "rollouts.jsonl.gz", "rollouts.jsonl.zst")[variation % 3]
-    pack: Sequence[Callable[[bytes], bytes]] = (
-        bytes,
-        lambda b: gzip.compress(b, 1),
-        zstandard.compress,
+    """The longest would take gigabytes as Python's objects."""
+    suffix = list(PACK)[variation % 3]
+    data = (
+        b'{"completion": ' + (b'"aaaaaa', b'[{"":0},', b"[[],[],")[variation // 3 % 3] * 40_000_000
     )
-    return write(folder, pack[variation % 3](text[: 20 * 10 ** (6 + (variation > 2))]), name)
+    return write(folder, PACK[suffix](data[: 10**7 * (variation + 1) * 3]), f"a.jsonl{suffix}")
 
 
 def zip_bomb(folder: Path, variation: int) -> list[str]:
-    """Samples of an Inspect log that unpack to far more than the log."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for number in range(variation + 1):
-            with archive.open(f"samples/{number}.json", "w", force_zip64=True) as member:
-                member.write(b'{"input": "')
-                for _ in range(300 // (variation + 1)):
-                    member.write(b"a" * 1_000_000)
-    return write(folder, stream.getvalue(), "log.eval")
+    samples = [b'{"input": "' + b"a" * (300_000_000 // (variation + 1))] * (variation + 1)
+    return ["measure", write_log(folder, samples).name]
 
 
 def dictionary_bomb(folder: Path, variation: int) -> list[str]:
     """A table of a few kilobytes: one long text in a dictionary, in every row."""
     text = "a" * (2_000_000 * (variation + 1))
     column = arrow.DictionaryArray.from_arrays(arrow.array([0] * 1024, arrow.int32()), [text])
-    table = arrow.table({"completion": column, "reward": [1.0] * 1024})
-    stream = io.BytesIO()
-    if variation % 3 == 2:
-        return write_table(folder, table, "arrow")
-    parquet.write_table(table, stream, compression="zstd")
-    return write(folder, stream.getvalue(), "rollouts.parquet")
+    return write_table(folder, arrow.table({"completion": column}), variation)
 
 
 def cut_table(folder: Path, variation: int) -> list[str]:
-    file = make_table(folder, variation)
+    arguments = write_table(folder, arrow.Table.from_pylist(ROWS), variation)
+    file = folder / arguments[-1]
     os.truncate(file, file.stat().st_size * (variation + 1) // 12)
-    return ["measure", file.name]
+    return arguments
 
 
-def duplicated_columns(folder: Path, variation: int) -> list[str]:
-    rows = make_rows()
-    name = list(rows[0])[variation % 5]
-    if variation % 2:
-        line = to_jsonl(rows[:1]).decode().replace("}", f', "{name}": 0}}')
-        return write(folder, line.encode() + to_jsonl(rows[1:]))
-    table = arrow.Table.from_pylist(rows)
-    return write_table(
-        folder, table.append_column(name, table[name]), ("parquet", "arrow")[variation // 2 % 2]
-    )
+def duplicated_column(folder: Path, variation: int) -> list[str]:
+    name, table = list(ROWS[0])[variation % 9], arrow.Table.from_pylist(ROWS)
+    if variation < 5:
+        return write(folder, to_jsonl(ROWS).replace(b"}", f', "{name}": 0}}'.encode()))
+    return write_table(folder, table.append_column(name, table[name]), variation)
 
 
-def damaged_inspect_log(folder: Path, variation: int) -> list[str]:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(20):
-            archive.writestr(f"samples/{number}.json", json.dumps(inspect_sample(number)))
-    data = bytearray(stream.getvalue())
-    if variation < 5:  # inside a compressed sample
-        data[60 + 170 * variation] ^= 0xFF
-    return write(folder, bytes(data if variation < 5 else data[: -200 * variation]), "log.eval")
+def damaged_log(folder: Path, variation: int) -> list[str]:
+    message = {"role": "assistant", "content": "2 and 2 is 4. [ANSWER] 4"}
+    sample = {
+        "id": 0,
+        "epoch": 1,
+        "input": "2 + 2",
+        "target": "4",
+        "messages": [message],
+        "output": {},
+    }
+    file = write_log(folder, [json.dumps(sample).encode()] * 20)
+    data = bytearray(file.read_bytes())
+    data[60 + 170 * variation] ^= 0xFF  # inside a compressed sample
+    return write(folder, bytes(data if variation < 5 else data[: -200 * variation]), file.name)
 
 
 def deep_nesting(folder: Path, variation: int) -> list[str]:
-    depth = 2_000 * 3**variation
-    opening, end = (("[", "]"), ('{"a":', "}"))[variation % 2]
-    value = opening * depth + "1" + end * depth * (variation % 3 > 0)
-    return write(folder, f'{{"completion": {value}}}\n'.encode())
+    depth, (start, end) = 2_000 * 3**variation, (("[", "]"), ('{"a":', "}"))[variation % 2]
+    return write(folder, f'{{"completion": {start * depth}1{end * depth}}}\n'.encode())
 
 
 def huge_number(folder: Path, variation: int) -> list[str]:
-    digits = "9" * (400, 5_000, 4_000_000)[variation % 3]
-    column = ("reward", "seed", "label", "activations")[variation % 4]
-    row = to_jsonl(make_rows()).decode().replace(f'"{column}": ', f'"{column}": {digits}, "x": ', 1)
-    arguments = write(folder, row.encode())
-    return arguments if column != "activations" else [*arguments, "--map", "activations=x"]
+    digits = "9" * (400, 5_000, 4_000_000, 1_000, 4_300)[variation // 2]
+    arguments = write_row(folder, **{("reward", "label")[variation % 2]: "huge"})
+    return write(folder, (folder / arguments[-1]).read_bytes().replace(b'"huge"', digits.encode()))
 
 
 def reward_that_is_not_finite(folder: Path, variation: int) -> list[str]:
-    values = (
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-        1.5e308,
-        "nan",
-        "1e999",
-        None,
-        True,
-        [1.0],
-        {},
-    )
-    return write_changed(folder, variation, reward=values[variation])
+    texts = [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1.5e308",
+        '"nan"',
+        '"1e999"',
+        "null",
+        "true",
+        "[1.0]",
+        "{}",
+    ]
+    return write_row(folder, reward=json.loads(texts[variation]))
 
 
 def unusable_value(folder: Path, variation: int) -> list[str]:
-    values: Sequence[Row] = (
-        {"seed": "²"}, {"seed": -1}, {"seed": 1.5}, {"label": 2}, {"label": "maybe"}, {"arm": "both"},
-        {"completion": 3}, {"completion": None}, {"completion": []}, {"checkpoint": {"a": [{}]}, "seed": "x"},
-    )  # fmt: skip
-    return write_changed(folder, variation, **values[variation])
+    texts = """{"seed": "²"}|{"seed": -1}|{"seed": 1.5}|{"label": 2}|{"label": "maybe"}|{"arm": "both"}|
+        {"completion": 3}|{"completion": null}|{"completion": []}|{"seed": {"a": [{}]}}"""
+    return write_row(folder, **json.loads(texts.split("|")[variation]))
 
 
 def missing_column(folder: Path, variation: int) -> list[str]:
-    rows = make_rows()
-    name = ("completion", "gold", "reward", "label", "arm")[variation // 2]
-    for row in rows if name == "completion" else rows[variation + 1 :]:
-        del row[name]
-    return write(folder, to_jsonl(rows))
+    name = list(ROWS[0])[variation % 9]
+    first = 0 if name == "completion" else variation + 1
+    rows = [{key: value for key, value in row.items() if key != name} for row in ROWS]
+    return write(folder, to_jsonl([*ROWS[:first], *rows[first:]]))
 
 
 def not_objects(folder: Path, variation: int) -> list[str]:
-    texts = ("1", "null", '"text"', "[]", "[{}]", "true", "a,b\n1,2", "<html>", "{'a': 1}", "{} {}")
-    return write(folder, to_jsonl(make_rows()[:variation]) + texts[variation].encode() + b"\n")
+    texts = ["1", "null", "'text'", "[]", "[{}]", "true", "a,b", "<html>", "{'a': 1}", "{} {}"]
+    return write(folder, to_jsonl(ROWS[:variation]) + texts[variation].encode() + b"\n")
 
 
 def empty_source(folder: Path, variation: int) -> list[str]:
-    names = (
+    (folder / "empty").mkdir()
+    names = [
         "a.jsonl",
         "a.parquet",
         "a.arrow",
@@ -227,60 +186,50 @@ def empty_source(folder: Path, variation: int) -> list[str]:
         "a.jsonl.zst",
         "a.ndjson",
         "a.txt",
-    )
-    if variation < len(names):
-        return write(folder, b"", names[variation])
-    (folder / "empty").mkdir()
-    return ["measure", "empty"] if variation == 8 else ["measure", "absent.jsonl"]
+        "empty",
+        "absent.jsonl",
+    ]
+    return write(folder, b"", names[variation]) if variation < 8 else ["measure", names[variation]]
 
 
 def wrong_encoding(folder: Path, variation: int) -> list[str]:
-    text = to_jsonl(make_rows()).decode().replace("I add", "Ich füge")
-    codes = ("utf-16", "utf-16-le", "utf-32", "latin-1", "cp037")
-    data = text.encode(codes[variation % 5])
-    return write(folder, data if variation < 5 else to_jsonl(make_rows()) + data)
+    text = to_jsonl(ROWS).decode().replace("I add", "Ich füge")
+    data = text.encode(["utf-16", "utf-16-le", "utf-32", "latin-1", "cp037"][variation % 5])
+    return write(folder, data if variation < 5 else to_jsonl(ROWS) + data)
 
 
 def foreign_bytes(folder: Path, variation: int) -> list[str]:
-    """NUL bytes, random bytes, a pickle and another format under a name that is known."""
-    data = (b"\0" * 100_000, random.Random(variation).randbytes(5_000), pickle.dumps(make_rows()),
-            gzip.compress(to_jsonl(make_rows())), b"PK\3\4" + b"\0" * 99)  # fmt: skip
-    names = ("a.jsonl", "a.parquet", "a.arrow", "a.eval", "a.jsonl.zst")
-    return write(folder, data[variation // 2], names[(variation * 3) % 5])
+    """NUL bytes, random bytes, a pickle and other formats under names that are known."""
+    data = (b"\0" * 99_999, random.Random(variation).randbytes(5_000), pickle.dumps(ROWS))
+    data += (gzip.compress(to_jsonl(ROWS)), b"PK\3\4" + b"\0" * 99)
+    names = ["a.jsonl", "a.parquet", "a.arrow", "a.eval", "a.jsonl.zst"]
+    return write(folder, data[variation // 2], names[variation * 3 % 5])
 
 
 def not_a_file(folder: Path, variation: int) -> list[str]:
-    """A pipe, devices, loops of links, a folder with a file's name, and a file that cannot be read."""
-    path = folder / "a.jsonl"
-    if variation == 0:
+    """Pipes, devices, loops of links, a folder with a file's name, and a file that cannot be read."""
+    path = folder / ("a.jsonl", "a.arrow")[variation % 2]
+    targets = [
+        "/dev/zero",
+        "/dev/full",
+        "a.jsonl",
+        "a.arrow",
+        "/proc/self/mem",
+        "/dev/stdin",
+        "b/../..",
+    ]
+    if variation < 2:
         os.mkfifo(path)
-    elif variation == 1:
-        path.mkdir()
-    elif variation == 2:
-        (folder / "runs").mkdir()
-        os.mkfifo(folder / "runs" / "a.jsonl")
-        return ["measure", "runs"]
-    else:
-        path.symlink_to(
-            (
-                "/dev/zero",
-                "/dev/full",
-                "a.jsonl",
-                "/dev/tty",
-                "/proc/self/mem",
-                "/dev/stdin",
-                "b/../..",
-            )[variation - 3]
-        )
-    return ["measure", "a.jsonl"]
+        return ["measure", (path.name, ".")[variation]]
+    path.mkdir() if variation == 2 else path.symlink_to(targets[variation - 3])
+    return ["measure", path.name]
 
 
-def regular_expression_without_end(folder: Path, variation: int) -> list[str]:
-    patterns = ("(a+)+$", "(a|a)*$", "(a|aa)+$", "(a*)*b", "^(([a-z])+.)+[A-Z]([a-z])+$",
-                "(.*a){20}c", "(?:a?){30}a{30}b", "(x+x+)+y|(a+)+!", "a*a*a*a*a*a*a*b", "(?i)(A+)+$")  # fmt: skip
-    rows = make_rows()
-    rows[variation]["completion"] = "a" * 50_000 + "! [ANSWER] 3"
-    return [*write(folder, to_jsonl(rows)), "--monitor", f"rule:own={patterns[variation]}"]
+def expression_without_end(folder: Path, variation: int) -> list[str]:
+    patterns = "(a+)+$ (a|a)*$ (a|aa)+$ (a*)*b ^(([a-z])+.)+[A-Z]([a-z])+$ (.*a){20}c"
+    patterns += " (?:a?){30}a{30}b (x+x+)+y|(a+)+y a*a*a*a*a*a*a*b (?i)(A+)+$"
+    arguments = write_row(folder, completion="a" * 50_000 + "! [ANSWER] 3")
+    return [*arguments, "--monitor", f"rule:own={patterns.split()[variation]}"]
 
 
 # --- what may be read --------------------------------------------------------------------------
@@ -288,57 +237,45 @@ def regular_expression_without_end(folder: Path, variation: int) -> list[str]:
 
 def flipped_bits_of_a_table(folder: Path, variation: int) -> list[str]:
     """Without a checksum, a letter that became another cannot be known."""
-    rng, file = random.Random(variation), make_table(folder, variation)
-    data = bytearray(file.read_bytes())
-    for _ in range(20):
+    rng = random.Random(variation)
+    arguments = write_table(folder, arrow.Table.from_pylist(ROWS), variation)
+    data = bytearray((folder / arguments[-1]).read_bytes())
+    for _ in range(3):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return write(folder, bytes(data), file.name)
+    return write(folder, bytes(data), arguments[-1])
 
 
 def byte_order_mark(folder: Path, variation: int) -> list[str]:
-    lines = to_jsonl(make_rows()).splitlines(keepends=True)
-    lines[variation] = b"\xef\xbb\xbf" + lines[variation]
-    return write(folder, b"".join(lines))
+    return write(folder, to_jsonl(ROWS[:variation]) + b"\xef\xbb\xbf" + to_jsonl(ROWS[variation:]))
 
 
 def uneven_checkpoints(folder: Path, variation: int) -> list[str]:
-    """The last checkpoint has one rollout, one arm, one label, or other seeds."""
-    rows, last = make_rows(), 20 + variation // 4
-    column, value = (("arm", "planted"), ("label", True), ("seed", 7), ("reward", 1e299))[
-        variation % 4
-    ]
-    return write(
-        folder, to_jsonl([*rows[:20], *(row | {column: value} for row in rows[20 : last + 1])])
-    )
+    """The last checkpoint has few rollouts, of one arm or label or other seeds, or very large rewards."""
+    last = ({"arm": "1"}, {"label": True}, {"seed": 7}, {"reward": 1e99})[variation % 4]
+    rows = [make_row(n, **last) for n in range(20, 21 + variation)]
+    return write(folder, to_jsonl([*ROWS[:20], *rows]))
 
 
 def lists_as_names(folder: Path, variation: int) -> list[str]:
-    name = ("group", "checkpoint", "gold", "prompt")[variation % 4]
     value = ([1, 2], {"a": 1}, [[1], [2]], ["a", {"content": ["b", 3]}], [{}])[variation % 5]
-    return write_changed(folder, variation, **{name: value})
+    return write_row(folder, **{("group", "checkpoint", "gold", "prompt")[variation % 4]: value})
 
 
 def hostile_text(folder: Path, variation: int) -> list[str]:
     """Lone surrogates, escape sequences, markup and very long texts, written into a report."""
-    texts = ("\ud800", "\x1b]0;title\x07\x1b[2J", "<script>alert(1)</script>", "| a | [b](javascript:c)", "\0\r\v",
-             "\u202e\u2066", "[ANSWER] " * 50_000, "<think>" * 20_000, "\\boxed{" * 50_000, "9" * 200_000)  # fmt: skip
-    text = texts[variation]
-    rows = [
-        row | {"completion": text, "checkpoint": text[:40], "prompt": text} for row in make_rows()
-    ]
+    texts = ["\ud800", "\x1b]0;a\x07\x1b[2J", "<script>alert(1)</script>", "|a|[b](javascript:c)"]
+    texts += ["\0\r\v", "\u202e\u2066", "[ANSWER] " * 50_000, "<think>" * 20_000]
+    text = [*texts, "\\boxed{" * 50_000, "9" * 200_000][variation]
+    rows = [row | {"completion": text, "checkpoint": text[:40], "prompt": text} for row in ROWS]
     return [*write(folder, to_jsonl(rows)), "--out", "measured"]
 
 
-REFUSED = (
-    cut_compressed_lines, empty_lines_that_expand, line_without_end, zip_bomb, dictionary_bomb, cut_table,
-    duplicated_columns, damaged_inspect_log, deep_nesting, huge_number, reward_that_is_not_finite, unusable_value,
-    missing_column, not_objects, empty_source, wrong_encoding, foreign_bytes, not_a_file,
-    regular_expression_without_end,
-)  # fmt: skip
 READABLE = (
-    flipped_bits_of_a_table,
-    byte_order_mark,
-    uneven_checkpoints,
-    lists_as_names,
-    hostile_text,
+    *(flipped_bits_of_a_table, byte_order_mark, uneven_checkpoints, lists_as_names, hostile_text),
+)
+REFUSED = tuple(
+    kind
+    for name, kind in list(globals().items())
+    if getattr(kind, "__code__", None) and kind.__code__.co_varnames[:2] == ("folder", "variation")
+    if kind not in READABLE
 )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from glasshouse.cli.app import main
+from glasshouse.view import server
 from glasshouse.view.app import ANSWERS, make_app
 from glasshouse.view.library import Library
 from glasshouse.view.security import COOKIE, allowed_host_names
@@ -144,14 +149,14 @@ def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": f"{browser} %s"}
-    ) as server:
-        assert server.stdout is not None
+    ) as process:
+        assert process.stdout is not None
         try:
-            printed = server.stdout.readline()
+            printed = process.stdout.readline()
             match = re.fullmatch(r"2 runs: (http://localhost:\d+/)\?token=([\w-]{20,})\n", printed)
             assert match, printed
             address, token = match.groups()
-            assert "not encrypted" in server.stdout.readline()
+            assert "not encrypted" in process.stdout.readline()
             with pytest.raises(HTTPError, match="401"):
                 urlopen(f"{address}api/runs", timeout=30)
             with pytest.raises(HTTPError, match="401"):
@@ -160,5 +165,39 @@ def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(
                 time.sleep(0.05)
             assert opened.read_text().strip() == f"{address}?token={token}"
         finally:
-            server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 0
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_connections_without_a_request_are_closed(
+    gallery: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = server.bind_socket("127.0.0.1", 0)
+    started: list[uvicorn.Server] = []
+    init = uvicorn.Server.__init__
+    for name, value in (("REQUEST_SECONDS", 1), ("MAX_CONNECTIONS", 3)):
+        monkeypatch.setattr(server, name, value)
+    monkeypatch.setattr(server, "bind_socket", lambda host, port: listener)
+    monkeypatch.setattr(
+        uvicorn.Server,
+        "__init__",
+        lambda self, config: (started.append(self), init(self, config))[1],
+    )
+    thread = threading.Thread(
+        target=server.serve, args=([gallery / "plain"],), kwargs={"cache": tmp_path / "cache"}
+    )
+    thread.start()
+    try:
+        clients = [socket.create_connection(listener.getsockname(), timeout=60) for _ in range(3)]
+        clients[1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        clients[2].sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /")
+        answer = clients[2].recv(100_000)
+        assert b"200 OK" in answer
+        one_too_many = socket.create_connection(listener.getsockname(), timeout=60)
+        for client in (one_too_many, *clients):
+            with contextlib.suppress(ConnectionResetError):
+                while client.recv(100_000):  # until the server closes it
+                    pass
+    finally:
+        started[0].should_exit = True
+        thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -17,6 +18,9 @@ from glasshouse.terminal import count_noun
 from glasshouse.view.library import Library, check_roots
 
 DEFAULT_PORT = 8420
+REQUEST_SECONDS = 10
+"""A client has so long for each request."""
+MAX_CONNECTIONS = 200
 
 
 def serve(
@@ -68,6 +72,7 @@ def serve(
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     config = uvicorn.Config(
         app,
+        http=make_protocol(),
         log_level="warning",
         timeout_graceful_shutdown=1,
         server_header=False,
@@ -76,6 +81,31 @@ def serve(
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
     print("stopped", file=sys.stderr)
+
+
+def make_protocol() -> type[asyncio.Protocol]:
+    """uvicorn's protocol with limits: it waits for a request without end, from any number of clients."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class LimitedProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.wait_for_request()
+            if len(self.connections) > MAX_CONNECTIONS:
+                transport.abort()
+
+        def on_response_complete(self) -> None:
+            self.wait_for_request()
+            super().on_response_complete()
+
+        def wait_for_request(self) -> None:
+            """Close the connection if no further request is complete in time."""
+            answered = self.cycle
+            self.loop.call_later(
+                REQUEST_SECONDS, lambda: self.cycle is answered and self.transport.abort()
+            )
+
+    return LimitedProtocol
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
