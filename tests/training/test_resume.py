@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from proofs.resume import (
     load_result,
     train,
 )
+from safetensors.torch import load_file, save_file
 from tests.training.short_runs import SHORT, CopyAtStep, Crash, CrashAtStep, SharedRuns, resume
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,9 +27,11 @@ import glasshouse
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
-from glasshouse.models.policy import load_policy
+from glasshouse.files import compute_checksum
 from glasshouse.runs import checkpoints
-from glasshouse.runs.run_directory import RunDirectory, load_run_config, load_summary
+from glasshouse.runs.run_directory import RunDirectory, load_events, load_run_config, load_summary
+from glasshouse.tasks.problem_files import create_problem_file
+from glasshouse.tasks.streams import Split
 from glasshouse.training.run import TrainingRun
 
 needs_fork = pytest.mark.skipif(
@@ -171,16 +175,108 @@ def test_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     RunDirectory(run, config).lock.close()
 
 
-def test_another_initial_model_is_refused(tmp_path: Path) -> None:
-    model = shutil.copytree(ROOT / "models" / "mock", tmp_path / "model")
-    overrides = (*SHORT, "checkpoints.every=1", f"model={model}")
-    with pytest.raises(Crash):
-        train(tmp_path / "run", CrashAtStep(2), overrides)
-    policy = load_policy(str(model))
-    policy.weights()["model.norm.weight"] += 1
-    policy.model.save_pretrained(model)
-    with pytest.raises(RunError, match=f"weights of {model}"):
-        train(tmp_path / "run", None, overrides)
+SOURCES = [
+    "model=model", "data.source=fixed", "data.file=train.jsonl", "evaluate.file={task}.jsonl",
+    "imports=[my_reward.py, my_module]", "reward.terms={mine: 1}",
+]  # fmt: skip
+RESUME, TRAIN = ["resume", "run"], ["train", *SMALL, *SHORT, *SOURCES, "out=run"]
+EVAL = ["eval", "run/checkpoints/step-000002"]
+MONITOR = ["monitor", "run", "--problems", "2", "--first-and-last"]
+COMMANDS = {
+    "train.jsonl": [RESUME, TRAIN],
+    "model/chat_template.jinja": [RESUME, TRAIN, MONITOR],
+    "model/tokenizer.json": [RESUME, TRAIN, MONITOR],
+    "model/config.json": [RESUME, TRAIN, MONITOR],
+    "model/model.safetensors": [RESUME, TRAIN, MONITOR],
+    "sum_digits.jsonl": [RESUME, TRAIN, EVAL, MONITOR],
+    "my_reward.py": [RESUME, TRAIN, EVAL, MONITOR],
+    "my_module.py": [RESUME, TRAIN, EVAL, MONITOR],
+    "compute path": [RESUME, TRAIN, EVAL, MONITOR],
+}
+
+
+@pytest.fixture(scope="module")
+def killed_with_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a killed run and everything that it was made from."""
+    folder = tmp_path_factory.mktemp("sources")
+    shutil.copytree(ROOT / "models" / "mock", folder / "model")
+    for split, name in ((Split.TRAIN, "train"), (Split.VALIDATION, "sum_digits")):
+        create_problem_file("sum_digits", {}, split, 20, 1, 0, folder / f"{name}.jsonl")
+    (folder / "my_module.py").touch()
+    (folder / "my_reward.py").write_text(
+        "from glasshouse import reward\n\n\n@reward('mine')\ndef mine(rollout):\n    return 1.0\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(Crash):
+            train(Path("run"), CrashAtStep(3), (*SHORT, *SOURCES))
+    return folder
+
+
+@pytest.fixture
+def files(killed_with_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = shutil.copytree(killed_with_files, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    monkeypatch.syspath_prepend(copy)
+    monkeypatch.delitem(sys.modules, "my_module")
+    return copy
+
+
+def change_file(file: Path) -> tuple[str, str]:
+    """Change a file but not its meaning; returns the beginning of both hashes."""
+    before = compute_checksum(file)["sha256"]
+    if file.suffix == ".safetensors":
+        save_file(load_file(file), file, {"format": "pt", "changed": "yes"})
+    else:
+        file.write_text(file.read_text() + "\n")
+    return before[:12], compute_checksum(file)["sha256"][:12]
+
+
+def read_files(folder: Path) -> dict[Path, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("source", COMMANDS)
+def test_a_run_whose_source_changed_is_refused_and_stays_as_it_is(
+    files: Path,
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = "small Llama", "transformers"
+    if source == "compute path":
+        monkeypatch.setattr("glasshouse.models.sources.is_llama_family", lambda config: False)
+    else:
+        parts = change_file(files / source)
+    before = read_files(files / "run")
+    for command in COMMANDS[source]:
+        assert main(command) == 2, command
+        error = capsys.readouterr().err
+        assert all(part in error for part in (Path(source).name, *parts)), error
+    assert read_files(files / "run") == before
+
+
+def test_a_changed_source_can_be_named_accepted_or_restored(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "sum_digits.jsonl"
+    content = (files / name).read_text()
+    old, new = change_file(files / name)
+    assert main([*EVAL, f"evaluate.file={name}"]) == 0
+    assert main(["resume", "run", "--fork", "fork", "--quiet"]) == 2
+    assert not (files / "fork").exists()
+    (files / name).write_text(content)
+    assert main([*EVAL]) == 0
+    change_file(files / name)
+    assert main([*RESUME, "--quiet", "--accept-changes"]) == 0
+    events = load_events(files / "run", "accepted_change")
+    assert [old in event["text"] and new in event["text"] for event in events] == [True]
+    assert main([*EVAL]) == 2  # this checkpoint is from before the change
+    (files / "moved").mkdir()
+    shutil.move(files / "my_reward.py", files / "moved")
+    assert main([*RESUME, "--quiet", "steps=6", "imports=[moved/my_reward.py, my_module]"]) == 0
+    assert main([*MONITOR, "--json"]) == 0
 
 
 def test_checkpoint_loads_with_plain_transformers_and_gives_the_same_completions(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from proofs.resume import SMALL, Result, list_differences, train
 from tests.training.short_runs import SHORT, resume
 
 from glasshouse.cli.app import main
 from glasshouse.generate.torch_engine import TorchGenerator
 from glasshouse.runs import checkpoints
+from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training import interruption
 from glasshouse.training.display import Display
 
@@ -33,7 +37,7 @@ class SignalAtStep3(Display):
                 os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_saves_the_last_complete_step(tmp_path: Path, expected: Result, number: int) -> None:
     run = tmp_path / "run"
     train(run, SignalAtStep3(number), SHORT)
@@ -41,6 +45,25 @@ def test_signal_saves_the_last_complete_step(tmp_path: Path, expected: Result, n
     assert (run / "checkpoints" / "step-000003").is_dir()
     assert "resumed at 3" in resume(run)
     assert not list_differences(run, expected)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a process that used a GPU cannot fork")
+def test_closing_the_terminal_saves_the_last_complete_step(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP, and from then on printing raises."""
+    run = tmp_path / "run"
+    process, terminal = pty.fork()
+    if not process:
+        try:
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # not those of pytest
+            os._exit(main(["train", *SMALL, *SHORT, "steps=100000", f"out={run}"]))
+        finally:
+            os._exit(99)
+    while len(load_metrics(run)) < 3:
+        os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    summary = json.loads((run / "results" / "summary.json").read_text())
+    assert (run / "checkpoints" / f"step-{summary['interrupted_at']:06d}").is_dir()
 
 
 def test_one_signal_interrupts_once_so_that_saving_can_wait_for_completions() -> None:

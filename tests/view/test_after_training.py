@@ -64,7 +64,7 @@ def test_a_report_holds_what_came_out_and_is_reproducible(trained: Path) -> None
     assert lookup("interventions.accuracy").label in text
     assert "greedy" not in text  # sampled rollouts
     assert run["versions"]["torch"]
-    assert run["versions"]["starting weights"]
+    assert run["versions"]["model.safetensors (model)"]
     rows = data["rollouts"]["a"]["rows"]
     kinds = {row["split"].partition("/")[0] for row in rows}
     assert kinds == {"train", "validation", "monitored"}

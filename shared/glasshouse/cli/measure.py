@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from glasshouse.cli.parser import IMPORTS, JSON, RUN, command, print_json, print_safe
+from glasshouse.cli.parser import ACCEPT, IMPORTS, JSON, RUN, command, print_json, print_safe
 from glasshouse.terminal import shell_command
 
 MONITORS = {
@@ -39,6 +39,7 @@ def _parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
         "--greedy": "greedy instead of sampled rollouts",
         "--first-and-last": "only the base model and the last checkpoint",
         "--out FOLDER": "write the results to this folder instead of RUN/results; the run may be read-only",
+        **ACCEPT,
         **JSON,
         **MONITORS,
     },
@@ -77,6 +78,7 @@ def _monitor(args: argparse.Namespace) -> None:
         first_and_last=args.first_and_last,
         monitors=monitors,
         out=args.out or None,
+        accept_changes=args.accept_changes,
         console=console,
     )
     if args.json:

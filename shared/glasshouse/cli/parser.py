@@ -35,6 +35,9 @@ OVERRIDE = re.compile(r"[A-Za-z_][\w.-]*=")
 
 RUN: Arguments = {"RUN": "a run directory"}
 JSON: Arguments = {"--json": "print JSON"}
+ACCEPT: Arguments = {
+    "--accept-changes": "continue although a file that the run was made from has changed; this is recorded"
+}
 CONFIG: Arguments = {
     "--config FILE...": "a YAML file that replaces defaults; repeatable, later files win"
 }

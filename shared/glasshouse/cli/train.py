@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glasshouse.cli.parser import (
+    ACCEPT,
     COMMANDS,
     CONFIG,
     IMPORTS,
@@ -103,6 +104,7 @@ def run_experiment(script: str) -> None:
         **RUN,
         "key=value": "steps=N trains longer; keys that change the numbers need --fork",
         "--fork NEW": "branch into a new run; any key may change",
+        **ACCEPT,
         **OUTPUT,
     },
     "Continues from the newest valid checkpoint and truncates the logs to it. Weights, metrics and "
@@ -119,7 +121,8 @@ def _resume(args: argparse.Namespace) -> int:
 
     fork = args.fork or None
     settings = {"progress": not args.quiet, "verbose": args.verbose}
-    result = resume(args.run, args.overrides, fork=fork, **settings)
+    accept = args.accept_changes
+    result = resume(args.run, args.overrides, fork=fork, accept_changes=accept, **settings)
     return _finish(args, result.open().config, result)
 
 
@@ -185,7 +188,7 @@ def _monitor_ends(run: Path, console: Console) -> None:
         "key=value": "for example evaluate.problems=500 task.options.count=[2,2]",
     },
     "A checkpoint is evaluated like its run: with its task, task options, style and the settings of "
-    "generate, reward and evaluate, unless an argument says otherwise.",
+    "chat, generate, reward and evaluate, unless an argument says otherwise.",
     examples=[
         "glasshouse eval pocket",
         "glasshouse eval runs/try/checkpoints/step-000060 --json",

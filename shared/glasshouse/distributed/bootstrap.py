@@ -27,7 +27,8 @@ def main(kind: str, parent: int, argument: str) -> None:
 
         run_worker_loop_forever(address=argument, ca="trust_all_connections")
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides when to stop
+    for number in (signal.SIGINT, signal.SIGHUP):  # the controller decides when to stop
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         file = os.open(argument, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, 1)

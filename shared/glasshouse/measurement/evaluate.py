@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from glasshouse import randomness
 from glasshouse.config.loading import Overrides, merge_layers, resolve_layers
 from glasshouse.config.schema import Config
-from glasshouse.errors import ConfigError, RunDataError
+from glasshouse.errors import ConfigError, RunDataError, RunError
 from glasshouse.measurement.columns import (
     Columns,
     Scores,
@@ -36,6 +36,7 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, RolloutCollector
 from glasshouse.rollout.grading import alignment_credit, closeness_credit, validate_reward_terms
 from glasshouse.runs.checkpoints import STATE
+from glasshouse.runs.run_directory import config_value
 from glasshouse.tasks.answers import parse_number
 from glasshouse.tasks.base import Task, is_organism, make_task
 from glasshouse.tasks.organisms import Organism
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 UNGRADED_KEYS = ("task", "file", "problems", "truncated", "length", "reading")
 """Results that do not depend on whether answers were read."""
-RUN_KEYS = ("seed", "threads", "imports", "task", "generate", "reward", "evaluate")
+RUN_KEYS = ("seed", "threads", "imports", "task", "chat", "generate", "reward", "evaluate")
 """Keys of a run's configuration that an evaluation depends on."""
 
 
@@ -90,6 +91,7 @@ def evaluate(
     Example: `evaluate("runs/try/checkpoints/step-000060", overrides={"evaluate.problems": 500})`
     """
     config = resolve_evaluation_config(str(model), overrides, task=task, style=style)
+    _check_sources(config, overrides)
     values = evaluate_model(config)
     no_accuracy = ""
     if config.evaluate.file:
@@ -126,7 +128,7 @@ def resolve_evaluation_config(
         arguments["task"]["name"] = task
     if style:
         arguments["task"]["style"] = style
-    run = read_checkpoint_config(Path(model))
+    run = _read_checkpoint_state(Path(model)).get("config", {})
     settings = {key: run[key] for key in RUN_KEYS if key in run}
     requested = merge_layers([arguments, overrides]).get("task") or {}
     own = settings.get("task")
@@ -140,21 +142,41 @@ def resolve_evaluation_config(
     )
 
 
-def read_checkpoint_config(checkpoint: Path) -> Mapping[str, Any]:
-    """Return the configuration of the run that saved a checkpoint; empty for any other model."""
+def _read_checkpoint_state(checkpoint: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint, which has the configuration of its run; empty for any other model."""
     file = checkpoint / STATE
     if not file.is_file():
         return {}
     try:
-        config = json.loads(file.read_text())["config"]
+        state: dict[str, Any] = json.loads(file.read_text())
+        config = state["config"]
         if not isinstance(config["task"]["name"], str) or not isinstance(config["evaluate"], dict):
             raise TypeError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise RunDataError(
             f"{file} cannot be read, so the task of this checkpoint is unknown. Restore the file."
         ) from None
-    settings: dict[str, Any] = config
-    return settings
+    return state
+
+
+def _check_sources(config: Config, overrides: Overrides) -> None:
+    """Raise if a checkpoint's run was made from other files than those that this command does not name."""
+    from glasshouse.models.sources import EVALUATION_KEYS, find_changes, hash_sources
+
+    state = _read_checkpoint_state(Path(config.model))
+    if not state:
+        return
+    given = merge_layers([overrides])
+    named = {key for key in EVALUATION_KEYS if config_value(given, key) is not None}
+    if state["config"]["task"]["name"] != config.task.name:
+        named.add("evaluate.file")  # it may contain {task}
+    import_modules(config.imports)
+    changes = find_changes(state, hash_sources(config, EVALUATION_KEYS), named)
+    if changes:
+        raise RunError(
+            f"{config.model} was trained with something else: {'; '.join(changes)}. Restore it, or name "
+            "what you want to use in the command, as in evaluate.file=… or imports=[…]."
+        )
 
 
 def evaluate_model(config: Config) -> dict[str, Any]:

@@ -34,18 +34,19 @@ from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
 from glasshouse.rollout.penalties import Penalties
-from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints
+from glasshouse.runs.checkpoints import Checkpoint, list_checkpoints, read_newest_state
 from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_directory import acquire_lock, load_verified_config
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms import Organism
-from glasshouse.terminal import make_console
+from glasshouse.terminal import make_console, shell_command
 from glasshouse.types import Problem, Rollout, SamplingParams
 
 if TYPE_CHECKING:  # torch is imported where a model is run
     from rich.console import Console
 
     from glasshouse.models.policy import Policy
+    from glasshouse.models.sources import Sources
 
 BASE = "base"
 
@@ -58,13 +59,15 @@ def monitor_run(
     first_and_last: bool = False,
     monitors: Sequence[Monitor] = (),
     out: str | Path | None = None,
+    accept_changes: bool = False,
     progress: MonitorProgress | bool = True,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Measure the base model and every valid checkpoint of a run on held-out problems: monitors, and
     interventions on the same rollouts. Returns what it writes to results/monitor.json, or to the folder
     `out`; finished checkpoints are not measured again. `first_and_last`: the base model and the last
-    checkpoint; `monitors`: besides the default ones.
+    checkpoint; `monitors`: besides the default ones; `accept_changes`: also if a file that the run was made
+    from has changed.
 
     Example: `monitor_run("runs/try", first_and_last=True)["verdict"]`
     """
@@ -85,12 +88,13 @@ def monitor_run(
         if results:
             results.mkdir(parents=True, exist_ok=True)
         with acquire_lock(results or folder):
+            sources = _check_sources(folder, config, accept_changes)
             base = _load_policy(config)
             config = fill_task_options(config, base)
             task = make_task(config.task.name, config.task.options)
             plan = plan_measurements(config, task, monitors)
             file, validation, reserve = _open_results(
-                folder, results, config, task, plan, greedy, shown
+                folder, results, config, task, plan, greedy, sources, shown
             )
             models = _list_models(folder, config, base, shown)
             if first_and_last:
@@ -198,6 +202,7 @@ def _open_results(
     task: Task[Any],
     plan: MonitorPlan,
     greedy: bool,
+    sources: Sources,
     shown: MonitorProgress,
 ) -> tuple[MonitorResultsFile, list[Problem], list[Problem]]:
     """Return the results so far, the held-out problems, and those on which monitors are fitted. The settings
@@ -224,9 +229,25 @@ def _open_results(
         "task": {"name": config.task.name, "style": config.task.style.value},
         "reward": config.reward.model_dump(mode="json"),
         "plan": plan.describe(task),
+        "sources": sources,
         "versions": software_versions(),
     }
     return MonitorResultsFile(out or run / "results", settings), validation, reserve
+
+
+def _check_sources(run: Path, config: Config, accept: bool) -> Sources:
+    """Return the sources of the base model's and the checkpoints' rollouts; raise if they have changed."""
+    from glasshouse.models.sources import EVALUATION_KEYS, find_changes, hash_sources
+
+    sources = hash_sources(config, ("model", *EVALUATION_KEYS))
+    changes = find_changes(read_newest_state(run / "checkpoints"), sources)
+    if changes and not accept:
+        command = shell_command(["glasshouse", "monitor", run, "--accept-changes"])
+        raise RunError(
+            f"{run} was made from something else: {'; '.join(changes)}. Restore it, or measure the run with "
+            f"the change: {command}"
+        )
+    return sources
 
 
 def _with_problems(config: Config, problems: int) -> Config:

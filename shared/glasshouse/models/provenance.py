@@ -1,4 +1,4 @@
-"""What the bits of a run depend on besides its configuration: software versions and starting weights."""
+"""What the bits of a run depend on besides its configuration and its sources: the software."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
 from glasshouse.models.provenance import source_commit
+from glasshouse.models.sources import Sources, find_changes, hash_sources
+from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints, verify
 from glasshouse.runs.checkpoints import END_OF_TRAINING, Checkpoint, Snapshot
@@ -30,6 +32,7 @@ from glasshouse.runs.run_directory import (
     LOCK,
     RunDirectory,
     config_text,
+    config_value,
     is_locked,
     is_run_directory,
     list_numbered_runs,
@@ -82,7 +85,7 @@ class CheckpointManager:
     directory: RunDirectory
     policy: Policy
     provenance: dict[str, Any]
-    """Written into every checkpoint: config, software versions, fingerprint of the starting weights."""
+    """Written into every checkpoint: config, software versions, hashes of the sources."""
     log: Callable[[str], None]
     saved_step: int = -1
     """The last step that has a checkpoint."""
@@ -262,14 +265,24 @@ def check_same_config(path: Path, config: Config) -> None:
         )
 
 
-def check_provenance(path: Path, state: dict[str, Any], provenance: dict[str, Any]) -> list[str]:
-    """Raise if the starting model changed; return warnings about changed software versions."""
-    if state["start"] != provenance["start"]:
+def check_sources(path: Path, config: Config, sources: Sources, *, accept: bool) -> list[str]:
+    """Return what the run was made from and is different now; raise instead unless the user accepts it.
+    Sources whose key has another value are new by intention (`--fork`), but code is always compared."""
+    state = checkpoints.read_newest_state(path / "checkpoints")
+    old, new = state.get("config", {}), config.model_dump(mode="json")
+    named = {key for key in sources if config_value(old, key) != config_value(new, key)}
+    changes = find_changes(state, sources, named - {"imports"})
+    if changes and not accept:
         raise RunError(
-            f"The weights of {provenance['config']['model']} differ from those that {path} was started from. "
-            "Restore that model, or start a new run with another out=…."
+            f"{path} was made from something else: {'; '.join(changes)}. Restore it, or start a new run "
+            "with another out=…. To continue with the change, which the run's events then record: "
+            + shell_command(["glasshouse", "resume", path, "--accept-changes"])
         )
-    before, now = state["versions"], provenance["versions"]
+    return changes
+
+
+def list_version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return a warning for each software version that is another one than at the run's start."""
     return [
         f"This run was started with {name} {before.get(name)} and continues with {now[name]}: the results "
         "may differ in their last bits from those of an uninterrupted run."
@@ -278,8 +291,10 @@ def check_provenance(path: Path, state: dict[str, Any], provenance: dict[str, An
     ]
 
 
-def fork_run(source: Path, target: Path, config: Config) -> None:
+def fork_run(source: Path, target: Path, config: Config, *, accept_changes: bool = False) -> None:
     """Create a run that starts with the logs and the newest valid checkpoint of another one."""
+    import_modules(config.imports)
+    check_sources(source, config, hash_sources(config), accept=accept_changes)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(f"{target} is not empty; --fork needs a new directory.")
     checkpoint, _ = checkpoints.newest_checkpoint(source / "checkpoints")
@@ -320,7 +335,8 @@ def restore_checkpoint(run: TrainingRun) -> None:
             directory.truncate_to({})
         directory.log_event("start", seed=config.seed, model=config.model, commit=source_commit())
         return
-    for warning in check_provenance(directory.path, state, run.checkpoints.provenance):
+    versions = run.checkpoints.provenance["versions"]
+    for warning in list_version_changes(state["versions"], versions):
         directory.log_event("warning", text=warning)
         display.warn(warning)
     try:

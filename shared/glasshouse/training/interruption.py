@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: end a run at a point where nothing is half done, or at once if that takes too long.
+"""Ctrl-C, SIGTERM and SIGHUP: end a run at a point where nothing is half done, or at once if that takes too long.
 
 first signal ──► while generating or evaluating: end immediately
             └──► while learning or logging: at the end of the step, within GRACE seconds
@@ -7,9 +7,10 @@ second signal, or GRACE exceeded ──► end at once; the last checkpoint rema
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 GRACE = 2.0
@@ -25,7 +26,7 @@ class ForcedStop(BaseException):
 
 
 class Interruption:
-    """Handles SIGINT and SIGTERM while it is entered.
+    """Handles SIGINT, SIGTERM and SIGHUP (unless it is ignored, as by nohup) while it is entered.
 
     Example:
         with Interruption(notify) as interruption:
@@ -43,9 +44,12 @@ class Interruption:
         self.has_raised = False
         self.previous_handlers: dict[int, object] = {}
         self.previous_timer = (0.0, 0.0)
+        self.terminals: list[int] = []
 
     def __enter__(self) -> Interruption:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self.terminals = [output for output in (1, 2) if os.isatty(output)]
+        hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             try:
                 self.previous_handlers[number] = signal.signal(number, self._handle_signal)
             except ValueError:  # not the main thread: the caller handles signals
@@ -81,9 +85,13 @@ class Interruption:
         if self.is_requested:
             raise ForcedStop
         self.is_requested = True
+        if number == signal.SIGHUP:  # a closed terminal: printing to it would raise
+            for output in self.terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         if self.limits_time:
             self._start_grace_period()
-        self.notify()
+        with suppress(OSError, RuntimeError):  # the signal may have come while something is printed
+            self.notify()
         if self.is_interruptible:
             self.check()
 

@@ -31,7 +31,8 @@ from glasshouse.measurement.evaluate import (
 )
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
-from glasshouse.models.provenance import fingerprint_weights, software_versions
+from glasshouse.models.provenance import software_versions
+from glasshouse.models.sources import hash_sources
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
@@ -96,7 +97,8 @@ class TrainingRun:
             check_context_length(config, self.policy, stage)
         self.backend = make_backend(self.policy, config, self.log_event)
         self.collector = RolloutCollector(self.policy, self.task, self.backend, config)
-        # now: problem files may change later
+        # now: files may change later
+        self.sources = hash_sources(config)
         self.data_manifest = describe_data(config, self.task, self.problems, len(self.validation))
         self.progress = Progress(data=self.problems.state())
         self.diagnostics = Diagnostics(config)
@@ -108,14 +110,18 @@ class TrainingRun:
 
     # --- from start to summary -------------------------------------------------------------
 
-    def train(self) -> dict[str, Any]:
+    def train(self, *, accept_changes: bool = False) -> dict[str, Any]:
         """Train all steps, with evaluation before and after; return the summary that is also written
         to the run directory. If the directory holds an interrupted run of the same configuration,
-        resume it from its newest valid checkpoint."""
+        resume it from its newest valid checkpoint; `accept_changes`: also if its sources changed."""
         try:
             path = checkpointing.find_run_path(self.config)
+            changes: list[str] = []
             if is_run_directory(path):
                 checkpointing.check_same_config(path, self.config)
+                changes = checkpointing.check_sources(
+                    path, self.config, self.sources, accept=accept_changes
+                )
                 if summary := checkpointing.finished_summary(path, self.config):
                     for damage in verify_run(path).damage:
                         self.display.warn(str(damage))
@@ -124,6 +130,8 @@ class TrainingRun:
                     return summary
             with RunDirectory(path, self.config) as self.directory:
                 self.is_open = True
+                for change in changes:
+                    self.log_event("accepted_change", text=f"Accepted: {change}.")
                 return self._train_in_directory()
         finally:
             self.backend.close()
@@ -134,7 +142,7 @@ class TrainingRun:
         provenance = {
             "config": config.model_dump(mode="json"),
             "versions": software_versions(),
-            "start": fingerprint_weights(self.policy),
+            "sources": self.sources,
         }
         self.checkpoints = CheckpointManager(
             config, self.directory, self.policy, provenance, display.log

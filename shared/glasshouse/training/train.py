@@ -81,12 +81,14 @@ def _refuse_to_extend(config: Config) -> None:
         )
 
 
-def _train(config: Config, progress: bool, verbose: bool) -> TrainResult:
+def _train(
+    config: Config, progress: bool, verbose: bool, *, accept_changes: bool = False
+) -> TrainResult:
     from glasshouse.training.display import Display, TerminalDisplay
     from glasshouse.training.run import TrainingRun
 
     display = TerminalDisplay(verbose=verbose) if progress else Display()
-    return _to_result(TrainingRun(config, display).train())
+    return _to_result(TrainingRun(config, display).train(accept_changes=accept_changes))
 
 
 def resume(
@@ -94,11 +96,13 @@ def resume(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
     fork: str | Path | None = None,
+    accept_changes: bool = False,
     progress: bool = True,
     verbose: bool = False,
 ) -> TrainResult:
     """Continue an interrupted run from its newest valid checkpoint. `{"steps": N}` trains longer;
-    keys that change the numbers need `fork`, the directory of a new run that branches off.
+    keys that change the numbers need `fork`, the directory of a new run that branches off. A run whose
+    files (problems, model, imported code) changed is refused unless `accept_changes`.
 
     Example: `resume("runs/try", {"steps": 200})`
     """
@@ -109,8 +113,8 @@ def resume(
     target = Path(fork) if fork else path
     config = override_config(override_config(saved, overrides), {"out": str(target)})
     if fork:
-        fork_run(path, target, config)
-    return _train(config, progress, verbose)
+        fork_run(path, target, config, accept_changes=accept_changes)
+    return _train(config, progress, verbose, accept_changes=accept_changes)
 
 
 def _to_result(summary: Mapping[str, Any]) -> TrainResult:

@@ -104,7 +104,7 @@ class RunReader:
     """Damage of the metrics, events, summary and rollout log, compared with each other."""
     checkpoints: list[int] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    """Software and starting weights, of the newest checkpoint."""
+    """The software, and the hashes of what the run was made from, in the newest checkpoint."""
     metrics: GrowingFile = field(init=False)
     events: GrowingFile = field(init=False)
     _stamps: dict[str, Any] = field(default_factory=dict)
@@ -326,13 +326,18 @@ def seconds_left(rows: Sequence[Mapping[str, Any]], steps: int) -> float | None:
 
 
 def read_versions(run: Path) -> dict[str, str]:
-    """The software and the starting weights that the newest valid state of a checkpoint names."""
+    """The software and the sources that the newest valid state of a checkpoint names."""
     state = read_newest_state(run / "checkpoints")
     versions = state.get("versions")
     if not isinstance(versions, dict):
         return {}
     named = {str(name): str(value) for name, value in versions.items()}
-    return named | {"starting weights": str(state.get("start", "unknown"))}
+    sources = state.get("sources", {})
+    return named | {
+        f"{name} ({key})": digest[:16] if len(digest) == 64 else digest
+        for key, files in sources.items()
+        for name, digest in files.items()
+    }
 
 
 # --- parts -----------------------------------------------------------------------------------
