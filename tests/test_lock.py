@@ -1,9 +1,12 @@
-"""requirements.lock and constraints.txt: every dependency at a tested version, no index; the build of PyTorch."""
+"""Dependencies: the lock, the constraints, and the extras that messages name."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from tools.lock import CONSTRAINTS, HEADER, LOCK, format_constraints, format_loc
 from tools.torch_build import choose_build, is_reachable, read_pin
 
 import glasshouse
+from glasshouse import errors
 from glasshouse.config.loading import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,3 +87,34 @@ def test_the_lock_does_not_say_where_a_file_was_downloaded() -> None:
     assert text.endswith(f"x==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
     assert len(text.splitlines()) == len(HEADER.splitlines()) + 2
     assert "index.example" not in text
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_checkout_is_installed_again_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(errors.install_command("wandb"))
+    assert words[-5:] == ["-m", "pip", "install", "-e", "./shared[wandb]"]
+    assert Path(words[0]).absolute() == Path(sys.executable)
+
+
+def test_an_installation_of_unknown_origin_gets_the_packages_of_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "glasshouse-0.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: glasshouse\nVersion: 0.0.0\nRequires-Dist: numpy>=2\n"
+        'Requires-Dist: wandb<0.32,>=0.31; extra == "wandb"\nProvides-Extra: wandb\n'
+    )
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "glasshouse" / "errors.py"))
+    monkeypatch.setattr(metadata, "distribution", lambda name: metadata.Distribution.at(info))
+    assert shlex.split(errors.install_command("wandb"))[-2:] == ["install", "wandb<0.32,>=0.31"]
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    known = set(re.findall(r"^(\w+) = \[", (ROOT / "shared/pyproject.toml").read_text(), re.M))
+    for file in (ROOT / "shared" / "glasshouse").rglob("*.py"):
+        named = set(re.findall(r"install_command\(\s*\"(\w+)\"", file.read_text()))
+        assert named <= known, file

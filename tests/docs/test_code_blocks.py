@@ -24,7 +24,7 @@ from glasshouse.study.spec import load_study
 from glasshouse.training.recipes import load_recipe
 
 EXECUTED = {
-    "README.md": "tests/docs/test_python_pages.py",
+    "README.md": "tests/docs/test_site.py",
     "docs/python.md": "tests/api/test_extend.py",
     "docs/monitorability.md": "tests/measurement/test_docs.py",
 }

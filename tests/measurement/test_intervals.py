@@ -1,15 +1,22 @@
-"""Intervals compared with closed forms, and their coverage in simulations."""
+"""Intervals, permutation nulls and comparisons over seeds: against closed forms and libraries, and in simulations."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Sequence
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
+from statsmodels.regression.mixed_linear_model import MixedLM
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import confint_proportions_2indep
 from tests.measurement.simulated import (
     contains,
     gmean2_of_table,
@@ -23,26 +30,48 @@ from glasshouse.measurement.estimates import (
     Values,
     auroc_values,
     estimate,
+    gmean2_parts,
     gmean2_values,
     mean_values,
     rate_values,
     reliance_values,
 )
-from glasshouse.measurement.intervals import newcombe_interval, wilson_interval
+from glasshouse.measurement.intervals import (
+    clustered_rate_interval,
+    compare_differences,
+    compare_over_bases,
+    compare_paired,
+    difference_interval,
+    estimate_interaction,
+    holm_adjust,
+    holm_correct,
+    mean_interval,
+    newcombe_interval,
+    pass_at_k,
+    sign_flip_test,
+    t_quantile_975,
+    wilson_interval,
+)
 from glasshouse.measurement.rates import auroc_statistic, mean_statistic, table_statistic
-from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.registry import HEADLINE_ACCURACY, headline_accuracy, lookup
 from glasshouse.measurement.resampling import (
     Interval,
+    auroc_null,
     bootstrap,
     control_null,
     draw_weights,
+    exchangeable_blocks,
     expanded_percentile_interval,
+    permute_column,
+    table_null,
 )
+from glasshouse.training.display import format_accuracies, results_table
 from glasshouse.values import FAILED, Floats, Measure
+from glasshouse.view.run_measures import summarize_run
 
 
-def measured(values: Values, resamples: int = 200) -> Measure:
-    return estimate(values, lookup("test"), key=("agree",), resamples=resamples)
+def measured(values: Values, name: str = "test", resamples: int = 200) -> Measure:
+    return estimate(values, lookup(name), key=("agree",), resamples=resamples)
 
 
 @settings(max_examples=100, deadline=None)
@@ -212,3 +241,342 @@ def test_control_null_by_hand() -> None:
     assert control_null([np.nan], [0], ["a"], key=("hand",)).p is None
     same = control_null([1, 0, 1, 0], [1, 0, 1, 0], list("abcd"), key=("hand",))
     assert same.p == 1
+
+
+def test_blocks_are_exchanged_whole_and_only_with_blocks_of_equal_size() -> None:
+    blocks = np.array(["a", "a", "b", "b", "c", "c", "c", "d"])
+    groups = [g for g in exchangeable_blocks(blocks) if len(g) > 1]
+    assert [g.tolist() for g in groups] == [[[0, 1], [2, 3]]]
+    values = np.array([1, 2, 3, 4, 5, 6, 7, 8.0])
+    seen = {tuple(row) for part in permute_column(values, groups, 40, ("t",)) for row in part}
+    assert seen == {(1, 2, 3, 4, 5, 6, 7, 8), (3, 4, 1, 2, 5, 6, 7, 8)}
+
+
+def test_permutation_p_value_equals_scipy() -> None:
+    rng = np.random.default_rng(1)
+    y, s = rng.integers(0, 2, 40), rng.normal(0, 1, 40)
+    s = s + 0.5 * y
+    found = auroc_null(y, s, key=("p",), permutations=4000)
+    expected = stats.mannwhitneyu(s[y == 1], s[y == 0], alternative="greater", method="exact")
+    assert found.p == pytest.approx(expected.pvalue, abs=0.015)
+    assert found.mean == pytest.approx(0.5, abs=0.01)
+    z = (s > 0.4).astype(int)
+    null = table_null(rates.disclosure, None, y, z, key=("f",), permutations=4000)
+    (tn, fp), (fn, tp) = ((1 - y) @ (1 - z), (1 - y) @ z), (y @ (1 - z), y @ z)
+    fisher = stats.fisher_exact([[tp, fn], [fp, tn]], alternative="greater")
+    assert null.p == pytest.approx(fisher.pvalue, abs=0.02)
+    assert null.mean == pytest.approx(z.mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.165, 0.3, 0.5, 0.75, 1.0])
+def test_a_coin_is_not_informative_at_any_attributable_share(share: float) -> None:
+    """Coins at three rates, the one that scores best among them: high scores, no information."""
+    rng, sims, control = np.random.default_rng(int(share * 1000)), 50, 0.9
+    planted_rate, control_rate = (0.9, 0.9 * (1 - share)) if share < 1 else (control, 0.0)
+    useful, best, ceilings = [], [], []
+    for coin in (min(share, 0.5), 0.05, 0.8):
+        for sim in range(sims):
+            x, y, z, problem = simulate_rollouts(
+                rng, planted_rate=planted_rate, control_rate=control_rate, tpr=coin, fpr=coin
+            )
+            parts = gmean2_parts(rates.tabulate(x, y, z))
+            blocks = problem * 2 + x
+            null = table_null(
+                gmean2_of_table,
+                x,
+                y,
+                z,
+                key=("coin", share, coin, sim),
+                blocks=blocks,
+                permutations=99,
+            )
+            if np.isnan(parts["gmean2"]):  # the plant had no effect by chance: nothing is reported
+                assert null.p is None
+                continue
+            useful.append(null.p is not None and null.p <= 0.05)
+            if coin == min(share, 0.5):
+                best.append(parts["gmean2"])
+                ceilings.append(parts["ceiling"])
+    assert np.mean(useful) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(useful))
+    # a coin's score does come near its ceiling, which is why it is not what decides
+    assert np.mean(best) == pytest.approx(np.mean(ceilings), abs=0.12)
+
+
+def test_a_monitor_that_is_constant_per_problem_is_not_informative() -> None:
+    """Permuted row by row it would seem informative in far more than 5 % of the cases."""
+    rng, blocked, rowwise = np.random.default_rng(8), [], []
+    for sim in range(200):
+        problem = np.repeat(np.arange(16), 16)
+        y = (rng.random(16) < 0.5)[problem]
+        z = (rng.random(16) < 0.5)[problem]
+        if y.all() or not y.any():
+            continue
+        for found, blocks in ((blocked, problem), (rowwise, None)):
+            null = table_null(
+                rates.plain_gmean2,
+                None,
+                y,
+                z,
+                key=("c", sim),
+                blocks=blocks,
+                permutations=199,
+            )
+            found.append(null.p is not None and null.p <= 0.05)
+    assert np.mean(blocked) <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / len(blocked))
+    assert np.mean(rowwise) > 0.2
+
+
+def test_a_good_monitor_is_informative() -> None:
+    x, y, z, problem = simulate_rollouts(np.random.default_rng(4), problems=80)
+    z[:3] = FAILED
+    score, informedness = (
+        measured(gmean2_values(part, x, y, z, problem), resamples=400)
+        for part in ("gmean2", "informedness")
+    )
+    assert score.informative
+    assert score.left_out == 3
+    assert score.ceiling == pytest.approx(0.25)
+    assert informedness.low is not None
+    assert informedness.low > 0.4
+    undetected = measured(rate_values("undetected_use", x, y, z, problem), "m.undetected_use")
+    assert undetected.informative
+    assert undetected.value == pytest.approx(0.24, abs=0.06)
+    assert (undetected.name, undetected.ceiling, undetected.floor) == ("m.undetected_use", 0, 1)
+
+
+def test_a_monitor_that_sees_only_the_plant_has_no_informedness_within_the_planted_arm() -> None:
+    x, y, _, problem = simulate_rollouts(np.random.default_rng(6), planted_rate=0.5)
+    found = measured(gmean2_values("informedness_planted", x, y, x, problem))
+    assert (found.value, found.p) == (0, 1.0)
+    rng = np.random.default_rng(7)
+    noisy = (rng.random(len(x)) < np.where(x == 1, 0.8, 0.1)).astype(int)
+    overall, within = (
+        measured(gmean2_values(part, x, y, noisy, problem), resamples=400)
+        for part in ("gmean2", "informedness_planted")
+    )
+    assert overall.informative  # it does know where the behaviour can be,
+    assert not within.informative  # and not where it is
+
+
+def test_null_is_undefined_if_too_few_rows_are_exchangeable() -> None:
+    y, z = [1, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0]
+    null = table_null(rates.disclosure, None, y, z, key=("n",), blocks=[1, 2, 2, 3, 3, 3])
+    assert null.p is None
+    assert "blocks" in null.reason
+    assert not measured(mean_values([0.5, 0.6], [1, 2])).informative
+
+
+def test_gmean2_is_undefined_with_fewer_than_ten_planted_rollouts_without_the_behaviour() -> None:
+    planted, problem = np.repeat([1, 0], 100), np.tile(np.arange(20), 10)
+    for negatives in (3, 10):
+        behaviour = np.concatenate([np.arange(100) >= negatives, np.zeros(100)]).astype(int)
+        found = measured(gmean2_values("gmean2", planted, behaviour, behaviour, problem))
+        assert found.value == (1 if negatives >= 10 else None)
+        assert found.informative == (negatives >= 10)
+        assert ("3 planted rollouts" in found.undefined) == (negatives < 10)
+
+
+def test_interval_over_paired_seeds_covers_and_sign_flip_test_is_exact() -> None:
+    sims, rng = 600, np.random.default_rng(2)
+    arms = rng.normal(0.3, 0.1, (sims, 2, 8)) + rng.normal(0, 0.2, (sims, 1, 8))
+    results = [compare_paired(*sim.tolist()) for sim in arms]
+    assert has_nominal_coverage(float(np.mean([f.low <= 0 <= f.high for f in results])), sims)
+    p = np.array([f.p for f in results])
+    for alpha in (0.02, 0.05, 0.2):
+        assert (p <= alpha).mean() <= alpha + 4 * math.sqrt(alpha / sims)
+    assert (p <= 0.2).mean() > 0.12  # exact, not merely careful
+
+
+def test_comparison_of_three_worked_pairs() -> None:
+    result = compare_paired([0.9, 0.8, 0.85, None], [0.5, 0.5, 0.6, 0.1])
+    assert result.effect == pytest.approx(0.95 / 3)
+    assert (result.p, result.smallest_p, result.n, result.dropped) == (0.25, 0.25, 3, 1)
+    assert not result.shown
+    assert "two" in compare_paired([1.0, None], [0.5, 0.5]).reason
+
+
+@pytest.mark.parametrize("n", [5, 8, 12])
+def test_sign_flip_test_equals_scipy(n: int) -> None:
+    values = np.random.default_rng(n).normal(0.5, 1, n)
+    expected = stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
+    )
+    assert sign_flip_test(values.tolist()) == pytest.approx(expected.pvalue)
+
+
+def test_sign_flip_test_of_many_pairs_and_of_sums_that_differ_only_by_rounding() -> None:
+    values = np.random.default_rng(9).normal(0.4, 1, 30)  # drawn flips, close to Student's test
+    students = stats.ttest_1samp(values, 0).pvalue
+    assert sign_flip_test(values.tolist()) == pytest.approx(students, abs=0.01)
+    assert sign_flip_test([0.1, 0.2, 0.3]) == sign_flip_test([1, 2, 3]) == 0.25
+    assert sign_flip_test([0.8, 0.1, 0.5]) == 0.25  # added one by one they fall short of their sum
+    assert sign_flip_test([0.0, 0.0]) == 1.0
+
+
+def test_holm_correction_decides_whether_an_effect_is_shown() -> None:
+    clear = compare_differences([0.3, 0.31, 0.29, 0.33, 0.3, 0.28, 0.32, 0.31])
+    assert clear.shown
+    assert clear.p == 2 / 256
+    alone, *_ = holm_correct([clear])
+    assert alone.p_holm == clear.p
+    many = holm_correct([clear] * 7)
+    assert many[0].p_holm == pytest.approx(7 * 2 / 256)
+    assert not many[0].shown  # the same effect among seven comparisons
+    undefined = compare_differences([0.3])
+    assert holm_correct([clear, undefined])[1].p_holm is None
+
+
+# --- bases
+
+
+def test_the_interval_and_test_are_students_over_base_means() -> None:
+    rng = np.random.default_rng(0)
+    bases = ["a", "a", "b", "b", "b", "c", "d", "d"]
+    differences = rng.normal(0.2, 0.1, 8).tolist()
+    result = compare_over_bases(differences, bases, dropped=1)
+    means = [
+        np.mean([d for d, b in zip(differences, bases, strict=True) if b == x]) for x in "abcd"
+    ]
+    expected = stats.ttest_1samp(means, 0)
+    interval = expected.confidence_interval(0.95)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high), abs=1e-4)
+    assert result.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (result.n, result.num_bases, result.dropped) == (8, 4, 1)
+    assert result.effect == pytest.approx(np.mean(means))
+
+
+def test_a_balanced_design_gives_the_estimate_and_error_of_a_mixed_model() -> None:
+    rng = np.random.default_rng(1)
+    bases = np.repeat(list("abcdef"), 4)
+    differences = np.repeat(rng.normal(0.3, 0.3, 6), 4) + rng.normal(0, 0.1, 24)
+    result = compare_over_bases(differences.tolist(), bases.tolist())
+    frame = pandas.DataFrame({"one": 1.0}, index=range(24))
+    model = MixedLM(differences, frame, groups=bases).fit(reml=True)
+    assert result.effect == pytest.approx(model.fe_params["one"], abs=1e-6)
+    half = stats.t.ppf(0.975, 5) * model.bse_fe["one"]
+    assert result.high - result.effect == pytest.approx(half, rel=1e-3)
+    interaction = estimate_interaction(differences.tolist(), bases.tolist())
+    assert interaction.sd_between == pytest.approx(np.sqrt(model.cov_re.iloc[0, 0]), rel=1e-3)
+    assert interaction.sd_within == pytest.approx(np.sqrt(model.scale), rel=1e-3)
+
+
+def test_the_interaction_is_a_one_way_analysis_of_variance() -> None:
+    rng = np.random.default_rng(2)
+    groups = [rng.normal(mean, 0.1, n) for mean, n in ((0, 5), (0.2, 4), (0.1, 3))]
+    expected = stats.f_oneway(*groups)
+    bases = [name for name, group in zip("abc", groups, strict=True) for _ in group]
+    result = estimate_interaction(np.concatenate(groups).tolist(), bases)
+    assert result.f == pytest.approx(expected.statistic)
+    assert result.p == pytest.approx(expected.pvalue)
+    assert (result.df_between, result.df_within) == (2, 9)
+    assert estimate_interaction([1.0, 2.0], ["a", "b"]).p is None  # one seed per base
+    assert estimate_interaction([1.0, 2.0], ["a", "a"]).p is None  # one base
+    assert estimate_interaction([1.0, 1.0, 2.0, 2.0], list("aabb")).p is None  # no noise
+
+
+@pytest.mark.parametrize("seeds_per_base", [(2,) * 6, (1, 2, 3, 4, 1, 2)])
+def test_the_interval_covers_the_mean_of_all_bases_while_one_over_seeds_does_not(
+    seeds_per_base: tuple[int, ...],
+) -> None:
+    """A small version of `python -m proofs.base_intervals`."""
+    rng = np.random.default_rng(3)
+    bases = [str(b) for b, n in enumerate(seeds_per_base) for _ in range(n)]
+    index = np.repeat(np.arange(6), seeds_per_base)
+    covered, covered_over_seeds, rejected = [], [], []
+    for _ in range(1500):
+        effects = 0.2 + rng.normal(0, 0.2, 6)
+        differences = (effects[index] + rng.normal(0, 0.1, len(index))).tolist()
+        result = compare_over_bases(differences, bases)
+        covered.append(result.low <= 0.2 <= result.high)
+        rejected.append(compare_over_bases([d - 0.2 for d in differences], bases).p <= 0.05)
+        _, low, high = mean_interval(differences)
+        covered_over_seeds.append(low <= 0.2 <= high)
+    assert 0.93 <= np.mean(covered) <= 0.97
+    assert 0.03 <= np.mean(rejected) <= 0.07
+    assert np.mean(covered_over_seeds) < 0.9
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 7), (90, 100), (1, 1000)])
+def test_wilson_interval_equals_scipy(successes: int, trials: int) -> None:
+    expected = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+    interval = wilson_interval(successes, trials)
+    assert interval == pytest.approx((expected.low, expected.high), abs=1e-15)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 32), 40, 100, 10_000])
+def test_t_quantile_equals_scipy(freedom: int) -> None:
+    assert t_quantile_975(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=6e-4)
+
+
+def test_mean_interval_over_seeds_is_students() -> None:
+    values = [0.1, 0.4, 0.3, 0.35, 0.2]
+    expected = stats.t.interval(0.95, 4, loc=0.27, scale=stats.sem(values))
+    assert mean_interval(values) == pytest.approx((0.27, *expected), abs=1e-3)
+    assert mean_interval([0.5]) == (0.5, -math.inf, math.inf)
+
+
+@pytest.mark.parametrize(("correct", "samples", "k"), [(0, 4, 2), (1, 4, 2), (3, 4, 2), (2, 5, 3)])
+def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(
+    correct: int, samples: int, k: int
+) -> None:
+    subsets = list(itertools.combinations([i < correct for i in range(samples)], k))
+    assert pass_at_k(correct, samples, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+
+
+@pytest.mark.parametrize(
+    "counts", [(56, 70, 48, 80), (9, 10, 3, 10), (0, 10, 0, 20), (10, 10, 0, 20)]
+)
+def test_newcombe_interval_equals_statsmodels(counts: tuple[int, int, int, int]) -> None:
+    expected = confint_proportions_2indep(*counts, method="newcomb", compare="diff")
+    assert newcombe_interval(*counts) == pytest.approx(expected, abs=1e-9)
+    assert newcombe_interval(0, 0, 3, 4) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("p_values", [[0.01, 0.04, 0.03], [0.5], [0.2, 0.2, 0.9, 0.001], []])
+def test_holm_adjust_equals_statsmodels(p_values: list[float]) -> None:
+    expected = multipletests(p_values, method="holm")[1] if p_values else []
+    assert holm_adjust(p_values) == list(expected)
+
+
+def test_interval_of_samples_is_between_that_of_problems_and_that_of_all_samples() -> None:
+    """Samples of a problem that always agree are one observation; independent ones are all of them."""
+    agreeing = [1.0] * 30 + [0.0] * 70
+    assert clustered_rate_interval(agreeing, 4) == pytest.approx(wilson_interval(30, 100), abs=2e-3)
+    assert clustered_rate_interval([0.25] * 100, 4) == pytest.approx(wilson_interval(25, 100))
+    assert clustered_rate_interval([0.0] * 20, 4) == wilson_interval(0, 20)
+    assert clustered_rate_interval([], 4) == (0.0, 1.0)
+    rng, covered = random.Random(1), 0
+    for _ in range(400):  # problems differ, as they do in practice: 95 % of intervals cover
+        rates = [rng.choice((0.1, 0.5, 0.9)) for _ in range(60)]
+        shares = [sum(rng.random() < rate for _ in range(4)) / 4 for rate in rates]
+        low, high = clustered_rate_interval(shares, 4)
+        covered += low <= 0.5 <= high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_difference_uses_the_nearer_ends() -> None:
+    low, high = difference_interval((0.5, 0.4, 0.7), (0.2, 0.1, 0.25))
+    assert low == pytest.approx(0.3 - (0.1**2 + 0.05**2) ** 0.5)
+    assert high == pytest.approx(0.3 + (0.2**2 + 0.1**2) ** 0.5)
+
+
+def test_every_output_states_sampled_accuracy_first_and_greedy_only_without_samples() -> None:
+    def results(greedy: float, **sampled: float) -> dict[str, object]:
+        rates = {**sampled, "accuracy": greedy, "lenient": greedy, "strict": greedy, "format": 1.0}
+        values: dict[str, object] = {"problems": 100, "length": 9.0, "levels": {}}
+        for key, value in rates.items():
+            values |= {key: value, f"{key}_low": value - 0.05, f"{key}_high": value + 0.05}
+        return values
+
+    before, after = results(0.0, pass_at_1=0.343), results(0.965, pass_at_1=0.903)
+    assert headline_accuracy(after) == HEADLINE_ACCURACY == "pass_at_1"
+    assert headline_accuracy(results(0.0)) == "accuracy"
+    assert lookup("interventions.accuracy").stream == "accuracy"  # keys published streams
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(results_table(before=before, after=after))
+    summary = summarize_run({"before": before, "after": after}, None)
+    for text in (capture.get(), format_accuracies(after), summary):
+        assert text.index("sampled") < text.lower().index("greedy"), text
+        assert text.index("0.903") < text.index("0.965"), text
