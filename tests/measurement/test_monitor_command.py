@@ -21,6 +21,7 @@ from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.monitor_run import monitor_run
 from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews, fit_linear
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.runs import monitor_results
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.training.run import TrainingRun
@@ -234,6 +235,32 @@ def test_a_judge_is_called_once_per_text_and_its_outputs_are_measured(
     again = monitor_ends(run, capsys, *options)
     assert again["checkpoints"] == results["checkpoints"]
     assert len(server.bodies) == before  # from the cache
+
+
+def test_a_judge_that_does_not_answer_is_an_error_and_never_measured_before(
+    run: Path, server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures after the first verdict are counted, and the checkpoint is measured again."""
+    once = {**(JudgeMonitor.__init__.__kwdefaults__ or {}), "max_retries": 0, "concurrency": 1}
+    monkeypatch.setattr(JudgeMonitor.__init__, "__kwdefaults__", once)
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--judge-model", "tiny", "--behaviour", "It guesses.", "--problems", "4"]
+    command = ["monitor", str(run), "--first-and-last", *options, "--monitor"]
+    file = run / "results" / monitor_results.RESULTS_FILE
+    assert main([*command, "judge:http://127.0.0.1:9/v1"]) == 2
+    assert "gave no verdict on the first rollout" in capsys.readouterr().err
+    assert not file.exists()
+    server.script = [good, status(500)] * 4
+    assert main([*command, f"judge:{url}"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "base: the monitor judge failed on 2 of 4 rollouts" in printed
+    assert "unread answers 0 of 8, cut completions" in printed
+    assert json.loads(file.read_text())["checkpoints"][0]["failures"]["judge"]["failed"] == 2
+    server.script = [good]
+    assert main([*command, f"judge:{url}"]) == 0
+    assert "measured before" not in capsys.readouterr().out
+    assert main([*command, f"judge:{url}"]) == 0
+    assert capsys.readouterr().out.count("measured before") == 2
 
 
 def test_an_endpoint_that_refuses_exits_with_2_and_names_the_model(

@@ -57,6 +57,7 @@ def _parse_monitors(args: argparse.Namespace, cache: Path) -> list[Any]:
 def _monitor(args: argparse.Namespace) -> None:
     from glasshouse.errors import MonitorError
     from glasshouse.measurement.monitor_run import monitor_run
+    from glasshouse.measurement.reading import Reading, describe_reading
     from glasshouse.monitors.fitted import FittedKind
     from glasshouse.runs.run_directory import load_verified_config
     from glasshouse.terminal import make_console
@@ -86,6 +87,10 @@ def _monitor(args: argparse.Namespace) -> None:
         return
     console.print(monitor_table(results))
     console.print(results["verdict"], markup=False)
+    reading = Reading()
+    for entry in results["checkpoints"]:
+        reading.merge(Reading(**entry.get("reading", {})))
+    print_safe(*describe_reading(reading))
     print_safe(f"files   {out}  (monitor.json, monitor_rows.jsonl.zst)")
     if not args.out:
         print(f"next    {shell_command(['glasshouse', 'report', run])}")

@@ -134,4 +134,6 @@ def _describe_monitor(monitor: Mapping[str, Any]) -> str:
     if "reason" in monitor:
         return f"{monitor['name']}: {monitor['reason']}"
     fitted = f", fitted on {FIT_TENTHS} tenths of the problems" if "threshold" in monitor else ""
-    return f"{monitor['name']} ({monitor.get('kind', 'own')}, scope {monitor.get('scope', '')}{fitted})"
+    failed = f", failed on {monitor['failed']:,} rollouts" if "failed" in monitor else ""
+    kind = monitor.get("kind", "own")
+    return f"{monitor['name']} ({kind}, scope {monitor.get('scope', '')}{fitted}{failed})"

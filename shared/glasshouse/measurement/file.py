@@ -7,7 +7,7 @@ another three tenths, and scores the rest. Hashes of the problems' names decide 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -192,7 +192,10 @@ def measure(
         format=opened.format.name,
         mapping=dict(opened.mapping.columns),
         behaviour=describe_behaviour(opened),
-        monitors=[_describe(monitor) for monitor in fitted],
+        monitors=[
+            _describe(monitor) | _count_failures(monitor, n, cells.values())
+            for n, monitor in enumerate(fitted)
+        ],
         rollouts=sum(cell.rollouts for cell in cells.values()),
         unanswered=opened.unanswered,
         cells=measured,
@@ -288,7 +291,9 @@ def _read_cells(
     rollouts = opened.rollouts(lambda share: on_progress("measure", share))
     while batch := list(islice(rollouts, BATCH)):
         if not cells:
-            _check_judges(monitors, batch[0])
+            for fitted in monitors:
+                if isinstance(fitted.monitor, JudgeMonitor):
+                    fitted.monitor.require_verdict(_view(fitted.monitor.scope, batch[0]))
         kept: list[tuple[Cell, Rollout]] = []
         for rollout in batch:
             place = (_bin_checkpoint(rollout, steps_per_checkpoint, opened), rollout.seed)
@@ -483,18 +488,6 @@ def _score(fitted: FittedMonitor, rollouts: Sequence[Rollout]) -> list[MonitorOu
     ]
 
 
-def _check_judges(monitors: Sequence[FittedMonitor], first: Rollout) -> None:
-    """Raise if a judge has no verdict on the first rollout: one that cannot be reached, or refuses the key,
-    would be asked about all the others, with retries."""
-    for fitted in monitors:
-        if isinstance(fitted.monitor, JudgeMonitor):
-            (output,) = _score(fitted, [first])
-            if output.failed:
-                raise MonitorError(
-                    f'The judge "{fitted.name}" gave no verdict on the first rollout: {output.reason}'
-                )
-
-
 def _view(scope: Scope, rollout: Rollout) -> View:
     cot, answer = parts_of(rollout.cot, rollout.text)
     parts = {"prompt": rollout.prompt, "question": rollout.prompt, "cot": cot, "answer": answer}
@@ -506,6 +499,12 @@ def _labelled(scope: Scope, rows: Sequence[tuple[Rollout, int]]) -> LabelledView
     views = [_view(scope, rollout) for rollout, _ in rows]
     labels, problems = [label for _, label in rows], [rollout.problem.key for rollout, _ in rows]
     return LabelledViews(views, labels, problems)
+
+
+def _count_failures(monitor: FittedMonitor, number: int, cells: Iterable[Cell]) -> dict[str, int]:
+    """The rollouts on which it failed, if any. A fitted monitor gives no output where it was fitted."""
+    failed = sum(row.outputs[number].failed for cell in cells for row in cell.rows)
+    return {"failed": failed} if failed and not monitor.is_fitted else {}
 
 
 def _describe(monitor: FittedMonitor) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from glasshouse.measurement.columns import (
     label_rollouts,
     problems_by_arm,
     score_rollouts,
+    view_rollout,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint, intervention
 from glasshouse.measurement.measure import Measurement, Row, measure, value_rows
@@ -34,6 +35,7 @@ from glasshouse.monitors.fitted import (
     LabelledViews,
     fit_monitor,
 )
+from glasshouse.monitors.llm_judge import JudgeMonitor
 from glasshouse.tasks.base import Task
 from glasshouse.tasks.organisms import Organism
 from glasshouse.tasks.substitution import Substitution
@@ -193,6 +195,8 @@ def _score(
         if fitted.monitor is None:
             scores.append(Scores(monitor=name, reason=fitted.reason))
             continue
+        if isinstance(fitted.monitor, JudgeMonitor) and rollouts:
+            fitted.monitor.require_verdict(view_rollout(fitted.monitor.scope, rollouts[0]))
         outputs = score_rollouts(fitted.monitor, rollouts, checkpoint.policy)
         scores.append(Scores.from_outputs(name, outputs, no_threshold=fitted.no_threshold))
         for rollout, output, label in zip(rollouts, outputs, labels, strict=True):

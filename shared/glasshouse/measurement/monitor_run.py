@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
 from glasshouse.measurement.monitor_progress import MonitorProgress
+from glasshouse.measurement.reading import count_unread
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import RolloutCollector, make_grader
@@ -158,11 +160,15 @@ def prepare_checkpoint(
     if greedy:
         sampling = SamplingParams(max_tokens=sampling.max_tokens, temperature=0, stop=sampling.stop)
 
+    graded: list[Rollout] = []
+
     def collect(problems: Sequence[Problem], *, samples: int, split: str) -> list[Rollout]:
         groups = collector.collect(
             problems, step=step, split=split, samples=samples, sampling=sampling
         )
-        return [rollout for group in groups for rollout in group]
+        rollouts = [rollout for group in groups for rollout in group]
+        graded.extend(rollouts)
+        return rollouts
 
     return EvaluatedCheckpoint(
         step=step,
@@ -171,6 +177,7 @@ def prepare_checkpoint(
         task=task,
         rollouts=collect(validation, samples=1, split="monitor"),
         collect=collect,
+        graded=graded,
         grade=make_grader(config.reward),
         max_tokens=config.generate.max_tokens,
         seed=config.seed,
@@ -192,7 +199,27 @@ def _measure_model(
         measures[source] = {name: m.as_dict() for name, m in result.measures.items()}
         named = {"checkpoint": model.name, "step": model.step, "evaluation": source}
         rows += [named | row for row in result.rows]
-    return entry | {"measures": measures}, rows
+    failures = count_failures(rows)
+    for name, failed in failures.items():
+        shown.warn(
+            f"{model.name}: the monitor {name} failed on {failed['failed']:,} of {failed['rollouts']:,} rollouts, "
+            f"which are left out ({failed['reason']}). The same command asks again."
+        )
+    reading = asdict(count_unread(checkpoint.graded))
+    return entry | {"measures": measures, "reading": reading, "failures": failures}, rows
+
+
+def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """How often each monitor that failed did, of how many rollouts, and the first reason."""
+    failures: dict[str, dict[str, Any]] = {}
+    outputs = [row for row in rows if "monitor" in row]
+    for row in outputs:
+        if row["score"] is None and row["flagged"] is None:
+            own = failures.setdefault(row["monitor"], {"failed": 0, "reason": row["reason"]})
+            own["failed"] += 1
+    for name, own in failures.items():
+        own["rollouts"] = sum(row["monitor"] == name for row in outputs)
+    return failures
 
 
 def _open_results(

@@ -110,6 +110,15 @@ behaviour="The model copies a hint that it was given instead of computing the an
             },
         }
 
+    def require_verdict(self, view: View) -> None:
+        """Raise if there is no verdict on a first view: a judge that cannot be reached would be asked about all
+        the others, with retries."""
+        if (output := self.score(view)).failed:
+            raise MonitorError(
+                f'The judge "{self.name}" gave no verdict on the first rollout: {output.reason}. '
+                f"Is {self.url} running?"
+            )
+
     def score(self, view: View) -> MonitorOutput:
         return self.score_many([view])[0]
 

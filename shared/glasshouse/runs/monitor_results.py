@@ -50,9 +50,11 @@ class MonitorResultsFile:
             self.frames = {e["name"]: find_frame(results, e).read_bytes() for e in self.entries}
 
     def find_entry(self, name: str, weights: str) -> Entry | None:
-        """Return the entry of these weights, or None if it or its rows cannot be read."""
-        matching = (e for e in self.entries if e["name"] == name and e["weights"] == weights)
-        return next(matching, None)
+        """Return the entry of these weights; None if it or its rows cannot be read, or if a monitor failed."""
+        for entry in self.entries:
+            if entry["name"] == name and entry["weights"] == weights and not entry.get("failures"):
+                return entry
+        return None
 
     def add(self, entry: Entry, rows: list[Row]) -> None:
         """Add or replace an entry with its rows, and write both files."""

@@ -80,6 +80,8 @@ class EvaluatedCheckpoint:
     """The run's grader."""
     max_tokens: int
     """The run's limit on a completion's length."""
+    graded: Sequence[Rollout] = ()
+    """All rollouts that `collect` has returned so far."""
     seed: int = 0
     reserve: Sequence[Problem] = ()
     """Further held-out problems, on which monitors are fitted; fewer than planned if the task has fewer."""
