@@ -99,11 +99,11 @@ def make_protocol() -> type[asyncio.Protocol]:
             super().on_response_complete()
 
         def wait_for_request(self) -> None:
-            """Close the connection if no further request is complete in time."""
-            answered = self.cycle
-            self.loop.call_later(
-                REQUEST_SECONDS, lambda: self.cycle is answered and self.transport.abort()
-            )
+            self.loop.call_later(REQUEST_SECONDS, self.close_unless_asked, self.cycle)
+
+        def close_unless_asked(self, answered: object) -> None:
+            if self.cycle is answered:  # no further request is complete
+                self.transport.abort()
 
     return LimitedProtocol
 
