@@ -43,9 +43,11 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:  # a full disk, or Ctrl-C
+    except BaseException as error:  # a full disk, or Ctrl-C
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # a failed write does not name its file
         raise
     flush_to_disk(path.parent)
 

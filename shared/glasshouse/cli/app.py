@@ -104,6 +104,8 @@ def explain_os_error(error: OSError) -> str:
         errno.EDQUOT: full,
         errno.EIO: "The disk reports an error. Files written before are intact: repeat the command, or "
         "copy the run to another disk and resume it there.",
+        errno.EFBIG: "It exceeds the limit of this shell (`ulimit -f`) or of the file system. Files written before "
+        "are intact: raise the limit, then repeat the command.",
         errno.EROFS: "Choose a writable place with out=… or --out.",
         errno.EACCES: "Change its permissions, or choose another place with out=… or --out.",
         errno.ENAMETOOLONG: "Choose a shorter name.",
