@@ -31,10 +31,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from proofs import hostile_rollouts
+from proofs import hostile_folders, hostile_rollouts
 
 Kind = Callable[[Path, int], Sequence[str]]
-MODULES = (hostile_rollouts,)
+MODULES = (hostile_rollouts, hostile_folders)
 REFUSED, READABLE = (
     {kind.__name__: kind for module in MODULES for kind in getattr(module, table)}
     for table in ("REFUSED", "READABLE")

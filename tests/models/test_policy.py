@@ -110,13 +110,15 @@ def test_json_file_that_is_not_an_object_is_an_error(folder: Path, file: str, co
     assert file in load_error(folder)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None])
-def test_weights_that_are_not_finite_or_missing_are_named(
-    folder: Path, value: float | None
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "shape"])
+def test_weights_that_are_not_finite_or_missing_or_of_another_shape_are_named(
+    folder: Path, value: float | str | None
 ) -> None:
     name, weights = "model.layers.1.mlp.down_proj.weight", load_file(folder / "model.safetensors")
     if value is None:
         del weights[name]
+    elif value == "shape":
+        weights[name] = weights[name][:, 1:].contiguous()
     else:
         weights[name][0, 0] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -162,19 +164,32 @@ def test_chat_template_that_runs_away_is_an_error(
 @pytest.mark.parametrize(
     ("file", "values", "named"),
     [
-        ("tokenizer.json", {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 28}}, "tokenizer"),
+        (
+            "tokenizer.json",
+            {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 28}},
+            "tokenizer",
+        ),
         ("config.json", {"num_hidden_layers": 1_000_000}, "num_hidden_layers"),
         ("config.json", {"vocab_size": 40}, "only 40 tokens"),
         ("config.json", {"eos_token_id": [0, 1, "x"]}, "eos_token_id 'x'"),
         ("generation_config.json", {"eos_token_id": 1.5}, "eos_token_id 1.5"),
+        (
+            "model.safetensors.index.json",
+            {"weight_map": {"a": "../b.safetensors"}},
+            "../b.safetensors",
+        ),
         ("glasshouse.json", {"task_options": [1]}, "task_options"),
         ("glasshouse.json", {"task_options": {"sum_digits": {"cot": 3}}}, "task_options"),
     ],
-)  # fmt: skip
+)
 def test_folder_that_would_hang_or_fail_later_is_an_error_at_once(
-    folder: Path, file: str, values: dict[str, Any], named: str,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    folder: Path,
+    file: str,
+    values: dict[str, Any],
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(probe, "MAX_CPU_SECONDS", 1)
     edit_json(folder / file, **values)
     for command in (["train", "--dry-run", f"model={folder}"], ["eval", str(folder)]):

@@ -143,9 +143,15 @@ def load_policy(name: str, chat: ChatConfig = DEFAULT_CHAT) -> Policy:
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the name
         )
     except Exception as error:  # transformers raises any kind
         raise loading_error(name, folder, error) from None
+    for tensor, found, expected in sorted(loading_info["mismatched_keys"]):
+        raise ModelError(
+            f'The weights of "{source}" have {tensor} of shape {tuple(found)}, but its config.json asks for '
+            f"{tuple(expected)}: they belong to different models. Copy the files of one model."
+        )
     missing = sorted(loading_info["missing_keys"])
     if missing:  # transformers would continue with random weights
         raise ModelError(

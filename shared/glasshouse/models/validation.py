@@ -22,7 +22,13 @@ MAX_ARCHITECTURE = {
     "num_local_experts": 100_000,
     "vocab_size": 100_000_000,
 }
-JSON_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "glasshouse.json")
+JSON_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "glasshouse.json",
+    "model.safetensors.index.json",
+)
 
 
 def check_json_files(folder: Path) -> None:
@@ -53,6 +59,10 @@ def _find_wrong_value(content: Any) -> str:
     by_style += [o for options in by_style if isinstance(options, dict) for o in options.values()]
     if not all(isinstance(options, dict) for options in by_style):
         return "has task_options that are not options by task and style"
+    files = content.get("weight_map", {})
+    for file in files.values() if isinstance(files, dict) else [files]:
+        if not isinstance(file, str) or Path(file).name != file:
+            return f"names the weights {file!r:.50}, which is not a file of this folder"
     if not isinstance(content.get("packaged_model", {}), dict):
         return "has a packaged_model that is not an object with keys"
     return ""
