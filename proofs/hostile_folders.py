@@ -291,7 +291,7 @@ def make_problems(count: int = 40) -> list[dict[str, Any]]:
 def gold_that_cannot_be_graded(folder: Path, variation: int) -> list[str]:
     rows = make_problems()
     answers = ("many", "", "12 apples", "1/0", "x = 3", "1, 2", "NaN", "infinity", "3-4", "…")
-    rows[7 + variation] |= {"answer": answers[variation]}
+    rows[7 + variation] |= {"answer": answers[variation], "kind": "number"}
     return train_on(folder, rows, variation)
 
 
