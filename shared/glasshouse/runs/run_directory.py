@@ -361,16 +361,6 @@ def load_run_config(run: Path) -> Config:
     return config
 
 
-def config_diff(run: Path, config: Config) -> list[str]:
-    """List the keys, except `out` and `trackers`, in which a run's configuration differs from
-    `config`."""
-    run_config = load_run_config(run)
-    if not config.task.options:  # the run's options were filled in from its model
-        task = config.task.model_copy(update={"options": run_config.task.options})
-        config = config.model_copy(update={"task": task})
-    return [key for key in diff_configs(run_config, config) if key not in ("out", "trackers")]
-
-
 def load_verified_config(run: Path) -> tuple[Config, list[RunDamage]]:
     """Load a run's configuration. If config.yaml was changed since the run wrote it, return the copy
     in the newest valid checkpoint and the damage; without such a copy, raise if it cannot be used."""
