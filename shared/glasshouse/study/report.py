@@ -22,7 +22,7 @@ from glasshouse.study.answers import Answer, pairs_needed
 from glasshouse.study.contrasts import SeedMean
 from glasshouse.study.figures import plan_figures, render_svg_figures, save_figures
 from glasshouse.study.freeze import describe_registration, list_amendments
-from glasshouse.study.sentences import format_effect, format_p, format_p_holm, format_value, signed
+from glasshouse.study.sentences import format_effect, format_p_holm, format_value, signed
 from glasshouse.study.spec import dump_study, format_seeds
 from glasshouse.study.table import COMPRESSED_SUFFIX, Table
 from glasshouse.terminal import count_noun, terminal_safe
@@ -212,35 +212,26 @@ def _seed_table(analysis: Analysis) -> str:
 
 
 def _reading_notes(analysis: Analysis) -> Iterator[str]:
-    seeds, smallest = len(analysis.bases), 2.0 ** (1 - len(analysis.bases))
-    tests = count_noun(analysis.num_tests, "test")
-    unit = "the seed. Seeds vary RL on these bases, and all claims are about these bases only"
-    test = "exact sign-flip test over seeds"
+    tests, needed = count_noun(analysis.num_tests, "test"), pairs_needed(analysis.num_tests)
+    unit = "The unit is the seed; all claims are about these bases only."
+    test = f"exact sign-flip test over seeds ({tests} need at least {needed} pairs)"
     if analysis.over_bases:
-        unit = "the base: the seeds of a base are averaged, and bases are a random effect"
+        unit = "The unit is the base: its seeds are averaged, and bases are a random effect."
         test = "t test over base means"
     yield (
-        "In every arm, a seed has the same starting weights, problem order and evaluation set. The unit "
-        f"of analysis is {unit}."
+        "In every arm, a seed has the same starting weights, problem order and evaluation set. "
+        f"{unit} Effect: mean paired difference with Student's 95 % interval."
     )
     yield (
-        f"Effect: mean paired difference with Student's 95 % interval. p: {test}, "
-        f"Holm-corrected over the study's {tests}. A change from the start must "
-        "also differ from the null arm, where the reward is noise: its p is the larger of the two."
+        f"p: {test}, Holm-corrected over the study's {tests}. A change from the start must also differ from the null "
+        "arm, where the reward is noise: its p is the larger of the two."
     )
-    if not analysis.over_bases:
-        yield (
-            f"With {seeds} seeds p is at least {format_p(smallest)} before the correction "
-            f"({format_p(min(1.0, smallest * analysis.num_tests))} after it): its value if all pairs differ "
-            f"in the same direction, however large the effect. {tests} need at least "
-            f"{pairs_needed(analysis.num_tests)} pairs."
-        )
     yield (
-        "“Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the "
-        "usual equivalence test (TOST). It is not corrected for multiple comparisons."
+        "“Stays” is shown if the whole 95 % interval lies within the margin, which is stricter than the usual "
+        "equivalence test (TOST), and is not corrected. “Not shown” does not mean “absent”: the interval says "
+        "how large an effect is still possible."
     )
     yield "Ceiling: the largest possible effect, for measures with known bounds. A dash: undefined."
-    yield "“Not shown” does not mean “absent”: the interval says how large an effect is still possible."
 
 
 def _format_first_and_last(curve: ArmCurve) -> str:

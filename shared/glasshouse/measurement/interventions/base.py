@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from glasshouse import randomness
 from glasshouse.errors import ConfigError
@@ -57,14 +57,6 @@ intervention: Registry[Callable[[EvaluatedCheckpoint], Measurement]] = Registry(
 """Interventions by name; those of other people are named by the config key `monitor.interventions`."""
 
 
-class CollectRollouts(Protocol):
-    """Samples completions of the problems and grades them, as in training."""
-
-    def __call__(
-        self, problems: Sequence[Problem], *, samples: int, split: str
-    ) -> list[Rollout]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedCheckpoint:
     """A checkpoint with what is needed to generate and grade."""
@@ -75,7 +67,8 @@ class EvaluatedCheckpoint:
     task: Task[Any]
     rollouts: Sequence[Rollout]
     """One per held-out problem, sampled with the run's config."""
-    collect: CollectRollouts
+    collect: Callable[..., list[Rollout]]
+    """Samples and grades completions as in training: `collect(problems, samples=4, split="monitor")`."""
     grade: Callable[[Problem, str], Grade]
     """The run's grader."""
     max_tokens: int
