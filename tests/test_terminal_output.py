@@ -25,9 +25,8 @@ from rich.console import Console
 from glasshouse import terminal as console
 from glasshouse.cli.app import main, run_command
 from glasshouse.config.loading import load_config
-from glasshouse.errors import RunError
 from glasshouse.models.chat_template import DEFAULT_CHAT
-from glasshouse.runs import checkpoints, export
+from glasshouse.runs import checkpoints
 from glasshouse.runs.rollout_log import LOG, RolloutLog, read_rows
 from glasshouse.runs.rows import from_row
 from glasshouse.terminal import (
@@ -145,8 +144,7 @@ def test_rollouts_prints_no_escape_sequence_and_json_is_lossless(
 ) -> None:
     rollout = replace(hostile_rollout(run), step=9)
     RolloutLog(run / "results" / LOG).append([rollout])
-    sql = ["--sql", "select text, question from rollouts"]
-    for options in (["--show"], ["--json"], sql, ["--json", *sql]):
+    for options in (["--show"], ["--json"]):
         main(["rollouts", str(run), "--split", "train", "--step", "9", *options])
         printed = capsys.readouterr().out
         assert is_safe(printed), options
@@ -197,18 +195,6 @@ def test_one_rule_for_output_files(
             assert re.search(f"{out}|must end in", capsys.readouterr().err)
     assert set(run.parent.rglob("*")) == files
     assert pipe.is_fifo()
-
-
-def test_sql_takes_only_one_select(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for query in ("from rollouts", "describe rollouts", "with a as (select 1) from a;"):
-        assert export.run_sql([], query)[0]
-    refused = ["drop table rollouts", "create table x (a int)", "copy rollouts to 'x.csv'"]
-    refused += ["attach 'x.db'", "set threads = 1", "select 1; drop table rollouts", ""]
-    for query in refused:
-        with pytest.raises(RunError, match="SELECT"):
-            export.run_sql([], query)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])

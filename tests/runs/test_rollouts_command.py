@@ -48,7 +48,7 @@ def test_overview_counts_every_row_and_byte(
     rows = list(read_rows(log))
     assert f"{len(rows):,} rollouts in" in printed.out
     assert "kB raw" in printed.out
-    for text in ("validation", "train", "glasshouse rollouts", "--sql"):
+    for text in ("validation", "train", "glasshouse rollouts", "--export"):
         assert text in printed.out
     summary = json.loads((run / "results" / "summary.json").read_text())
     assert summary["rollout_log"]["bytes"] == log.stat().st_size
@@ -107,25 +107,9 @@ def test_show_prints_rollouts(
     assert "tokens were not logged" in capsys.readouterr().out
 
 
-def test_sql_and_export(
-    run: Path, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    query = "select split, count(*) as n from rollouts group by split order by split"
-    assert show_rollouts(run, "--json", "--sql", query) == 0
-    lines = capsys.readouterr().out.split("\n")[:-1]
-    counts = {row["split"]: row["n"] for row in map(json.loads, lines)}
-    rows = list(read_rows(log))
-    assert counts == {split: sum(r["split"] == split for r in rows) for split in counts}
-    assert sum(counts.values()) == len(rows)
-    assert show_rollouts(run, "--sql", query) == 0
-    assert "validation" in capsys.readouterr().out
+def test_export(run: Path, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show_rollouts(run, "--export", str(tmp_path / "x.parquet")) == 0
-    assert f"{len(rows):,} rollouts written" in capsys.readouterr().out
-
-
-def test_an_empty_query_is_an_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_rollouts(run, "--sql", "") == 2
-    assert "SELECT" in capsys.readouterr().err
+    assert f"{len(list(read_rows(log))):,} rollouts written" in capsys.readouterr().out
 
 
 def test_damage_is_exit_code_1_and_the_rest_is_shown(
@@ -138,7 +122,7 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
     damaged = next(frame for frame in frames if (frame.kind, frame.step) == ("train", 2))
     data[damaged.end - 9] ^= 1
     log.write_bytes(data)
-    for options in ([], ["--json"], ["--sql", "select count(*) from rollouts"]):
+    for options in ([], ["--json"]):
         assert show_rollouts(copy, "--split", "train", *options) == 1
         printed = capsys.readouterr()
         assert "damage: train, step 2: the sha256 of the frame is wrong" in printed.err
@@ -157,13 +141,11 @@ def test_damage_is_exit_code_1_and_the_rest_is_shown(
     [
         (["--step", "99"], "No rollouts"),
         (["--text", "no such words", "--json"], "No rollouts"),
-        (["--sql", "select 1", "--text", "none such"], "No rollouts"),
         (["--step", "3..1"], "--step"),
         (["--step", "soon"], "--step"),
         (["--reward", ".."], "--reward"),
         (["--limit", "0"], "--limit"),
         (["--export", "x.xlsx"], ".parquet or .jsonl"),
-        (["--sql", "selec"], "--sql"),
     ],
 )
 def test_wrong_option_is_exit_code_2_and_named(

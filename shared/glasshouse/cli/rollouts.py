@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from glasshouse.terminal import (
     count_noun,
     format_bytes,
     shell_command,
-    terminal_safe,
     terminal_safe_json,
 )
 
@@ -45,21 +43,19 @@ if TYPE_CHECKING:
         "--text TEXT": "contained in the question or completion, ignoring case",
         "--limit N": "at most N (default 3 with --show)",
         "--show": "print each rollout in full",
-        "--sql QUERY": {"default": None, "help": "query the table `rollouts` with DuckDB"},
         "--export FILE": "write a .parquet or .jsonl file",
-        "--json": "print JSON lines, also with --sql",
+        "--json": "print JSON lines",
         "--prompt": "with --show: print the whole prompt",
     },
-    "Options from --step to --limit select rollouts. Without --show, --sql, --export or --json, prints a "
+    "Options from --step to --limit select rollouts. Without --show, --export or --json, prints a "
     "table of what the log holds. Exit code 1 if the log is damaged; the readable part is shown anyway.",
     examples=[
         "glasshouse rollouts runs/try",
         "glasshouse rollouts runs/try --step 60 --wrong --show",
         "glasshouse rollouts runs/try --correct --reward 0.3..1 --json",
-        'glasshouse rollouts runs/try --sql "select rule, count(*) from rollouts group by rule"',
         "glasshouse rollouts runs/try --export rollouts.parquet",
     ],
-    exclusive=(("--correct", "--wrong"), ("--show", "--sql", "--export")),
+    exclusive=(("--correct", "--wrong"), ("--show", "--export")),
 )
 def _rollouts(args: argparse.Namespace) -> int:
     from glasshouse.runs.rollout_log import RolloutReader
@@ -102,7 +98,7 @@ class CountedRows:
 
 def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     """Print or export the rows as the display options say."""
-    from glasshouse.runs.export import export_rows, run_sql
+    from glasshouse.runs.export import export_rows
     from glasshouse.runs.rows import encode_rows
     from glasshouse.terminal import make_console
     from glasshouse.view.terminal_tables import render_rollout
@@ -111,10 +107,6 @@ def _display(args: argparse.Namespace, log: Path, rows: CountedRows) -> None:
     if args.export:
         if count := export_rows(rows, Path(args.export)):
             print_safe(f"{count_noun(count, 'rollout')} written to {args.export}.")
-    elif args.sql is not None:
-        names, records = run_sql(rows, args.sql)
-        if rows.count:
-            _print_query_result(console, names, records, as_json=args.json)
     elif args.json:
         for row in rows:
             sys.stdout.write(terminal_safe_json(encode_rows([row]).decode()))
@@ -145,28 +137,9 @@ def _print_overview(console: Console, run: str, log: Path, rows: CountedRows) ->
     console.print("[dim]next:[/]")
     for options in (
         ["--step", str(last), "--wrong", "--show"],
-        ["--sql", "select rule, count(*), avg(reward) from rollouts group by rule"],
+        ["--export", "rollouts.parquet"],
     ):
         print(f"  {shell_command(['glasshouse', 'rollouts', run, *options])}")
-
-
-def _print_query_result(
-    console: Console, names: list[str], records: list[tuple[Any, ...]], *, as_json: bool
-) -> None:
-    """Print the result of --sql as a table or as JSON lines."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    if as_json:
-        for record in records:
-            row = dict(zip(names, record, strict=True))
-            print(terminal_safe_json(json.dumps(row, ensure_ascii=False, default=str)))
-        return
-    table = Table(*(Column(Text(terminal_safe(name))) for name in names))
-    for record in records:
-        cells = (f"{v:.6g}" if isinstance(v, float) else terminal_safe(str(v)) for v in record)
-        table.add_row(*map(Text, cells))
-    console.print(table)
 
 
 def _print_damage(run: Path, reader: RolloutReader) -> bool:

@@ -1,15 +1,10 @@
-"""Rollouts as tables: SQL queries through DuckDB, and export to Parquet or JSON lines.
-
-DuckDB gets rows from `RolloutReader` and never opens the log itself: given a truncated file, it
-would return the first part without an error. Tables hold valid Unicode only, so a lone surrogate is
-written as its escape (`\\udc80`).
-"""
+"""Export of rollouts to Parquet or JSON lines. Tables hold valid Unicode only, so a lone surrogate is written as its
+escape (`\\udc80`)."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -40,7 +35,7 @@ def arrow_schema(arrow: Any) -> Any:
     )
 
 
-def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[Any]:
+def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 4096) -> Iterator[Any]:
     """Convert rows to Arrow record batches of `size` rows."""
     schema, iterator = arrow_schema(arrow), iter(rows)
     while chunk := list(islice(iterator, size)):
@@ -53,39 +48,6 @@ def iter_batches(arrow: Any, rows: Iterable[Row], size: int = 512) -> Iterator[A
             for row in chunk
         ]
         yield arrow.RecordBatch.from_pylist(values, schema=schema)
-
-
-def run_sql(rows: Iterable[Row], query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run a query over the table `rollouts`; returns column names and records. The table is a copy in a
-    temporary file, so a log larger than memory can be queried."""
-    arrow, duckdb = import_extra("sql", "--sql", "pyarrow", "duckdb")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        duckdb.connect(str(Path(folder) / "rollouts.duckdb")) as database,
-    ):
-        database.execute("set autoinstall_known_extensions = false")
-        batches = iter_batches(arrow, rows)
-        incoming = arrow.RecordBatchReader.from_batches(arrow_schema(arrow), batches)
-        database.register("incoming", incoming)
-        database.execute("create table rollouts as from incoming")
-        database.unregister("incoming")
-        try:
-            kinds = [statement.type.name for statement in database.extract_statements(query)]
-            if kinds not in (["SELECT"], ["EXPLAIN"]):  # a change of the copy would be lost
-                found = ", ".join(kinds).replace("_", " ") or "nothing"
-                raise RunError(f"--sql takes one SELECT statement, and this is {found}.")
-            database.execute(query)
-            return [column[0] for column in database.description], database.fetchall()
-        except duckdb.Error as error:
-            raise RunError(f"--sql failed. {_explain_sql_error(str(error))}") from None
-
-
-def _explain_sql_error(message: str) -> str:
-    """Shorten DuckDB's message to one line, and add a hint."""
-    first = " ".join(message.split("\n\n")[0].split())
-    if "syntax error" in first:
-        return f'{first}. A column named like an SQL keyword needs quotes: "group".'
-    return f"{first}. The table is rollouts; its columns are {', '.join(row_types())}."
 
 
 def export_rows(rows: Iterable[Row], file: Path) -> int:
@@ -111,10 +73,10 @@ def export_rows(rows: Iterable[Row], file: Path) -> int:
 
 
 def _write_parquet(rows: Iterable[Row], file: Path) -> int:
-    arrow, parquet = import_extra("sql", "A .parquet file", "pyarrow", "pyarrow.parquet")
+    arrow, parquet = import_extra("parquet", "A .parquet file", "pyarrow", "pyarrow.parquet")
     count = 0
     with parquet.ParquetWriter(str(file), arrow_schema(arrow), compression="zstd") as writer:
-        for batch in iter_batches(arrow, rows, 4096):
+        for batch in iter_batches(arrow, rows):
             writer.write_batch(batch)
             count += batch.num_rows
     return count
