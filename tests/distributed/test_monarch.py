@@ -29,10 +29,10 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import Backend, EventSink, LocalBackend
+from glasshouse.distributed.monarch.actors import trainable_tensors
 from glasshouse.distributed.monarch.backend import MonarchBackend
 from glasshouse.distributed.monarch.processes import ActorProcesses, local_host
 from glasshouse.distributed.monarch.supervision import ChunkTask, PendingChunks
-from glasshouse.distributed.monarch.weights import trainable_tensors
 from glasshouse.errors import ConfigError, HostError, RunError
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.learn.microbatches import TrainingSample

@@ -14,13 +14,13 @@ pytest.importorskip("monarch")
 
 from proofs.processes import wait_for_exit
 
-from glasshouse.distributed.monarch.weights import SharedWeights, StaleWeights, checksum_tensors
+from glasshouse.distributed.monarch.actors import SharedWeights, StaleWeights, checksum_tensors
 
 CONTROLLER = """
 import time
 from glasshouse.config.schema import Config
 from glasshouse.distributed.monarch.processes import ActorProcesses, local_host
-from glasshouse.distributed.monarch.weights import SharedWeights, WeightCopyActor
+from glasshouse.distributed.monarch.actors import SharedWeights, WeightCopyActor
 import torch
 
 weights = SharedWeights.create(3)

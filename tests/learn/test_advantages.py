@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glasshouse.learn.advantages import (
+from glasshouse.learn.losses import (
     Advantage,
     group_normalized,
     leave_one_out,

@@ -1,6 +1,5 @@
 """Learning: samples to an update of the weights.
 
-advantages.py  rewards of a group to advantages
-losses.py      every algorithm's loss on one page
+losses.py      rewards of a group to advantages, and every loss
 learner.py     applies the configured algorithm without knowing which it is
 """

@@ -19,19 +19,20 @@ from typing import Any
 from glasshouse.config.schema import Config
 from glasshouse.distributed.backend import EventSink
 from glasshouse.distributed.hosts.host_pool import HostPool
-from glasshouse.distributed.monarch.actors import ActorSetup, GeneratorActor
+from glasshouse.distributed.monarch.actors import (
+    ActorSetup,
+    GeneratorActor,
+    SharedWeights,
+    WeightCopyActor,
+    count_trainable,
+    trainable_tensors,
+)
 from glasshouse.distributed.monarch.processes import ActorProcesses, Host, ProcessDied, local_host
 from glasshouse.distributed.monarch.supervision import (
     ChunkQueue,
     GeneratorSupervisor,
     LearnerProcesses,
     PendingChunks,
-)
-from glasshouse.distributed.monarch.weights import (
-    SharedWeights,
-    WeightCopyActor,
-    count_trainable,
-    trainable_tensors,
 )
 from glasshouse.errors import RunError
 from glasshouse.learn.learner_state import LearnerState
