@@ -42,13 +42,12 @@ def measure_day(minutes: int = MINUTES) -> tuple[dict[str, Any], list[str]]:
     """Returns the figures, and what exceeds a limit."""
     from tests.view.example_runs import log_step, make_step, open_run
 
-    runs, cache = FOLDER / "day", FOLDER / "cache-day"
-    for path in (runs, cache):
-        shutil.rmtree(path, ignore_errors=True)
+    runs = FOLDER / "day"
+    shutil.rmtree(runs, ignore_errors=True)
     started = time.perf_counter()
     requests, memory = 0, list[float]()
     with open_run(runs / "day", steps=minutes + 1, done=1, groups=4, samples=8) as directory:
-        command = [sys.executable, "-m", "proofs.view_day", "--serve", str(runs), str(cache)]
+        command = [sys.executable, "-m", "proofs.view_day", "--serve", str(runs)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         ) as server:
@@ -95,7 +94,7 @@ def resident_mb(pid: int) -> float:
 # --- the process of the server -----------------------------------------------------------------
 
 
-def serve(runs: Path, cache: Path) -> None:
+def serve(runs: Path) -> None:
     """Prints the address; then works through one minute for each line of its input."""
     import uvicorn
 
@@ -103,7 +102,7 @@ def serve(runs: Path, cache: Path) -> None:
     from glasshouse.view.security import allowed_host_names
     from glasshouse.view.server import bind_socket
 
-    served = library.Library([runs], cache)
+    served = library.Library([runs])
     application = app.make_app(served, hosts=allowed_host_names("127.0.0.1"))
     listener = bind_socket("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off"))
@@ -160,7 +159,7 @@ async def run_minutes(served: Any, polls: int, scans: int, turns: int) -> dict[s
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--serve"]:
-        serve(Path(arguments[1]), Path(arguments[2]))
+        serve(Path(arguments[1]))
         return 0
     minutes = int(arguments[0]) if arguments else MINUTES
     _, failures = measure_day(minutes)

@@ -1,6 +1,6 @@
 """`glasshouse view` at full size, in a real browser against the real server: `make proofs ONLY=view`.
 
-    large   1,000 steps × 256 rollouts: first paint, filters, searches, with an empty and a full cache
+    large   1,000 steps × 256 rollouts: first paint, filters, searches, before and after its index is built
     many    50 runs of 1,000 steps: the list
     live    a step that is written while the page is open: seconds until it is on screen
     day     the server's memory over a day of polling (view_day.py)
@@ -9,9 +9,8 @@
 
 Each figure is a time on the clock, and beside it the CPU seconds that the server, the browser and this
 program used in it. On a machine with other work the first is mostly waiting, so with a load average
-above 2 the limits are compared with the CPU time. `--keep-cache` skips the index, which takes minutes, so
-that the rest can run with real-time priority for a moment: `chrt -f 50 python -m proofs.view_speed …`, with
-`--clock` to compare the limits with the clock. Exit code 1 if a limit of the issue is exceeded or axe
+above 2 the limits are compared with the CPU time, or with `--clock` with the clock.
+Exit code 1 if a limit of the issue is exceeded or axe
 finds a serious problem.
 """
 
@@ -98,19 +97,9 @@ def used_cpu_seconds() -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def run_server(folder: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def run_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The real command; yields its address."""
-    command = [
-        sys.executable,
-        "-m",
-        "glasshouse",
-        "view",
-        str(folder),
-        "--port",
-        "0",
-        "--cache",
-        str(cache),
-    ]
+    command = [sys.executable, "-m", "glasshouse", "view", str(folder), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -141,49 +130,27 @@ def write_large_run(folder: Path, steps: int) -> Path:
     return path
 
 
-def measure_large(
-    folder: Path, browser: Browser, report: Report, steps: int, keep_cache: bool
-) -> None:
+def measure_large(folder: Path, browser: Browser, report: Report, steps: int) -> None:
     write_large_run(folder, steps)
-    measure_empty_cache(folder, browser, report)
-    cache = folder / "cache-large"
-    if not keep_cache:
-        measure_index(folder, cache, report)
-    with run_server(folder / "large", cache) as (address, process):
+    with run_server(folder / "large") as (address, process):
         warm_up(browser, address)
+        curves, rollouts = f"{address}#/run/large", f"{address}#/run/large/rollouts"
+        measure_paint(report, "curves, no index", browser, curves, ".line .curve")
+        one_step = f"{rollouts}?first=500&last=500"
         measure_paint(
-            report, "curves, full cache", browser, f"{address}#/run/large", ".line .curve"
+            report, "one step's rollouts, no index", browser, one_step, ".rollout-list .item"
         )
-        url = f"{address}#/run/large/rollouts"
-        measure_paint(report, "all rollouts, full cache", browser, url, ".rollout-list .item")
-        measure_filters(browser, address, report)
-        measure_queries(address, report)
-        report.figures["memory with the index open, MB"] = round(resident_mb(process.pid), 1)
-        print(f"  memory of the server: {resident_mb(process.pid):.0f} MB", flush=True)
-
-
-def measure_empty_cache(folder: Path, browser: Browser, report: Report) -> None:
-    cache = folder / "cache-empty"
-    shutil.rmtree(cache, ignore_errors=True)
-    with run_server(folder / "large", cache) as (address, _):
-        warm_up(browser, address)
-        measure_paint(
-            report, "curves, empty cache", browser, f"{address}#/run/large", ".line .curve"
-        )
-        url = f"{address}#/run/large/rollouts?first=500&last=500"
-        measure_paint(
-            report, "one step's rollouts, empty cache", browser, url, ".rollout-list .item"
-        )
-
-
-def measure_index(folder: Path, cache: Path, report: Report) -> None:
-    shutil.rmtree(cache, ignore_errors=True)
-    with run_server(folder / "large", cache) as (address, _):
         with report.measure("index of all rollouts, in the background"):
             query = "api/rollouts?run=large&limit=1"
             while (answer := fetch(address, query))["indexed_frames"] < answer["frames"]:
                 time.sleep(2)
         print(f"  {answer['total']:,} rollouts", flush=True)
+        measure_paint(report, "curves, index built", browser, curves, ".line .curve")
+        measure_paint(report, "all rollouts, index built", browser, rollouts, ".rollout-list .item")
+        measure_filters(browser, address, report)
+        measure_queries(address, report)
+        report.figures["memory with the index open, MB"] = round(resident_mb(process.pid), 1)
+        print(f"  memory of the server: {resident_mb(process.pid):.0f} MB", flush=True)
 
 
 def warm_up(browser: Browser, address: str) -> None:
@@ -283,7 +250,7 @@ def write_many_runs(folder: Path, count: int, steps: int) -> Path:
 
 def measure_many(folder: Path, browser: Browser, report: Report) -> None:
     path = write_many_runs(folder, 50, 1000)
-    with run_server(path, folder / "cache-many") as (address, _):
+    with run_server(path) as (address, _):
         warm_up(browser, address)
         for name in ("list of 50 runs, first time", "list of 50 runs, again"):
             with report.measure(name, "list of 50 runs"):
@@ -295,7 +262,7 @@ def measure_live(folder: Path, browser: Browser, report: Report) -> None:
     shutil.rmtree(folder / "live", ignore_errors=True)
     with (
         open_run(folder / "live" / "run", steps=50, done=2, groups=32, samples=8) as directory,
-        run_server(folder / "live", folder / "cache-live") as (address, _),
+        run_server(folder / "live") as (address, _),
     ):
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(f"{address}#/run/run")
@@ -349,7 +316,7 @@ def measure_accessibility(folder: Path, browser: Browser, report: Report) -> Non
         "error": "#/run/nothing", "report": file, "rollouts of the report": f"{file}#/run/a/rollouts",
     }  # fmt: skip
     count = 0
-    with run_server(path, folder / "cache-axe") as (address, _):
+    with run_server(path) as (address, _):
         for scheme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
             context = browser.new_context(
                 bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 900}
@@ -382,9 +349,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"some of: {' '.join(PARTS)}")
     parser.add_argument("--steps", type=int, default=1000, help="steps of the large run")
-    parser.add_argument(
-        "--keep-cache", action="store_true", help="skip what needs an empty cache: the slow index"
-    )
     parser.add_argument("--clock", action="store_true", help="compare limits with the clock only")
     parser.add_argument("--json", help="write the figures to this file")
     args = parser.parse_args(arguments)
@@ -402,7 +366,7 @@ def main(arguments: list[str] | None = None) -> int:
         for part in args.parts:
             print(part, flush=True)
             if part == "large":
-                measure_large(folder, browser, report, args.steps, args.keep_cache)
+                measure_large(folder, browser, report, args.steps)
             elif part == "many":
                 measure_many(folder, browser, report)
             elif part == "live":

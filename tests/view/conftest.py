@@ -32,7 +32,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def library(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return Library([gallery], tmp_path_factory.mktemp("cache"))
+    return Library([gallery])
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +100,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def server(gallery: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve(Library([gallery], tmp_path_factory.mktemp("page-cache"))) as url:
+    with serve(Library([gallery])) as url:
         yield url
 
 

@@ -145,7 +145,7 @@ def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(
     browser.chmod(0o755)
     command = [
         sys.executable, "-m", "glasshouse", "view", str(gallery / "plain"), str(gallery / "pair"), "--open",
-        "--host", "0.0.0.0", "--port", "0", "--cache", str(tmp_path / "cache"),
+        "--host", "0.0.0.0", "--port", "0",
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": f"{browser} %s"}

@@ -175,7 +175,7 @@ def test_keyboard_only(watched: Watched) -> None:
 def test_steps_and_measures_appear_as_they_arrive(browser: Any, tmp_path: Path) -> None:
     with (
         open_run(tmp_path / "runs" / "live", steps=9, done=3) as directory,
-        serve(Library([tmp_path / "runs"], tmp_path / "cache")) as address,
+        serve(Library([tmp_path / "runs"])) as address,
     ):
         watched = Watched(browser, address)
         page = watched.open("#/run/live")
@@ -384,7 +384,7 @@ def test_states_without_data_say_what_to_do(browser: Any, watched: Watched, tmp_
     page.goto(f"{watched.address}#/run/nothing")
     page.get_by_text("There is no run").wait_for()
     watched.problems = [p for p in watched.problems if "404" not in p]
-    with serve(Library([tmp_path], tmp_path / "cache")) as empty:
+    with serve(Library([tmp_path])) as empty:
         other = Watched(browser, empty)
         nothing = other.open("")
         nothing.get_by_text("glasshouse train").wait_for()

@@ -22,10 +22,10 @@ from glasshouse.view.run_reader import RunLocation, RunReader, read_overview
 from glasshouse.view.security import allowed_host_names
 
 
-def build_index(run: Path, file: Path) -> RolloutIndex:
+def build_index(run: Path) -> RolloutIndex:
     reader = RunReader(RunLocation("run", run))
     reader.refresh()
-    index = RolloutIndex(file, make_text_monitors(reader.config)[0])
+    index = RolloutIndex(make_text_monitors(reader.config)[0])
     index.set_frames(list_frames(run, reader.monitor))
     for frame in index.missing():
         index.add(frame)
@@ -55,7 +55,7 @@ def test_runs_are_found_and_links_do_not_lead_out(tmp_path: Path, gallery: Path)
 
 def test_a_growing_run(tmp_path: Path) -> None:
     with open_run(tmp_path / "live", steps=10, done=2) as directory:
-        library = Library([tmp_path], tmp_path / "cache")
+        library = Library([tmp_path])
         opened = library.open_run("live")
         assert opened.reader.status == "running"
         index = opened.open_index(budget=10)
@@ -80,7 +80,7 @@ def test_a_resumed_run_that_lost_steps(tmp_path: Path) -> None:
         position = directory.get_position()
         for step in (3, 4):
             log_step(directory, step, make_step(step, 4, 4))
-        opened = Library([tmp_path], tmp_path / "cache").open_run("run")
+        opened = Library([tmp_path]).open_run("run")
         index = opened.open_index(budget=10)
         assert search(index, sort="-step")["rows"][0]["step"] == 4
         directory.truncate_to(position, 2)
@@ -92,47 +92,20 @@ def test_a_resumed_run_that_lost_steps(tmp_path: Path) -> None:
         assert search(index, text="another text")["matching"] == 1
 
 
-def test_the_cache_is_used_again_and_rebuilt_if_damaged(run: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cache" / "run.sqlite"
-    first = build_index(run, file)
-    expected = search(first)
-    assert expected["rows"][3]["question"].startswith("What is")
-    first.close()
-    second = RolloutIndex(file, first.monitors)
-    second.set_frames(list_frames(run, None))
-    assert second.is_complete
-    assert search(second) == expected
-    other = RolloutIndex(file, first.monitors)  # a second server: the file is locked
-    assert other.is_temporary
-    other.close()
-    second.close()
-    without_monitors = RolloutIndex(file, [])  # other verdicts
-    assert not without_monitors.count()
-    without_monitors.close()
-    file.write_bytes(b"damaged" * 1000)
-    third = build_index(run, file)
-    assert not third.is_temporary
-    assert search(third) == expected
-    third.close()
-
-
 def test_a_full_disk_is_named_and_the_index_continued(run: Path, tmp_path: Path) -> None:
-    library = Library([run], tmp_path / "cache")
+    library = Library([run])
     opened = library.open_run("plain")
     index = opened.open_index(budget=0)
     (pages,) = index.database.execute("PRAGMA page_count").fetchone()
     index.database.execute(f"PRAGMA max_page_count = {pages + 1}")
     client = TestClient(make_app(library, hosts=allowed_host_names("127.0.0.1")), base_url=ADDRESS)
     answer = client.get("/api/rollouts", params={"run": "plain"})
-    assert "--cache" in answer.json()["error"]
+    assert "TMPDIR" in answer.json()["error"]
     indexed = index.count()
     index.database.execute("PRAGMA max_page_count = 100000")
     assert opened.open_index(budget=60) is index
     assert index.is_complete
     assert indexed < index.count() == 104
-    facets = search(index)["facets"]
-    opened.close()
-    assert search(opened.open_index(budget=0))["facets"] == facets
     opened.close()
 
 
@@ -142,7 +115,7 @@ def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: P
         filters = {name: value for name, value in options.items() if name not in columns}
         return RolloutFilter(**filters).matches(row) and columns.items() <= row.items()
 
-    index = build_index(run, tmp_path / "run.sqlite")
+    index = build_index(run)
     rows = list(RolloutReader(run).iter_rows())
     place = {(r["step"], r["split"], r["group"], r["sample"]): n for n, r in enumerate(rows)}
     cases: list[tuple[dict[str, str], dict[str, Any]]] = [
@@ -167,7 +140,7 @@ def test_queries_agree_with_the_filter_of_the_rollout_log(run: Path, tmp_path: P
 
 
 def test_pages_and_facets(run: Path, tmp_path: Path) -> None:
-    index = build_index(run, tmp_path / "run.sqlite")
+    index = build_index(run)
     everything = search(index)
     assert sum(everything["facets"]["correct"].values()) == everything["matching"] == 104
     half = search(index, min_reward="0.9", limit="3", sort="-step")
@@ -199,7 +172,7 @@ def test_damaged_runs_show_what_can_be_read(run: Path, tmp_path: Path) -> None:
     assert {d["file"] for d in description["damage"]} == {
         "config.yaml", "results/metrics.jsonl", "results/summary.json",
     }  # fmt: skip
-    index = build_index(run, tmp_path / "run.sqlite")
+    index = build_index(run)
     (damage,) = search(index)["damage"]
     assert "16 rows lost" in damage
     assert index.count() == 4 + 5 * 16 + 4

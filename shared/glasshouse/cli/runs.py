@@ -162,7 +162,6 @@ def _track(args: argparse.Namespace) -> None:
         "--port N = 8420": "the port, or a free one if it is taken; 0: any",
         "--token TEXT": "require this token (default: a random one if --host is not loopback)",
         "--allow-host NAME...": "answer requests for this host name as well, as behind a proxy; repeatable",
-        "--cache FOLDER": "the folder for indexes of rollouts (default ~/.cache/glasshouse/view)",
     },
     "Serves run directories, a folder of them or a study: curves, rollouts with filters and search, one "
     "problem across checkpoints, and comparisons. Reads "
@@ -183,6 +182,5 @@ def _view(args: argparse.Namespace) -> None:
         port=args.port,
         token=args.token,
         allow_hosts=args.allow_host,
-        cache=Path(args.cache) if args.cache else None,
         open_browser=args.open,
     )

@@ -40,7 +40,7 @@ HEARTBEAT_SECONDS = 15.0
 def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Guard:
     """The application; `token` is empty if none is required.
 
-    Example: `make_app(Library([Path("runs")], cache), hosts=allowed_host_names("127.0.0.1"))`
+    Example: `make_app(Library([Path("runs")]), hosts=allowed_host_names("127.0.0.1"))`
     """
 
     @asynccontextmanager
@@ -64,8 +64,8 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
             problem = str(error)
         except sqlite3.Error as error:
             problem = (
-                f"The index of rollouts in {library.cache} cannot be used: {error}. Free some space, "
-                "or choose another folder with --cache."
+                f"The temporary index of rollouts cannot be used: {error}. Free some space, or "
+                "choose another folder for temporary files with the variable TMPDIR."
             )
         except OSError as error:
             problem = f"A file cannot be read: {error.strerror}."

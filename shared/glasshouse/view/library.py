@@ -25,7 +25,7 @@ from typing import Any
 from glasshouse.errors import RunDataError, RunError, did_you_mean
 from glasshouse.runs.rollout_log import LOG
 from glasshouse.runs.run_directory import LOCK, is_run_directory, stamp_file
-from glasshouse.view.rollout_index import RolloutIndex, cache_file, list_frames
+from glasshouse.view.rollout_index import RolloutIndex, list_frames
 from glasshouse.view.run_reader import RunLocation, RunReader, is_being_written, read_overview
 
 POLL_SECONDS = 0.4
@@ -35,8 +35,6 @@ SCAN_SECONDS = 3.0
 """How often the folders are searched for new runs."""
 MAX_OPEN_RUNS = 12
 """Runs whose metrics or indexes are kept in memory; the others are read again when they are opened."""
-IDLE_SECONDS = 600.0
-"""A run that nobody asked for in this time is closed."""
 MAX_DEPTH = 6
 """How deep folders are searched; a study's runs are four levels below a folder of studies."""
 MAX_FOLDERS = 20_000
@@ -55,12 +53,11 @@ class Catalog:
 class OpenRun:
     """A run that somebody looks at: its reader, and its index once rollouts are asked for."""
 
-    def __init__(self, location: RunLocation, cache: Path) -> None:
-        self.location, self.cache = location, cache
+    def __init__(self, location: RunLocation) -> None:
+        self.location = location
         self.reader = RunReader(location)
         self.reader.refresh()
         self.index: RolloutIndex | None = None
-        self.used = time.monotonic()
         self.lock = threading.Lock()
         self._log_stamp: tuple[Any, ...] | None = None
 
@@ -72,8 +69,7 @@ class OpenRun:
         if (index := self.index) is None:
             with self.lock:
                 if (index := self.index) is None:
-                    file = cache_file(self.cache, self.location.path)
-                    index = RolloutIndex(file, self.reader.monitors)
+                    index = RolloutIndex(self.reader.monitors)
                     self._log_stamp = None
                     self._list_frames(index)
                     self.index = index
@@ -130,11 +126,11 @@ class OpenRun:
 class Library:
     """The runs below the served folders.
 
-    Example: `library = Library([Path("runs")], cache); library.open_run("try").reader.describe()`
+    Example: `library = Library([Path("runs")]); library.open_run("try").reader.describe()`
     """
 
-    def __init__(self, roots: Sequence[Path], cache: Path) -> None:
-        self.roots, self.cache = list(roots), cache
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = list(roots)
         self.catalog: Catalog = find_runs(self.roots)
         self.open_runs: OrderedDict[str, OpenRun] = OrderedDict()
         self.version = 0
@@ -155,10 +151,9 @@ class Library:
         with self.lock:
             run = self.open_runs.get(id)
             if run is None or run.location != location:
-                run = OpenRun(location, self.cache)
+                run = OpenRun(location)
                 self.open_runs[id] = run
             self.open_runs.move_to_end(id)
-            run.used = time.monotonic()
             while len(self.open_runs) > MAX_OPEN_RUNS:
                 self.open_runs.popitem(last=False)[1].close()
         return run
@@ -200,14 +195,9 @@ class Library:
             self.catalog, self._scanned = catalog, time.monotonic()
             self._overviews = {id: o for id, o in self._overviews.items() if id in catalog.runs}
         with self.lock:
-            runs = list(self.open_runs.items())
-        for id, run in runs:
+            runs = list(self.open_runs.values())
+        for run in runs:
             changed |= run.poll()
-            if time.monotonic() - run.used > IDLE_SECONDS:
-                with self.lock:
-                    closed = self.open_runs.pop(id, None)
-                if closed:
-                    closed.close()
         for id, (stamp, _) in list(self._overviews.items()):
             location = self.catalog.runs.get(id)
             changed |= location is not None and stamp_run(location.path) != stamp

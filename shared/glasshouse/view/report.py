@@ -180,7 +180,7 @@ def sample_rollouts(reader: RunReader, limit: int, size: int) -> dict[str, Any]:
         frames = list_frames(reader.path, reader.monitor)
     except RunDataError:
         frames = []  # the log cannot be read: the damage of the run says so
-    index = RolloutIndex(None, reader.monitors)
+    index = RolloutIndex(reader.monitors)
     index.set_frames(choose_frames(frames, limit))
     for frame in index.missing():
         index.add(frame)

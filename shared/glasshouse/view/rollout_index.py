@@ -1,6 +1,6 @@
 """Every rollout of a run in a SQLite database, so that 256,000 of them can be filtered and searched at once.
 
-The database is a file in a cache folder outside the run:
+The database is temporary: SQLite deletes its file when the server ends.
 
     frames     the rows that the run logged together: of one step, or of one monitored model
     rollouts   numbers that filters compare and lists sort by
@@ -14,16 +14,13 @@ resumed from an older checkpoint, are deleted.
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +33,6 @@ from glasshouse.tasks.answers import split_completion
 from glasshouse.view.rollout_checks import SUSPICIONS, Verdict, find_suspicions, score_rows
 from glasshouse.view.run_measures import finite
 
-VERSION = 5
-"""Changes with the format of the index and with what it computes; older caches are rebuilt."""
 KINDS = ("validation", "monitored", "train", "discarded")
 """In the order in which they are indexed: there are few held-out rollouts, and every page shows some."""
 SHOWN = (
@@ -72,17 +67,8 @@ FILTERS = {
 NUMBERS = ("first", "last", "group", "min_reward", "max_reward", "offset", "limit")
 SORTS = ("step", "reward", "length")
 """Columns by which a list can be sorted; with a minus it descends."""
-SETTINGS = """
-PRAGMA page_size = 32768;
-PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
-BEGIN EXCLUSIVE;
-COMMIT;
-"""
-"""The lock that the transaction takes is held until the database is closed."""
 SCHEMA = """
-CREATE TABLE header (content TEXT);
+PRAGMA page_size = 32768;
 CREATE TABLE frames (id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT, damage TEXT);
 CREATE TABLE labels (id INTEGER PRIMARY KEY, content TEXT);
 CREATE TABLE rollouts (
@@ -129,54 +115,19 @@ class RolloutIndex:
     """The index of one run.
 
     Example:
-        index = RolloutIndex(cache_file(cache, run), monitors)
+        index = RolloutIndex(monitors)
         index.set_frames(list_frames(run, monitor))
         for frame in index.missing(): index.add(frame)
         index.search(parse_query({"correct": "no", "text": "carry"}))["rows"]
     """
 
-    def __init__(self, file: Path | None, monitors: Sequence[Monitor]) -> None:
-        """Without a file the index is temporary, and so it is if another server uses the file or if it
-        cannot be written. A file of another version, or a damaged one, is begun again."""
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
         self.monitors = list(monitors)
         self.frames: dict[str, str] = {}
         """Identities of the indexed frames, and how each is damaged."""
         self._wanted: dict[str, Frame] = {}
-        self.is_temporary = False
-        if file is not None:
-            try:
-                return self._open(file)
-            except sqlite3.OperationalError:
-                pass  # locked, or not writable
-            except (sqlite3.DatabaseError, ValueError):
-                for part in (file, *file.parent.glob(f"{glob.escape(file.name)}-*")):
-                    part.unlink()
-                return self._open(file)
-        self.is_temporary = True
-        self._open(None)
-
-    def _open(self, file: Path | None) -> None:
-        if file is not None:
-            with suppress(OSError):
-                file.parent.mkdir(parents=True, exist_ok=True)
-        self.database = sqlite3.connect(file or "", timeout=0, check_same_thread=False)
-        try:
-            self._load()
-        except BaseException:
-            self.database.close()
-            raise
-
-    def _load(self) -> None:
-        header = [VERSION, [monitor.describe() for monitor in self.monitors]]
-        content = (json.dumps(header, sort_keys=True),)
-        self.database.executescript(SETTINGS)
-        if not self.database.execute("SELECT name FROM sqlite_master").fetchall():
-            self.database.executescript(SCHEMA)
-            with self.database:
-                self.database.execute("INSERT INTO header VALUES (?)", content)
-        if self.database.execute("SELECT content FROM header").fetchall() != [content]:
-            raise ValueError("another version wrote this index")
-        self.frames = dict(self.database.execute("SELECT identity, damage FROM frames"))
+        self.database = sqlite3.connect("", check_same_thread=False)
+        self.database.executescript(SCHEMA)
 
     # --- growing ---------------------------------------------------------------------------
 
@@ -314,17 +265,6 @@ class RolloutIndex:
 
     def close(self) -> None:
         self.database.close()
-
-
-def cache_file(cache: Path, run: Path) -> Path:
-    """Where the index of a run is kept."""
-    digest = sha256(str(run.resolve()).encode()).hexdigest()[:16]
-    return cache / f"{run.name[:40]}-{digest}.sqlite"
-
-
-def default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "glasshouse" / "view"
 
 
 # --- rows and queries ------------------------------------------------------------------------

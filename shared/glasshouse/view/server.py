@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glasshouse.errors import RunError, install_command
-from glasshouse.files import check_output_folder
 from glasshouse.terminal import count_noun
 from glasshouse.view.library import Library, check_roots
 
@@ -30,7 +29,6 @@ def serve(
     port: int = DEFAULT_PORT,
     token: str = "",
     allow_hosts: Sequence[str] = (),
-    cache: Path | None = None,
     open_browser: bool = False,
 ) -> None:
     """Serve these folders until interrupted.
@@ -46,14 +44,10 @@ def serve(
         raise RunError(
             f'glasshouse view needs the extra "view": {install_command("view")}'
         ) from None
-    from glasshouse.view.rollout_index import default_cache
-
     check_roots(paths)
-    if cache:
-        check_output_folder("--cache", cache)
     if not is_loopback(host) and not token:
         token = secrets.token_urlsafe(24)
-    library = Library(paths, cache or default_cache())
+    library = Library(paths)
     listener = bind_socket(host, port)
     names = allowed_host_names(host, [*allow_hosts, *([socket.gethostname()] if token else [])])
     app = make_app(library, hosts=names, token=token)
