@@ -4,7 +4,7 @@
 
 Uses real sockets on loopback and a `DiscoveryServer` with certificates, but no Monarch worker; the
 supervisor's loop is the one of `glasshouse hosts worker`. CI runs a smaller version
-(tests/distributed/test_discovery.py); the limit on the time is only checked here.
+(tests/distributed/test_hosts.py); the limit on the time is only checked here.
 """
 
 from __future__ import annotations

@@ -89,9 +89,6 @@ def test_the_lock_does_not_say_where_a_file_was_downloaded() -> None:
     assert "index.example" not in text
 
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
 def test_a_checkout_is_installed_again_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     words = shlex.split(errors.install_command("wandb"))

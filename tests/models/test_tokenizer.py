@@ -16,6 +16,7 @@ TEXTS = [
 ]
 TEXTS += ["1111 2222 12121212 1111 ٣٣٣٣ １２１２ ²² ½½"] * 50
 TOKENIZER = train_tokenizer(TEXTS, 420)
+PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 512, phrases=True)
 
 
 def vocabulary_texts(tokenizer: Any) -> list[str]:
@@ -25,8 +26,9 @@ def vocabulary_texts(tokenizer: Any) -> list[str]:
 
 
 @given(st.text())
-def test_any_text_round_trips(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
+def test_any_text_round_trips(shared_pocket: Policy, text: str) -> None:
+    for tokenizer in (TOKENIZER, PHRASES, shared_pocket.tokenizer):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
 @given(
@@ -39,27 +41,13 @@ def test_awkward_text_round_trips(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text)["input_ids"], skip_special_tokens=False) == text
 
 
-def test_digits_never_merge() -> None:
+def test_digits_never_merge(shared_pocket: Policy) -> None:
     assert {" digits", "[ANSWER] "} <= set(vocabulary_texts(TOKENIZER))  # there are merges
-    assert [e for e in vocabulary_texts(TOKENIZER) if sum(c.isnumeric() for c in e) > 1] == []
-    assert [
-        e for e in vocabulary_texts(TOKENIZER) if any(c.isnumeric() for c in e) and len(e) > 1
-    ] == []
+    for tokenizer in (TOKENIZER, shared_pocket.tokenizer):
+        texts = vocabulary_texts(tokenizer)
+        assert [e for e in texts if any(c.isnumeric() for c in e) and len(e) > 1] == []
     assert len(TOKENIZER("90210")["input_ids"]) == 5
     assert TOKENIZER("1 2")["input_ids"][-1] == TOKENIZER("2")["input_ids"][0]
-
-
-def test_digits_of_the_pocket_model_never_merge(pocket: Policy) -> None:
-    assert [
-        e for e in vocabulary_texts(pocket.tokenizer) if sum(c.isnumeric() for c in e) > 1
-    ] == []
-
-
-@given(text=st.text())
-def test_any_text_round_trips_in_the_pocket_model(shared_pocket: Policy, text: str) -> None:
-    ids = shared_pocket.tokenizer(text)["input_ids"]
-    assert shared_pocket.tokenizer.decode(ids) == text
-    assert max(ids, default=0) < shared_pocket.model.config.vocab_size
 
 
 def test_special_tokens_are_single_and_first() -> None:
@@ -80,15 +68,7 @@ def test_chat_template_drops_the_system_message() -> None:
     assert conversation == "<|user|>1 + 1?<|assistant|>2<|end|><|user|>Sure?"
 
 
-PHRASES = train_tokenizer([*TEXTS, "What is 12 * 7?", "What is 8 * 94?"], 512, phrases=True)
-
-
 def test_with_phrases_a_token_may_span_words_but_digits_never_merge() -> None:
     texts = [PHRASES.decode([i]) for i in PHRASES("What is 273 * 46?")["input_ids"]]
     assert texts == ["What is ", *"273", " * ", *"46", "?"]
     assert PHRASES.decode(PHRASES("[ANSWER] 12558")["input_ids"][:2]) == "[ANSWER] 1"
-
-
-@given(st.text())
-def test_with_phrases_any_text_round_trips(text: str) -> None:
-    assert PHRASES.decode(PHRASES(text)["input_ids"]) == text

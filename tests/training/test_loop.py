@@ -18,6 +18,7 @@ from glasshouse.runs import rollout_log
 from glasshouse.runs.run_directory import load_events, load_metrics
 from glasshouse.tasks.answers import split_completion
 from glasshouse.tasks.streams import Split, assign_split
+from glasshouse.training.metrics import check_staleness
 from glasshouse.training.run import TrainingRun
 
 pytestmark = pytest.mark.xdist_group(
@@ -233,5 +234,8 @@ def test_offpolicy_steps_learn_from_weights_that_are_as_many_updates_old(tmp_pat
     assert versions == {1: 0, 2: 0, 3: 0, 4: 1, 5: 2}
     metrics = read_metrics(tmp_path / "a")
     assert [m["staleness"] for m in metrics] == [0, 1, 2, 2, 2]
+    for age in (-1, 3):  # from weights that do not exist yet, and beyond the bound
+        with pytest.raises(RuntimeError, match="max_offpolicy_steps"):
+            check_staleness(age, 2)
     differences = [m["logprob_diff_max"] for m in metrics]
     assert differences[0] < 1e-4 < min(differences[1:])  # the loss sees that they are off-policy
