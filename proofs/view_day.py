@@ -109,7 +109,7 @@ def serve(runs: Path) -> None:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
-    polls, scans = round(60 / library.POLL_SECONDS), round(60 / library.SCAN_SECONDS)
+    polls, scans = round(60 / app.LIVE_SECONDS), round(60 / library.SCAN_SECONDS)
     turns = round(60 / app.LIVE_SECONDS)
     app.LIVE_SECONDS = 0.0
     counts = asyncio.run(run_minutes(served, polls, scans, turns))

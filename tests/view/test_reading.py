@@ -72,7 +72,6 @@ def test_a_growing_run(tmp_path: Path) -> None:
         assert opened.reader.step == 3
     assert RunReader(RunLocation("live", tmp_path / "live")).refresh()
     assert read_overview(RunLocation("live", tmp_path / "live"))["status"] == "interrupted"
-    library.stop()
 
 
 def test_a_resumed_run_that_lost_steps(tmp_path: Path) -> None:

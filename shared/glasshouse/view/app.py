@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -43,12 +42,6 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
     Example: `make_app(Library([Path("runs")]), hosts=allowed_host_names("127.0.0.1"))`
     """
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        library.start()
-        yield
-        await run_in_threadpool(library.stop)
-
     async def asset(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name not in ASSETS:
@@ -79,9 +72,7 @@ def make_app(library: Library, *, hosts: Collection[str], token: str = "") -> Gu
         return StreamingResponse(stream, media_type="text/event-stream")
 
     endpoints = {"/": asset, "/{name}": asset, "/api/events": events, "/api/{name}": answer}
-    app = Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in endpoints.items()], lifespan=lifespan
-    )
+    app = Starlette(routes=[Route(path, endpoint) for path, endpoint in endpoints.items()])
     return Guard(app, hosts=hosts, token=token)
 
 
@@ -92,6 +83,7 @@ async def stream_changes(
     The page then asks for what it shows."""
     seen, quiet = -1, 0.0
     while not await is_disconnected():
+        await run_in_threadpool(library.poll)
         version = library.version
         if run_id in library.catalog.runs:
             version = (await run_in_threadpool(library.open_run, run_id)).reader.version

@@ -1,8 +1,7 @@
-"""All runs that a server shows: found in the served folders, their readers and indexes kept up to date by
-one thread.
+"""All runs that a server shows: found in the served folders, with their readers and indexes.
 
-The thread looks at the files every `POLL_SECONDS`, reads what has grown, and indexes new rollouts
-of the runs that somebody looks at. Handlers read what is there and never wait for a whole index.
+While a page is open, its stream of changes asks for a look at the files (`poll`), which reads what has grown and
+indexes new rollouts of the runs that somebody looks at. Requests read what is there and never wait for a whole index.
 
 A run is shown under an id: its path below the folder that the user named, such as `control/seed-0`. URLs
 contain ids, never paths, and an id is looked up in the list of runs that were found, so a URL cannot name
@@ -28,9 +27,8 @@ from glasshouse.runs.run_directory import LOCK, is_run_directory, stamp_file
 from glasshouse.view.rollout_index import RolloutIndex, list_frames
 from glasshouse.view.run_reader import RunLocation, RunReader, is_being_written, read_overview
 
-POLL_SECONDS = 0.4
 INDEX_SECONDS = 0.15
-"""How long the thread indexes before it lets requests and other runs go first."""
+"""How long a look at the files indexes before it lets requests and other runs go first."""
 SCAN_SECONDS = 3.0
 """How often the folders are searched for new runs."""
 MAX_OPEN_RUNS = 12
@@ -64,8 +62,8 @@ class OpenRun:
     def open_index(
         self, budget: float = 0.25, first: float = 0, last: float = float("inf")
     ) -> RolloutIndex:
-        """The index. For at most `budget` seconds, index the steps that a request asks for; if the
-        thread is indexing already, return what there is."""
+        """The index. For at most `budget` seconds, index the steps that a request asks for; if somebody is
+        indexing already, return what there is."""
         if (index := self.index) is None:
             with self.lock:
                 if (index := self.index) is None:
@@ -138,8 +136,7 @@ class Library:
         self.lock = threading.Lock()
         self._overview_lock = threading.Lock()
         self._overviews: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._polling = threading.Lock()
         self._scanned = time.monotonic()
 
     def open_run(self, id: str) -> OpenRun:
@@ -173,21 +170,19 @@ class Library:
 
     # --- staying up to date ----------------------------------------------------------------
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._poll_forever, name="view-poll", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread:
-            self._thread.join(5)
-        with self.lock:
-            for run in self.open_runs.values():
-                run.close()
-            self.open_runs.clear()
-
     def poll(self) -> None:
-        """Look at every open run and at the files of all others once."""
+        """Look at every open run and at the files of all others once, unless another page does so just now."""
+        if not self._polling.acquire(blocking=False):
+            return
+        try:
+            with contextlib.suppress(
+                OSError, sqlite3.Error
+            ):  # a run was deleted, or the disk is full
+                self.version += self._look_for_changes()
+        finally:
+            self._polling.release()
+
+    def _look_for_changes(self) -> bool:
         changed = False
         if time.monotonic() - self._scanned > SCAN_SECONDS:
             catalog = find_runs(self.roots)
@@ -201,21 +196,7 @@ class Library:
         for id, (stamp, _) in list(self._overviews.items()):
             location = self.catalog.runs.get(id)
             changed |= location is not None and stamp_run(location.path) != stamp
-        self.version += changed
-
-    def _poll_forever(self) -> None:
-        with contextlib.suppress(OSError):
-            self.list_overviews()  # so that the first list of many runs is quick
-        while not self._stopping.is_set():
-            started = time.monotonic()
-            with contextlib.suppress(
-                OSError, sqlite3.Error
-            ):  # a run was deleted, or the disk is full
-                self.poll()
-            indexes = [run.index for run in list(self.open_runs.values()) if run.index]
-            is_busy = not all(index.is_complete for index in indexes)
-            rest = POLL_SECONDS - (time.monotonic() - started)
-            self._stopping.wait(0.02 if is_busy else max(0.05, rest))
+        return changed
 
 
 def stamp_run(path: Path) -> tuple[Any, ...]:
