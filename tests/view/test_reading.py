@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.view.conftest import ADDRESS
-from tests.view.example_runs import log_step, make_step, open_run
+from tests.view.example_runs import log_step, make_step, open_run, write_run
 
 from glasshouse.runs.rollout_log import LOG, RolloutReader, scan_log
 from glasshouse.runs.rows import RolloutFilter
@@ -57,6 +57,8 @@ def test_a_growing_run(tmp_path: Path) -> None:
     with open_run(tmp_path / "live", steps=10, done=2) as directory:
         library = Library([tmp_path])
         opened = library.open_run("live")
+        write_run(tmp_path / "later", steps=1)
+        assert library.open_run("later").reader.step == 1  # no page looked for it before
         assert opened.reader.status == "running"
         index = opened.open_index(budget=10)
         assert index.count() == 4 + 2 * 16

@@ -142,6 +142,9 @@ class Library:
     def open_run(self, id: str) -> OpenRun:
         """The run with this id, opened if it is not."""
         location = self.catalog.runs.get(id)
+        if location is None:  # it may have begun while no page was open
+            self.catalog = find_runs(self.roots)
+            location = self.catalog.runs.get(id)
         if location is None:
             hint = did_you_mean(id, self.catalog.runs)
             raise RunError(f'There is no run "{id[:100]}" in the served folders.{hint}')
@@ -175,9 +178,8 @@ class Library:
         if not self._polling.acquire(blocking=False):
             return
         try:
-            with contextlib.suppress(
-                OSError, sqlite3.Error
-            ):  # a run was deleted, or the disk is full
+            # a run was deleted, or the disk is full
+            with contextlib.suppress(OSError, sqlite3.Error):
                 self.version += self._look_for_changes()
         finally:
             self._polling.release()
