@@ -143,17 +143,10 @@ def _view(run: Path) -> Outcome:
     damage: list[str] = []
 
     def ask_all() -> int:
-        with tempfile.TemporaryDirectory() as cache:
-            library = Library([run], Path(cache))
-            try:
-                client = TestClient(
-                    make_app(library, hosts=allowed_host_names("127.0.0.1")), "http://127.0.0.1"
-                )
-                for answer in _ask_pages(client, run.name):
-                    damage.extend(_find_damage(answer))
-                    print(json.dumps(answer))
-            finally:
-                library.stop()
+        app = make_app(Library([run]), hosts=allowed_host_names("127.0.0.1"))
+        for answer in _ask_pages(TestClient(app, "http://127.0.0.1"), run.name):
+            damage.extend(_find_damage(answer))
+            print(json.dumps(answer))
         return 0
 
     code, output, errors = capture(ask_all)

@@ -56,17 +56,7 @@ def main() -> int:
         run: Path = args.run or train_example(Path(folder) / "trained" / "sum_digits-grpo-1")
         served = Path(folder) / "runs"
         served.mkdir()
-        command = [
-            sys.executable,
-            "-m",
-            "glasshouse",
-            "view",
-            str(served),
-            "--port",
-            "0",
-            "--cache",
-            folder,
-        ]
+        command = [sys.executable, "-m", "glasshouse", "view", str(served), "--port", "0"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
