@@ -170,7 +170,7 @@ def test_the_command_prints_an_address_with_a_token_opens_a_browser_and_stops(
 
 
 def test_connections_without_a_request_are_closed(
-    gallery: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gallery: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = server.bind_socket("127.0.0.1", 0)
     started: list[uvicorn.Server] = []
@@ -183,9 +183,7 @@ def test_connections_without_a_request_are_closed(
         "__init__",
         lambda self, config: (started.append(self), init(self, config))[1],
     )
-    thread = threading.Thread(
-        target=server.serve, args=([gallery / "plain"],), kwargs={"cache": tmp_path / "cache"}
-    )
+    thread = threading.Thread(target=server.serve, args=([gallery / "plain"],))
     thread.start()
     try:
         clients = [socket.create_connection(listener.getsockname(), timeout=60) for _ in range(3)]
