@@ -108,10 +108,11 @@ def format_checksums(checksums: dict[str, Any]) -> str:
 
 def write_checksums(folder: Path) -> None:
     """Write checksums.json for the files of a folder, and flush them, it and the folder to disk."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    checksums = {file.name: compute_checksum(file) for file in files}
+    paths = sorted(folder.rglob("*"))
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    checksums = {name: compute_checksum(file) for name, file in files.items()}
     (folder / CHECKSUMS).write_text(format_checksums(checksums))
-    for path in (*files, folder / CHECKSUMS, folder):
+    for path in (*paths, folder / CHECKSUMS, folder):
         flush_to_disk(path)
 
 
@@ -148,7 +149,7 @@ def _read_checksums(path: Path) -> dict[str, tuple[int, str]]:
 
 def _find_problem(path: Path, name: str, size: int, digest: str) -> list[str]:
     file = path / name
-    if Path(name).name != name:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
         return [f"{CHECKSUMS} lists {name!r}, which is not a file of this folder"]
     if not file.is_file():
         return [f"{name} is {'not a regular file' if file.exists() else 'missing'}"]

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from glasshouse.config.schema import LearnConfig
@@ -26,7 +27,8 @@ from glasshouse.learn.microbatches import TrainingSample, cot_mask, pack_microba
 from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
-from glasshouse.models.policy import Policy, load_policy, save_policy
+from glasshouse.models.policy import POCKET_FOLDER, Policy, load_policy, save_policy
+from glasshouse.models.provenance import fingerprint_weights
 from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
@@ -488,6 +490,62 @@ def test_only_adapters_are_trained_and_a_merged_checkpoint_generates_the_same(
         )  # fmt: skip
         assert tuple(out[0, len(request.prompt) :].tolist()) == group[0].tokens
     assert hasattr(policy.model, "peft_config")  # saving did not merge the policy being trained
+
+    save_policy(policy, tmp_path / "small", merge_adapters=False)
+    assert not list((tmp_path / "small").glob("*.safetensors"))
+    base, ids = AutoModelForCausalLM.from_pretrained(POCKET_FOLDER), torch.tensor([prompts[0]])
+    for folder in (tmp_path, tmp_path / "small"):
+        assert {f.name for f in (folder / "adapter").iterdir()} == {
+            "adapter_config.json",
+            "adapter_model.safetensors",
+        }
+        by_peft = PeftModel.from_pretrained(copy.deepcopy(base), folder / "adapter").eval()
+        assert torch.allclose(by_peft(ids).logits, merged(ids).logits, atol=2e-5)
+    by_transformers = AutoModelForCausalLM.from_pretrained(tmp_path / "small" / "adapter")
+    assert torch.allclose(by_transformers(ids).logits, merged(ids).logits, atol=2e-5)
+
+
+def test_adapters_of_a_bfloat16_model_learn_without_copies_of_it(tmp_path: Path) -> None:
+    """As on a GPU: the frozen model stays in bfloat16, and transformers and peft compute it."""
+    policy = add_adapters(load_policy("pocket", dtype=torch.bfloat16), rank=4, seed=0)
+    policy = replace(policy, dtype=torch.bfloat16)
+    assert {p.dtype for p in policy.model.parameters() if p.requires_grad} == {torch.float32}
+    frozen = {n: p for n, p in policy.weights().items() if "lora_" not in n}
+    assert {p.dtype for p in frozen.values()} == {torch.bfloat16}
+    before, fingerprint = {n: p.clone() for n, p in frozen.items()}, fingerprint_weights(policy)
+    learner = make_learner(policy, learning_rate=2e-2)
+    assert learner.reference is policy.model
+    prompt = policy.encode_prompt([{"role": "user", "content": "40 + 7?"}])[1]
+    sampling, generator = SamplingParams(max_tokens=12), TorchGenerator(policy)
+    for _ in range(2):
+        [group] = generator.generate([Request(prompt=prompt, noise_keys=(1, 2))], sampling)
+        samples = [
+            TrainingSample(
+                prompt=prompt, tokens=c.tokens, sampler_logprobs=c.logprobs, advantage=(-1.0) ** i
+            )
+            for i, c in enumerate(group)
+        ]
+        assert learner.update(samples)["logprob_diff_p50"] < 0.05
+    assert all(torch.equal(frozen[name], value) for name, value in before.items())
+    assert fingerprint_weights(policy) != fingerprint
+    save_policy(policy, tmp_path)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert saved.dtype == torch.bfloat16
+    ids = torch.tensor([prompt])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(saved(ids).logits, policy.model(ids).logits, atol=0.5)
+
+
+def test_a_learner_without_divergence_holds_no_reference(tiny: Tiny) -> None:
+    config, options = LearnConfig(), {"max_tokens": MAX_TOKENS, "steps": 10}
+    with_metric, without = (
+        Learner(tiny("llama"), config, kl_every=n, **options) for n in (0, None)
+    )
+    samples = make_samples(with_metric.policy, 0)
+    assert "kl" in with_metric.update(samples)
+    assert without.reference is None
+    assert "kl" not in without.update(samples)
+    assert bitwise_equal(with_metric.policy, without.policy)
 
 
 def test_same_seed_gives_the_same_adapters(tiny: Tiny) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
+from transformers import Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config, parse_yaml
@@ -93,6 +93,34 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
         assert parts["reference"] == 0  # it is the model without its adapters
     merged = process_of(shape, "learn.lora_rank=3").phases["checkpoint"]["weight_copies"]
     assert merged == 4 * shape.parameters
+
+
+def test_lora_of_7b_fits_48_gb(tmp_path: Path) -> None:
+    """8 prompts of 8 completions of 512 tokens; the frozen model is held once, in bfloat16."""
+    Qwen2Config(
+        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
+        num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    settings = [
+        f"model={tmp_path}",
+        "dtype=bfloat16",
+        "learn.lora_rank=16",
+        "generate.max_tokens=512",
+    ]
+    batch = ["data.groups_per_step=8", "generate.group_size=8", "generate.chunk_size=8"]
+    plan = plan_run(load_config([], [*settings, *batch, "evaluate.problems=64"]), gpu="1x48GB")
+    assert plan.fits
+    for phase in plan.processes[0].phases.values():
+        assert 2 * plan.parameters < phase["weights"] < 2.1 * plan.parameters
+        assert phase["reference"] == phase["weight_copies"] == 0
+
+
+def test_no_reference_is_held_if_no_divergence_is_asked_for() -> None:
+    for key, reference in {"diagnostics.kl_every=null": 0, "learn.kl_coef=0": 1}.items():
+        process = process_of(shape := shape_of(), key)
+        assert process.phases["learn"]["reference"] == 4 * shape.parameters * reference
+    asked = process_of(shape, "diagnostics.kl_every=null", "learn.kl_coef=0.1")
+    assert asked.phases["learn"]["reference"] == 4 * shape.parameters
 
 
 @pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config, Gemma3TextConfig])

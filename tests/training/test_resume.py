@@ -28,8 +28,10 @@ from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
 from glasshouse.errors import RunError
 from glasshouse.files import compute_checksum
+from glasshouse.models.policy import load_policy
 from glasshouse.runs import checkpoints
 from glasshouse.runs.run_directory import RunDirectory, load_events, load_run_config, load_summary
+from glasshouse.runs.verify import verify_run
 from glasshouse.tasks.problem_files import create_problem_file
 from glasshouse.tasks.streams import Split
 from glasshouse.training.run import TrainingRun
@@ -326,3 +328,23 @@ def test_checkpoints_at_even_steps_stay_across_a_resume(
         TrainingRun(config, CrashAtStep(5)).train()
     glasshouse.resume(tmp_path, progress=False)
     assert checkpoints.list_steps(tmp_path / "checkpoints") == kept
+
+
+def test_checkpoints_with_adapters_only_equal_merged_ones(tmp_path: Path) -> None:
+    overrides = [*SMALL, *SHORT, "learn.lora_rank=2", "learn.learning_rate=0.1"]
+    merged, small = tmp_path / "merged", tmp_path / "small"
+    glasshouse.train(load_config(overrides=[*overrides, f"out={merged}"]), progress=False)
+    overrides += [f"out={small}", "checkpoints.merge_adapters=false"]
+    with pytest.raises(Crash):
+        TrainingRun(load_config(overrides=overrides), CrashAtStep(4)).train()
+    glasshouse.resume(small, progress=False)
+    last = "checkpoints/step-000005"
+    assert not (small / last / "model.safetensors").exists()
+    expected, found = (load_policy(str(run / last)).weights() for run in (merged, small))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in found)
+    listed = checkpoints.list_checkpoints(small / "checkpoints")
+    assert len({checkpoint.weights_sha256 for checkpoint in listed}) == 3
+    (small / last / "adapter" / "adapter_model.safetensors").write_bytes(b"")
+    [damage] = verify_run(small).damage
+    assert "adapter_model.safetensors" in str(damage)

@@ -246,6 +246,9 @@ class CheckpointConfig(Section):
     """Save when the mean reward is the highest so far."""
     min_improvement: float = Field(0.0, ge=0)
     """With `save_best`: minimum improvement over the previous best."""
+    merge_adapters: bool = True
+    """With `learn.lora_rank`: save the model with its adapters merged, beside the adapters in peft's layout (folder
+    `adapter`). false: only the adapters, about a hundredth of the size; the base model must stay where it is."""
     keep: tuple[str, ...] = KEPT_CHECKPOINTS
     """Which checkpoints to keep; others are deleted. A list of first, previous, last and best; `all`; or
     `{every: 50}`, that list and the checkpoint of every 50th step, so that a curve over checkpoints has even
@@ -300,9 +303,10 @@ class DiagnosticsConfig(Section):
     that no group had any reward variance."""
     max_logprob_diff: float = Field(0.05, gt=0)
     """Warn if log-probabilities of sampler and learner differ by more than this."""
-    kl_every: int = Field(0, ge=0, le=MAX_STEPS)
+    kl_every: int | None = Field(0, ge=0, le=MAX_STEPS)
     """Measure the KL divergence to the starting policy (metric `kl`) every N steps, and in the first and the
-    last; 0: every step, for models of 10 million parameters or more every 10 steps."""
+    last; 0: every step, for models of 10 million parameters or more every 10 steps; empty: never, so that a run
+    without `learn.kl_coef` holds no copy of the starting policy."""
 
 
 class HostsConfig(Section):
@@ -364,7 +368,8 @@ class Config(Section):
     """Where the model runs: `cpu`, or, not run on hardware, `cuda` or `cuda:1`. `auto`: a GPU if there is one, but
     the CPU for models of less than 10 million parameters, which are faster there."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of matrix products. Weights, gradients and optimizer state are float32 in both cases."""
+    """Number format of matrix products. What is trained, its gradients and optimizer state are float32 in both cases;
+    on a GPU, weights that are not trained (`learn.lora_rank`) are held in this format."""
     threads: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Torch threads per process. More than one is slower if anything else runs on the machine."""
     backend: Literal["local", "monarch"] = "local"

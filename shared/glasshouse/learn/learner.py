@@ -110,19 +110,20 @@ class Learner:
         max_tokens: int,
         steps: int,
         temperature: float = 1.0,
-        kl_every: int = 0,
+        kl_every: int | None = 0,
     ) -> None:
         """`kl_every` as in `diagnostics.kl_every`."""
         self.policy, self.config = policy, config
         self.device = policy.device
         self.is_large = is_large(policy.model)
         self.transformers_forward = config.sharding == "fsdp"
-        self.kl_every = kl_every or (LARGE_KL_EVERY if self.is_large else 1)
+        self.kl_every = (LARGE_KL_EVERY if self.is_large else 1) if kl_every == 0 else kl_every
         self.algorithm = get_algorithm(config.algorithm)
         self.settings = build_loss_settings(config)
         self.max_tokens, self.steps, self.temperature = max_tokens, steps, temperature
         self.version = 0
-        self.reference = self._make_reference()
+        needs_reference = config.kl_coef or kl_every is not None
+        self.reference = self._make_reference() if needs_reference else None
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         fused = self.is_large and policy.device.type == "cpu"  # one pass over memory
         self.optimizer = torch.optim.AdamW(
@@ -172,7 +173,7 @@ class Learner:
         trained = [s for s in samples if s.tokens and (s.advantage != 0 or not skip)]
         metrics: dict[str, float] = {"learned_rows": len(trained)}
         step = self.version + 1
-        if step in (1, self.steps) or step % self.kl_every == 0:
+        if self.kl_every and (step in (1, self.steps) or step % self.kl_every == 0):
             metrics["kl"] = self._estimate_kl(samples)
         factor = self.config.rate_factor(self.version, self.steps)
         learning_rate = self.config.learning_rate * factor

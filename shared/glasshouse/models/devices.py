@@ -1,7 +1,7 @@
 """Where a model runs and in which number format (the config keys `device` and `dtype`), and whether it fits there.
 
-Weights, gradients and optimizer state are always float32. `dtype` is what matrix products are computed in. The memory
-of training is estimated in `training.memory`.
+What is trained, its gradients and its optimizer state are always float32; `dtype` is what matrix products are computed
+in. `choose_formats` says how the rest is held. The memory of training is estimated in `training.memory`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Options of glibc's mallopt."""
 
 WEIGHT_DTYPE = torch.float32
-"""What models are loaded and trained in, whatever their config.json says; `glasshouse plan` counts it."""
+"""What is trained is held in this, whatever the model's config.json says."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -37,6 +38,32 @@ def is_large(model: Any) -> bool:
     ones must keep every bit: small models keep the plain choice each time. All choices together make a step of
     SmolLM2-135M 5.3 times as fast as TRL's (docs/benchmarks.md)."""
     return sum(p.numel() for p in model.parameters()) >= LARGE_MODEL_PARAMETERS
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How a model is held in memory."""
+
+    weights: torch.dtype
+    """Of the model; its adapters are always `WEIGHT_DTYPE`."""
+    reference: torch.dtype | None
+    """Of the copy of the starting policy; None: there is no copy."""
+
+
+def choose_formats(config: Config, parameters: int, *, training: bool = True) -> Formats:
+    """The one rule for how a model is loaded, which `glasshouse plan` and the memory check ask too.
+
+    Weights that nobody trains (with LoRA, or without training) are held on a GPU in the `dtype` of the products;
+    FSDP wants one format. Without its adapters a model is its own reference, and without a KL term
+    (`learn.kl_coef`) and KL metric (`diagnostics.kl_every`) none is needed."""
+    learn, dtype = config.learn, DTYPES[config.dtype]
+    is_frozen = bool(learn.lora_rank) or not training
+    on_gpu = choose_device_name(config.device, parameters).startswith("cuda")
+    has_reference = training and bool(learn.kl_coef or config.diagnostics.kl_every is not None)
+    return Formats(
+        weights=dtype if is_frozen and on_gpu and learn.sharding == "none" else WEIGHT_DTYPE,
+        reference=dtype if has_reference and not learn.lora_rank else None,
+    )
 
 
 def configure_torch(threads: int) -> None:
@@ -56,8 +83,7 @@ def resolve_device(name: str, parameters: int, index: int = 0, key: str = "devic
 
     Example: `resolve_device("cuda:1", parameters=135_000_000)`
     """
-    if name == "auto":
-        name = "cuda" if _gpu_count() and parameters >= LARGE_MODEL_PARAMETERS else "cpu"
+    name = choose_device_name(name, parameters)
     if name.split(":")[0] == "cuda":
         _require_gpu(name, key)
         name = name if ":" in name else f"cuda:{index % _gpu_count()}"
@@ -71,6 +97,13 @@ def resolve_device(name: str, parameters: int, index: int = 0, key: str = "devic
             "cpu, or cuda."
         ) from None
     return device
+
+
+def choose_device_name(name: str, parameters: int) -> str:
+    """The name without `auto`: a GPU if there is one, for a large model."""
+    if name != "auto":
+        return name
+    return "cuda" if _gpu_count() and parameters >= LARGE_MODEL_PARAMETERS else "cpu"
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -140,11 +173,13 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)  # never
 
 
-def check_generator_memory(parameters: int, config: Config, device: torch.device) -> None:
+def check_generator_memory(
+    parameters: int, config: Config, weights: torch.dtype, device: torch.device
+) -> None:
     """Raises if a process that only generates clearly cannot hold the model: weights and their fused or
     rounded copy. The KV cache, which grows with use, is not counted."""
     available = available_memory(device)
-    required = (WEIGHT_DTYPE.itemsize + DTYPES[config.dtype].itemsize) * parameters
+    required = (weights.itemsize + DTYPES[config.dtype].itemsize) * parameters
     if available is None or required <= available:
         return
     smaller = "" if config.dtype == "bfloat16" else "dtype=bfloat16, "

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from glasshouse.models.adapters import read_linears
+from glasshouse.models.adapters import read_linears, unwrap_adapters
 from glasshouse.models.devices import is_large
 from glasshouse.models.fused_ops import (
     gated_mlp_output,
@@ -100,14 +100,11 @@ def is_llama_family(config: Any) -> bool:
 def _supports_adapters(model: Any) -> bool:
     adapted = [(name, m) for name, m in model.named_modules() if hasattr(m, "lora_A")]
     return is_large(model) and all(
-        name.rpartition(".")[2] in PROJECTIONS and isinstance(m.base_layer, torch.nn.Linear)
+        name.rpartition(".")[2] in PROJECTIONS
+        and isinstance(m.base_layer, torch.nn.Linear)
+        and m.base_layer.weight.dtype != torch.bfloat16  # rounding would lose a merged update
         for name, m in adapted
     )
-
-
-def unwrap_adapters(model: Any) -> Any:
-    """transformers' model inside one with adapters."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def fuse_weights(

@@ -17,7 +17,15 @@ from transformers.utils import logging as transformers_logging
 from glasshouse.config.schema import ChatConfig, Config
 from glasshouse.errors import ModelError, did_you_mean, unwrap_os_error
 from glasshouse.files import CHECKSUMS, verify_folder
-from glasshouse.models.adapters import add_adapters
+from glasshouse.models.adapters import (
+    ADAPTER_FOLDER,
+    add_adapters,
+    holds_only_adapters,
+    load_adapters,
+    read_base_name,
+    save_adapters,
+    unwrap_adapters,
+)
 from glasshouse.models.chat_template import (
     DEFAULT_CHAT,
     check_template_options,
@@ -29,6 +37,7 @@ from glasshouse.models.devices import (
     WEIGHT_DTYPE,
     build_empty_model,
     check_generator_memory,
+    choose_formats,
     keep_freed_memory,
     resolve_device,
     resolve_dtype,
@@ -63,7 +72,7 @@ class Policy:
     tokenizer: Any
     card: Mapping[str, Any]
     dtype: torch.dtype = torch.float32
-    """What matrix products are computed in; the weights are float32."""
+    """What matrix products are computed in."""
     chat: ChatConfig = DEFAULT_CHAT
 
     @property
@@ -130,16 +139,22 @@ def check_tensor(name: str, tensor: Tensor | None, expected: Tensor) -> None:
         )
 
 
-def load_policy(name: str, chat: ChatConfig = DEFAULT_CHAT) -> Policy:
-    """Loads `pocket`, the base model of an organism, a packaged model, a folder or a hub name, in float32
-    and evaluation mode, on the CPU. Nothing is unpickled, and no code from the model repository is run."""
+def load_policy(
+    name: str, chat: ChatConfig = DEFAULT_CHAT, dtype: torch.dtype = WEIGHT_DTYPE
+) -> Policy:
+    """Loads `pocket`, the base model of an organism, a packaged model, a folder or a hub name, in evaluation mode, on
+    the CPU. Nothing is unpickled, and no code from the model repository is run."""
     folder = locate_model(name)
+    if folder and holds_only_adapters(folder):
+        base = load_policy(read_base_name(folder / ADAPTER_FOLDER), chat, dtype)
+        merged = load_adapters(base.model, folder / ADAPTER_FOLDER)
+        return replace(base, name=name, model=merged, tokenizer=load_tokenizer(name))
     source = str(folder or name)
     tokenizer = load_tokenizer(name)
     try:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             source,
-            dtype=WEIGHT_DTYPE,
+            dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -177,12 +192,13 @@ def load_configured_policy(
     parameters = count_parameters(config.model)
     device = choose_device(config, parameters, role, index)
     dtype = resolve_dtype(config.dtype, device)
+    held = choose_formats(config, parameters, training=training).weights
     if role == "generator":  # training is checked as a whole, in `training.memory`
-        check_generator_memory(parameters, config, device)
+        check_generator_memory(parameters, config, held, device)
     computes_here = role != "controller" and device.type == "cpu"
     if computes_here and parameters >= LARGE_MODEL_PARAMETERS:
         keep_freed_memory()
-    policy = load_policy(config.model, config.chat)
+    policy = load_policy(config.model, config.chat, held)
     if training and config.learn.lora_rank:  # on the CPU, so that they start equal on every device
         learn = config.learn
         policy = add_adapters(policy, learn.lora_rank, config.seed, learn.lora_targets)
@@ -331,27 +347,34 @@ def _validate_folder(path: Path) -> None:
         )
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Saves in the standard layout, which `AutoModelForCausalLM.from_pretrained(folder)` loads."""
-    model = policy.model
-    if hasattr(model, "peft_config"):  # merge adapters, so that any tool can load the folder
-        model = copy.deepcopy(model).merge_and_unload()
+def save_policy(policy: Policy, folder: Path, *, merge_adapters: bool = True) -> None:
+    """Saves in the standard layout, which `AutoModelForCausalLM.from_pretrained(folder)` loads. Adapters are saved in
+    peft's layout in a folder of their own, and merged into the weights; without `merge_adapters` only the former."""
+    model = unwrap_adapters(policy.model)
+    has_adapters = model is not policy.model
+    if has_adapters:
+        save_adapters(policy.model, folder / ADAPTER_FOLDER)
     # One file, whatever its size. transformers renames the tensors of some architectures (mixtures of
     # experts, GPT-NeoX) on saving; with their own names a checkpoint can be compared and resumed.
     with unwrap_os_error():
-        weights = None if policy.device.type == "cpu" else copy_to_cpu(model)
-        model.save_pretrained(
-            folder, max_shard_size="1TB", save_original_format=False, state_dict=weights
-        )
+        if has_adapters and not merge_adapters:
+            model.config.save_pretrained(folder)
+            model.generation_config.save_pretrained(folder)
+        else:
+            if has_adapters:
+                model = copy_to_cpu(policy.model).merge_and_unload()
+            elif policy.device.type != "cpu":
+                model = copy_to_cpu(model)
+            model.save_pretrained(folder, max_shard_size="1TB", save_original_format=False)
         policy.tokenizer.save_pretrained(folder)
     if policy.card:
         (folder / CARD_FILE).write_text(json.dumps(policy.card, indent=2) + "\n")
 
 
-def copy_to_cpu(model: Any) -> dict[str, Tensor]:
-    """The state dict on the CPU; tensors that are tied in the model are tied in it."""
-    copies: dict[int, Tensor] = {}
-    return {
-        name: copies.setdefault(id(tensor), tensor.detach().cpu())
-        for name, tensor in model.state_dict(keep_vars=True).items()
-    }
+def copy_to_cpu(model: Any) -> Any:
+    """A copy of the model on the CPU; tensors that are tied in the model are tied in it."""
+    copies: dict[int, Any] = {id(b): b.to("cpu", copy=True) for b in model.buffers()}
+    for parameter in model.parameters():
+        copied = parameter.detach().to("cpu", copy=True)
+        copies[id(parameter)] = torch.nn.Parameter(copied, parameter.requires_grad)
+    return copy.deepcopy(model, copies)

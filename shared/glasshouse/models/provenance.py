@@ -66,5 +66,5 @@ def fingerprint_weights(policy: Policy) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(policy.weights().items()):
         digest.update(name.encode())
-        digest.update(tensor.contiguous().cpu().numpy().tobytes())
+        digest.update(tensor.cpu().flatten().view(torch.uint8).numpy().data)  # numpy lacks bfloat16
     return digest.hexdigest()

@@ -1,6 +1,7 @@
 """Checkpoints: written atomically, verified by checksums.
 
     step-000020/   config.json, model.safetensors, tokenizer …   loads with plain transformers
+                   adapter/                                      with LoRA: the adapters, loads with peft
                    learner.safetensors                           optimizer state, or with learn.sharding
                                                                  learner-00001-of-00002.safetensors …
                    state.json                                    step, counters, best, config, versions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL, LEARNER, STATE = "model.safetensors", "learner.safetensors", "state.json"
+ADAPTER = "adapter/adapter_model.safetensors"
 NEXT_ROLLOUTS = "next_rollouts.jsonl"
 WRITING, REMOVING = ".writing", ".removing"
 """Suffixes of folders that are being written or removed."""
@@ -141,7 +143,13 @@ def _compare_with_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 def verify_checkpoint(path: Path) -> tuple[str, ...]:
     """Compare every file with its checksum; returns what is damaged, nothing if it is valid."""
-    return verify_folder(path, required=(MODEL, STATE, *_learner_files(path)))
+    return verify_folder(path, required=(weights_file(path), STATE, *_learner_files(path)))
+
+
+def weights_file(path: Path) -> str:
+    """The file whose checksum identifies the weights: adapters if they are not merged into a saved model."""
+    only_adapters = (path / ADAPTER).exists() and not (path / MODEL).exists()
+    return ADAPTER if only_adapters else MODEL
 
 
 def _learner_files(path: Path) -> list[str]:
@@ -155,7 +163,7 @@ def _learner_files(path: Path) -> list[str]:
 
 def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
     """Describe a checkpoint on disk; `verify` reads every byte of it."""
-    size = sum(file.lstat().st_size for file in path.iterdir())
+    size = sum(file.lstat().st_size for file in path.rglob("*"))
     damage = verify_checkpoint(path) if verify else ()
     found = Checkpoint(name=path.name, step=_step_of(path), path=path, bytes=size, damage=damage)
     if damage:
@@ -166,7 +174,9 @@ def inspect_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
             return replace(found, damage=(f"{STATE} is of step {state['step']}",))
         return replace(
             found,
-            weights_sha256=json.loads(read_regular_file(path / CHECKSUMS))[MODEL]["sha256"],
+            weights_sha256=json.loads(read_regular_file(path / CHECKSUMS))[weights_file(path)][
+                "sha256"
+            ],
             reward=None if state["reward"] is None else float(state["reward"]),
             why_saved=str(state["reason"]),
         )
@@ -208,7 +218,7 @@ def read_checkpoint(
         if with_learner:
             is_whole = (path / LEARNER).exists()
             learner = load_file(path / LEARNER) if is_whole else read_shards(path)
-        return read_state(path), load_file(path / MODEL), learner
+        return read_state(path), load_file(path / weights_file(path)), learner
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"The checkpoint {path} cannot be read: {error}.") from None
 

@@ -131,7 +131,9 @@ class CheckpointManager:
             weights={} if has_adapters else {n: w.cpu() for n, w in self.policy.weights().items()},
             learner=learner.tensors,
             save_shards=learner.save_shards,
-            save_model=partial(save_policy, self.policy),
+            save_model=partial(
+                save_policy, self.policy, merge_adapters=self.config.checkpoints.merge_adapters
+            ),
             next_rollouts=encode_rows(map(to_row, rollouts)),
         )
         started = time.perf_counter()

@@ -7,7 +7,7 @@
 With `backend: local` one process has all three phases; with `monarch` learners and generators are separate
 processes. `glasshouse plan` prints the result, and training refuses to start if it does not fit.
 
-What is kept is counted exactly, in the format in which models are loaded (`models.devices.WEIGHT_DTYPE`). What a step
+What is kept is counted exactly, in the format in which models are loaded (`models.devices.choose_formats`). What a step
 allocates is a formula per matrix of the model; its constants were measured (docs/scale.md has the differences).
 """
 
@@ -24,7 +24,14 @@ from glasshouse.generate.torch_engine import cache_width
 from glasshouse.measurement.evaluate import fill_task_options
 from glasshouse.models import llama
 from glasshouse.models.adapters import check_targets
-from glasshouse.models.devices import DTYPES, GB, WEIGHT_DTYPE, available_memory, is_large
+from glasshouse.models.devices import (
+    DTYPES,
+    GB,
+    WEIGHT_DTYPE,
+    available_memory,
+    choose_formats,
+    is_large,
+)
 from glasshouse.models.policy import (
     Policy,
     choose_device,
@@ -57,6 +64,8 @@ SAVED_PER_MATRIX = {"float32": 1.1, "bfloat16": 1.4}
 """Numbers that the backward pass keeps per token, relative to the inputs and outputs of all matrices."""
 SAVED_BY_TRANSFORMERS = 1.6
 """The same for transformers' own forward pass."""
+SAVED_WITH_FROZEN_BASE = 1.4
+"""The same with adapters beside a bfloat16 model, whose matrices need no gradient."""
 VLLM_WORK_SPACE = 1_500_000_000
 """Bytes of vLLM's activations and CUDA graphs: a listed value."""
 SAMPLED_PROMPTS = 8
@@ -160,7 +169,8 @@ class ModelShape:
 
     def is_fused(self, config: Config) -> bool:
         """Whether our own forward pass computes it, not that of transformers."""
-        plain = not config.learn.lora_rank or self.is_large
+        is_held_whole = choose_formats(config, self.parameters).weights == WEIGHT_DTYPE
+        plain = not config.learn.lora_rank or (self.is_large and is_held_whole)
         return llama.is_llama_family(self.model.config) and plain
 
 
@@ -196,11 +206,12 @@ def _kept(shape: ModelShape, config: Config) -> Parts:
     """What the learner holds between updates: weights, the starting policy, gradients, AdamW's two averages. It is
     divided among the ranks of a sharded learner."""
     trained, ranks = shape.count_trained(config), _ranks(config)
+    formats = choose_formats(config, shape.parameters)
     adapters = trained if config.learn.lora_rank else 0
-    copied = 0 if adapters else shape.parameters  # without its adapters the model is the reference
+    reference = formats.reference.itemsize if formats.reference else 0
     parts = {
-        "weights": WEIGHT_BYTES * (shape.parameters + adapters),
-        "reference": DTYPES[config.dtype].itemsize * copied,
+        "weights": formats.weights.itemsize * shape.parameters + WEIGHT_BYTES * adapters,
+        "reference": reference * shape.parameters,
         "gradients": WEIGHT_BYTES * trained,
         "optimizer": 2 * WEIGHT_BYTES * trained,
     }
@@ -217,6 +228,8 @@ def estimate_learner(shape: ModelShape, config: Config, prompt: PromptLength) ->
     kept, trained = _kept(shape, config), shape.count_trained(config)
     tokens, predicted, rows = _microbatch(shape, config, prompt, is_fused)
     saved = SAVED_PER_MATRIX[config.dtype] if is_fused else SAVED_BY_TRANSFORMERS
+    if choose_formats(config, shape.parameters).weights != WEIGHT_DTYPE:
+        saved = SAVED_WITH_FROZEN_BASE
     activations = round(itemsize * saved * tokens * shape.width)
     if learn.activation_checkpointing:  # the input of each layer, and one layer at a time
         activations = itemsize * shape.layers * tokens * shape.hidden + activations // shape.layers
@@ -268,6 +281,8 @@ def _copies(shape: ModelShape, config: Config, *, is_fused: bool) -> int:
         gathered = shape.parameters - matrices + 2 * matrices // shape.layers
         trained = 0 if config.learn.lora_rank else WEIGHT_BYTES
         return gathered * (DTYPES[config.dtype].itemsize + trained)
+    if choose_formats(config, shape.parameters).weights != WEIGHT_DTYPE:
+        return 0  # computed by transformers, as they are
     if config.dtype == "bfloat16":  # an output layer that is tied is copied twice
         return 2 * (shape.parameters + (shape.head if shape.is_tied else 0))
     if not is_fused:
@@ -282,13 +297,14 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
     """The largest batch of training or evaluation, when its last tokens are sampled."""
     generate, evaluate, parts = config.generate, config.evaluate, dict.fromkeys(PARTS, 0)
     itemsize = DTYPES[config.dtype].itemsize
-    parts["weights"] = WEIGHT_BYTES * shape.parameters
+    held = choose_formats(config, shape.parameters).weights
+    parts["weights"] = held.itemsize * shape.parameters
     if generate.engine == "vllm":  # it has weights of its own
         copy = itemsize * shape.parameters // generate.vllm.tensor_parallel_size
         cache = generate.kv_cache_mb << 20
         copies = {"weight_copies": copy, "kv_cache": cache, "activations": VLLM_WORK_SPACE}
         return parts | copies | {"weights": 0}
-    is_fused = llama.is_llama_family(shape.model.config)
+    is_fused = shape.is_fused(config)
     of_token = 2 * itemsize * shape.cache_width
     longest = prompt.tokens + generate.max_tokens
     budget = max(1, (generate.kv_cache_mb << 20) // of_token // longest)  # rows
@@ -306,7 +322,7 @@ def estimate_generator(shape: ModelShape, config: Config, prompt: PromptLength) 
     parts["logits"] = 3 * WEIGHT_BYTES * rows * shape.vocabulary
     parts["activations"] = itemsize * rows * shape.width // shape.layers
     on_cpu = (generate.device or config.device) in ("cpu", "auto")
-    if config.dtype == "bfloat16":
+    if config.dtype == "bfloat16" and held == WEIGHT_DTYPE:
         parts["weight_copies"] = itemsize * (shape.parameters + shape.head)
     elif is_fused and shape.is_large and on_cpu:  # packed (`matmul.pack_weight`)
         parts["weight_copies"] = WEIGHT_BYTES * shape.parameters
