@@ -39,7 +39,7 @@ from glasshouse.config.loading import load_config
 from glasshouse.config.schema import Config
 from glasshouse.errors import GlasshouseError
 from glasshouse.models.devices import resolve_device, resolve_dtype
-from glasshouse.models.provenance import software_versions
+from glasshouse.models.sources import software_versions
 from glasshouse.runs.run_directory import load_metrics
 from glasshouse.training.memory import plan_memory
 from glasshouse.training.run import TrainingRun

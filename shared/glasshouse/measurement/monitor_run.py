@@ -234,7 +234,7 @@ def _open_results(
 ) -> tuple[MonitorResultsFile, list[Problem], list[Problem]]:
     """Return the results so far, the held-out problems, and those on which monitors are fitted. The settings
     of the file hold everything besides the weights that the results depend on."""
-    from glasshouse.models.provenance import software_versions
+    from glasshouse.models.sources import software_versions
 
     count = config.evaluate.problems
     reserved = plan.reserve if isinstance(task, Organism) else 0
@@ -296,7 +296,7 @@ def _list_models(
     run: Path, config: Config, base: Policy, shown: MonitorProgress
 ) -> list[Checkpoint]:
     """Return the base, then every valid checkpoint, oldest first."""
-    from glasshouse.models.provenance import fingerprint_weights
+    from glasshouse.models.sources import fingerprint_weights
 
     valid = []
     for checkpoint in list_checkpoints(run / "checkpoints"):

@@ -20,8 +20,7 @@ from glasshouse.files import write_text
 from glasshouse.generate.engines import ReadyCompletions
 from glasshouse.learn.learner_state import LearnerState
 from glasshouse.models.policy import Policy, save_policy
-from glasshouse.models.provenance import source_commit
-from glasshouse.models.sources import Sources, find_changes, hash_sources
+from glasshouse.models.sources import Sources, find_changes, hash_sources, source_commit
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, grade_groups
 from glasshouse.runs import checkpoints, verify

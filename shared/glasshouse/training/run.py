@@ -31,8 +31,7 @@ from glasshouse.measurement.evaluate import (
 )
 from glasshouse.models.devices import configure_torch
 from glasshouse.models.policy import load_configured_policy
-from glasshouse.models.provenance import software_versions
-from glasshouse.models.sources import hash_sources
+from glasshouse.models.sources import hash_sources, software_versions
 from glasshouse.registry import import_modules
 from glasshouse.rollout.collector import Group, Pending, RolloutCollector
 from glasshouse.rollout.penalties import Penalties
