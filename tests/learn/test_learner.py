@@ -28,7 +28,7 @@ from glasshouse.models import llama
 from glasshouse.models.adapters import add_adapters
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import POCKET_FOLDER, Policy, load_policy, save_policy
-from glasshouse.models.provenance import fingerprint_weights
+from glasshouse.models.sources import fingerprint_weights
 from glasshouse.types import Request, SamplingParams
 
 torch.set_num_threads(1)
