@@ -26,7 +26,7 @@ from glasshouse.training.recipes import load_recipe
 EXECUTED = {
     "README.md": "tests/docs/test_site.py",
     "docs/python.md": "tests/api/test_extend.py",
-    "docs/monitorability.md": "tests/measurement/test_docs.py",
+    "docs/monitorability.md": "tests/measurement/test_measure.py",
 }
 """Page: the test that executes its Python blocks."""
 IMPORTS_ONLY = {

@@ -31,7 +31,7 @@ NOT_RUN = {
     ".venv-vllm/": "the environment of vLLM; make proofs ONLY=vllm trains with it",
     "device=cuda": "needs a GPU and a model hub; make proofs ONLY=gpu",
     "smollm2": "needs 98 MB of weights; tests/training trains the mock model instead",
-    "judge:": "needs a model server; tests/measurement/test_measure_monitors.py starts one",
+    "judge:": "needs a model server; tests/measurement/test_measure.py starts one",
     "saved:": "needs a fitted monitor; tests/monitors saves and loads one",
     "trackers=trackio": "needs trackio; make proofs ONLY=trackers",
     "--to wandb": "needs an account; make proofs ONLY=trackers",

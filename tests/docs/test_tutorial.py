@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.docs.tables import ROOT
 
 from glasshouse.measurement import file as measuring
-from glasshouse.measurement.monitor_progress import MonitorProgress
+from glasshouse.measurement.monitor_run import MonitorProgress
 from glasshouse.study.runner import StudyProgress
 from glasshouse.terminal import shows_bars
 from glasshouse.training.display import TerminalDisplay

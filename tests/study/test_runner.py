@@ -1,4 +1,4 @@
-"""Running a study: the same bytes however it is run, killed, interrupted or extended."""
+"""A study's runs: paired, resumed after kills to the same bytes, trained by workers that are replaced."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,6 +22,8 @@ from safetensors.torch import load_file, save_file
 from tests.study.in_process_pool import InProcessPool
 
 from glasshouse.cli.app import main
+from glasshouse.config.loading import load_config
+from glasshouse.errors import RunError
 from glasshouse.runs.rollout_log import read_rows
 from glasshouse.study.process_pool import ProcessPool
 from glasshouse.study.runner import train_study
@@ -165,7 +168,7 @@ def test_after_kills_the_resumed_study_gives_the_same_bytes(
     file: Path, complete: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run at a time instead of two. The worker is killed, then the command, and another command finishes the
-    study. test_process_pool.py has Ctrl-C."""
+    study."""
     out = tmp_path / "out"
     with StudyProcess(file, out) as command:
         command.wait_until(lambda: command.count_steps() >= 4)
@@ -280,3 +283,56 @@ def test_a_mistake_is_an_error_and_the_finished_study_is_unchanged(
     error = capsys.readouterr().err
     assert all(part in error for part in message), error
     assert table_bytes(complete) == before
+
+
+MOCK_MODEL = Path(__file__).resolve().parents[2] / "models" / "mock"
+SMALL = [
+    f"model={MOCK_MODEL}", "steps=200", "data.groups_per_step=4", "generate.group_size=4",
+    "generate.max_tokens=24", "evaluate.problems=4", "evaluate.samples=1", "checkpoints.every=0",
+    "checkpoints.save_above_reward=null", "checkpoints.save_best=false",
+]  # fmt: skip
+
+
+def make_run(out: Path, *overrides: str) -> StudyRun:
+    config = load_config([], [*SMALL, f"out={out}", *overrides])
+    return StudyRun(out.name, "mock", 0, out, config)
+
+
+def test_a_worker_is_reused_after_an_error_and_saves_its_run_on_ctrl_c(tmp_path: Path) -> None:
+    """test_runner.py kills the process of the pool: the worker saves its run then, too."""
+    with suppress(KeyboardInterrupt), ProcessPool(1) as pool:
+        with pytest.raises(RunError, match=r'^The run bad seed 0 \(mock\): .*"nowhere"'):
+            list(pool.train([make_run(tmp_path / "bad", "model=nowhere")]))
+        [worker] = pool.workers
+        events = list(pool.train([make_run(tmp_path / "short", "steps=1")]))
+        assert events[-1].kind == "finished"
+        assert events[-1].value["steps_done"] == 1
+        for event in pool.train([make_run(tmp_path / "long")]):
+            if event.kind == "step" and event.value == 3:
+                signal.raise_signal(signal.SIGTERM)  # as Ctrl-C does
+        raise AssertionError("it was not interrupted")
+    assert pool.workers == [worker]
+    summary = json.loads((tmp_path / "long" / "results" / "summary.json").read_text())
+    assert summary["interrupted_at"] >= 3
+    assert Path(summary["checkpoint"]).is_dir()
+    assert worker.process.returncode is not None
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_crashed_worker_is_replaced_once(tmp_path: Path) -> None:
+    """test_runner.py kills a worker once: its run is resumed by another."""
+    stop = threading.Event()
+
+    def kill_each_new_worker() -> None:
+        """As soon as they exist, before they have imported torch."""
+        while not stop.wait(0.01):
+            for worker in list(pool.workers):
+                worker.process.kill()
+
+    killer = threading.Thread(target=kill_each_new_worker)
+    with ProcessPool(1) as pool:
+        killer.start()
+        with pytest.raises(RunError, match=r"^The run crashing .* failed: .*signal 9.*2 times"):
+            list(pool.train([make_run(tmp_path / "crashing")]))
+        stop.set()
+        killer.join()

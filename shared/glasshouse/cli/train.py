@@ -164,8 +164,7 @@ def _write_report(run: Path, console: Console) -> None:
 
 
 def _monitor_ends(run: Path, console: Console) -> None:
-    from glasshouse.measurement.monitor_progress import MonitorProgress
-    from glasshouse.measurement.monitor_run import monitor_run
+    from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
     from glasshouse.view.terminal_tables import monitor_table
 
     bar = MonitorProgress(console, lines=False)

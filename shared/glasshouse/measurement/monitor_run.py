@@ -12,10 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
@@ -30,7 +35,6 @@ from glasshouse.measurement.evaluate import (
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
 from glasshouse.measurement.measure import Row
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
-from glasshouse.measurement.monitor_progress import MonitorProgress
 from glasshouse.measurement.reading import count_unread
 from glasshouse.monitors.base import Monitor
 from glasshouse.registry import import_modules
@@ -41,14 +45,79 @@ from glasshouse.runs.monitor_results import MonitorResultsFile
 from glasshouse.runs.run_directory import acquire_lock, load_verified_config
 from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.organisms import Organism
-from glasshouse.terminal import make_console, shell_command
+from glasshouse.terminal import (
+    Heartbeat,
+    format_duration,
+    make_console,
+    shell_command,
+    shows_bars,
+    terminal_safe,
+)
 from glasshouse.types import Problem, Rollout, SamplingParams
 
-if TYPE_CHECKING:  # torch is imported where a model is run
+if TYPE_CHECKING:
     from rich.console import Console
 
     from glasshouse.models.policy import Policy
     from glasshouse.models.sources import Sources
+
+
+class MonitorProgress:
+    """Shows a bar on a terminal and, with `lines`, prints a line for each monitored model. Without a
+    terminal it says what it is doing whenever nothing was printed for a while; without a console, nothing.
+
+    Example: `monitor_run(run, progress=MonitorProgress(console, lines=False))`
+    """
+
+    def __init__(self, console: Console | None = None, lines: bool = True) -> None:
+        self.console, self.lines = console or Console(quiet=True), lines
+        self.progress = Progress(
+            TextColumn("[bold]monitor"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            disable=console is None or not shows_bars(console),
+            transient=True,
+        )
+        self.started = time.monotonic()
+        self.status = "starting"
+        self.heartbeat = Heartbeat(self._print_status)
+
+    def __enter__(self) -> MonitorProgress:
+        self.progress.start()
+        if self.progress.disable:
+            self.heartbeat.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.heartbeat.stop()
+        self.progress.stop()
+
+    def _print_status(self) -> None:
+        duration = format_duration(time.monotonic() - self.started)
+        text = f"[dim]monitor: {escape(self.status)}, after {duration}[/]"
+        self.console.print(text, soft_wrap=True)
+
+    def start(self, models: int, steps_each: int) -> None:
+        self.steps_each, self.completed = steps_each, 0
+        self.bar = self.progress.add_task("", total=models * steps_each)
+
+    def working_on(self, name: str, source: str) -> None:
+        self.progress.update(self.bar, description=f"{escape(name)}: {escape(source)}", advance=1)
+        self.status = terminal_safe(f"{name}: {source}")
+
+    def finished(self, name: str, was_known: bool) -> None:
+        self.completed += self.steps_each
+        self.progress.update(self.bar, completed=self.completed)
+        if self.lines:
+            status = "measured before" if was_known else "measured"
+            self.console.print(f"[dim]{escape(name):<14}{status}[/]")
+
+    def warn(self, message: str) -> None:
+        self.console.print(f"[yellow]{escape(terminal_safe(message))}[/]", soft_wrap=True)
+
 
 BASE = "base"
 
