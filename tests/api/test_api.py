@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import matplotlib as mpl
 import pytest
 from matplotlib import pyplot
+from tests.view.example_runs import write_run
 
 import glasshouse
 from glasshouse.monitors.rules import RuleMonitor
@@ -19,6 +20,7 @@ from glasshouse.study.analysis import analyse_study
 from glasshouse.study.spec import load_study
 from glasshouse.study.table import Table
 
+ROOT = Path(__file__).parents[2]
 SHORT = {
     "model": "models/mock", "steps": 2, "data.groups_per_step": 2, "generate.group_size": 2,
     "generate.max_tokens": 8, "evaluate.problems": 3, "evaluate.samples": 0,
@@ -153,19 +155,21 @@ PACKAGES = (
     "types", "randomness", "registry", "errors", "files", "terminal", "values", "config", "tasks",
     "monitors", "runs", "rollout", "track", "measurement", "view", "study", "cli",
 )  # fmt: skip
-IMPORT_ALL = """
+WITHOUT_TORCH = """
 import importlib, json, pkgutil, sys
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
+        if name.split(".")[0] in ("torch", "transformers", "tokenizers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
+"""
+IMPORT_ALL = f"""{WITHOUT_TORCH}
 failed = []
 for package in sys.argv[1:]:
-    found = importlib.import_module(f"glasshouse.{package}")
-    inside = pkgutil.walk_packages(getattr(found, "__path__", []), f"glasshouse.{package}.")
+    found = importlib.import_module("glasshouse." + package)
+    inside = pkgutil.walk_packages(getattr(found, "__path__", []), "glasshouse." + package + ".")
     for name in [module.name for module in inside]:
         try:
             importlib.import_module(name)
@@ -179,3 +183,36 @@ def test_every_module_is_imported_without_torch() -> None:
     command = [sys.executable, "-c", IMPORT_ALL, *PACKAGES]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(result.stdout) == []
+
+
+def test_commands_that_run_no_model_work_without_torch(tmp_path: Path) -> None:
+    """What `pip install` of the package without the extra `train` gives."""
+    run, study = write_run(tmp_path / "run"), ROOT / "studies" / "grader_bug"
+    rows = [{"prompt": "1+1?", "completion": f"<think>{n}</think>2", "gold": "2"} for n in "abc"]
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    commands = {
+        ("measure", str(file)): 0,
+        ("rollouts", str(run)): 0,
+        ("report", str(run)): 0,
+        ("check", str(run)): 0,
+        ("study", str(study / "study.yaml"), "--table", str(study / "table.jsonl.zst"),
+         "--out", str(tmp_path / "study")): 0,
+        ("view", "--help"): 0,
+        ("train", f"out={tmp_path / 'none'}"): 2,
+        ("eval", "pocket"): 2,
+    }  # fmt: skip
+    code = f"""{WITHOUT_TORCH}
+from glasshouse.cli.app import main
+codes = []
+for command in json.loads(sys.argv[1]):
+    try:
+        codes.append(main(command))
+    except SystemExit as end:
+        codes.append(end.code)
+print(json.dumps(codes))
+"""
+    command = [sys.executable, "-c", code, json.dumps([*commands])]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert json.loads(result.stdout.splitlines()[-1]) == [*commands.values()]
+    assert result.stderr.count("shared[train]") == 2

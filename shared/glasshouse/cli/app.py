@@ -14,7 +14,7 @@ from glasshouse import __version__
 # each module declares its commands
 from glasshouse.cli import machines, measure, rollouts, runs, study, tasks, train  # noqa: F401
 from glasshouse.cli.parser import COMMANDS, CommandParser, add_commands
-from glasshouse.errors import GlasshouseError
+from glasshouse.errors import GlasshouseError, install_command
 from glasshouse.terminal import terminal_safe
 
 GROUPS = {
@@ -74,6 +74,12 @@ def run_command(command: Callable[[], int | None]) -> int:
         return int(command() or 0)
     except GlasshouseError as error:
         return _print_error(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers"):
+            raise
+        return _print_error(
+            f"This command runs a model, and {error.name} is not installed: {install_command('train')}"
+        )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
