@@ -16,7 +16,7 @@ from tests.monitors.test_llm_judge import Server, good, server, status
 
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config
-from glasshouse.measurement.before_after import summarize
+from glasshouse.measurement.measure import summarize
 from glasshouse.measurement.monitor_run import MonitorProgress, monitor_run
 from glasshouse.monitors.base import Scope, make_view
 from glasshouse.monitors.fitted import LabelledViews, fit_linear

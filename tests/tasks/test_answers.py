@@ -18,7 +18,7 @@ from glasshouse.tasks.answers import (
     parse_sequence,
     split_completion,
 )
-from glasshouse.tasks.detect_kind import detect_kind
+from glasshouse.tasks.problem_files import detect_kind
 from glasshouse.types import AnswerKind, ExtractionRule
 
 NUMBER, SEQUENCE, CHOICE, TEXT, MATH = (

@@ -24,7 +24,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError, RunError
-from glasshouse.measurement.before_after import compute_changes, summarize
 from glasshouse.measurement.columns import own_monitors
 from glasshouse.measurement.contamination import ValidationFilter, describe_unreadable
 from glasshouse.measurement.evaluate import (
@@ -33,7 +32,7 @@ from glasshouse.measurement.evaluate import (
     make_evaluation_monitors,
 )
 from glasshouse.measurement.interventions.base import EvaluatedCheckpoint
-from glasshouse.measurement.measure import Row
+from glasshouse.measurement.measure import Row, compute_changes, summarize
 from glasshouse.measurement.monitor_checkpoint import MonitorPlan
 from glasshouse.measurement.reading import count_unread
 from glasshouse.monitors.base import Monitor

@@ -26,7 +26,7 @@ from glasshouse.runs.foreign_formats import (
 )
 from glasshouse.runs.rows import from_row, row_types
 from glasshouse.tasks.answers import answers_match, extract_answer
-from glasshouse.tasks.detect_kind import AnswerForm, find_forms
+from glasshouse.tasks.problem_files import AnswerForm, find_forms
 from glasshouse.types import (
     AnswerKind,
     Completion,

@@ -8,8 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from glasshouse.config.schema import Config
-from glasshouse.config.unlikely import find_greedy_setting, find_unlikely_settings
+from glasshouse.config.schema import Config, find_greedy_setting, find_unlikely_settings
 from glasshouse.errors import ConfigError, TaskError
 from glasshouse.generate.engines import engine
 from glasshouse.learn.losses import get_algorithm
