@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from glasshouse.cli.app import main
 from glasshouse.errors import ModelError
-from glasshouse.models import llama, probe
+from glasshouse.models import llama, validation
 from glasshouse.models.logprobs import CompletionBatch, compute_logprobs
 from glasshouse.models.policy import Policy, load_policy, save_policy
 
@@ -154,7 +154,7 @@ def edit_json(file: Path, **values: Any) -> None:
 def test_chat_template_that_runs_away_is_an_error(
     folder: Path, template: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "MAX_CPU_SECONDS", 1)
+    monkeypatch.setattr(validation, "MAX_CPU_SECONDS", 1)
     (folder / "chat_template.jinja").write_text(template)
     message = load_error(folder)
     assert "chat template" in message
@@ -190,7 +190,7 @@ def test_folder_that_would_hang_or_fail_later_is_an_error_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "MAX_CPU_SECONDS", 1)
+    monkeypatch.setattr(validation, "MAX_CPU_SECONDS", 1)
     edit_json(folder / file, **values)
     for command in (["train", "--dry-run", f"model={folder}"], ["eval", str(folder)]):
         assert main(command) == 2
@@ -203,7 +203,7 @@ def test_folder_that_passed_is_not_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_policy(str(folder))
-    monkeypatch.setattr(probe, "probe_model", None)
+    monkeypatch.setattr(validation, "probe_model", None)
     load_policy(str(folder))
     edit_json(folder / "config.json", rope_theta=5000.0)
     with pytest.raises(TypeError):

@@ -16,8 +16,8 @@ from transformers import Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 from glasshouse.cli.app import main
 from glasshouse.config.loading import load_config, parse_yaml
 from glasshouse.config.schema import Config
-from glasshouse.models.devices import build_empty_model
 from glasshouse.models.policy import load_policy
+from glasshouse.models.validation import build_empty_model
 from glasshouse.training.layout import CONTEXT_BYTES, USABLE, Devices, Layout, find_layout, plan_run
 from glasshouse.training.memory import (
     PARTS,

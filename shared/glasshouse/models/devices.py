@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from glasshouse.config.schema import Config
 from glasshouse.errors import ConfigError
-from glasshouse.models.validation import check_architecture
 
 GB = 1e9
 CGROUP = Path("/sys/fs/cgroup")
@@ -134,13 +132,6 @@ def _require_gpu(name: str, key: str) -> None:
     if number and int(number) >= count:
         known = ", ".join(f"cuda:{i}" for i in range(count))
         raise ConfigError(f"{key} is {name}, but this machine has only {known}.")
-
-
-def build_empty_model(config: Any, source: str) -> Any:
-    """The model of transformers' configuration as it is loaded for training, without memory for its weights."""
-    check_architecture(config, source)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=WEIGHT_DTYPE).eval()
 
 
 def available_memory(device: torch.device) -> int | None:

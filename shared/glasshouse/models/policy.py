@@ -35,7 +35,6 @@ from glasshouse.models.chat_template import (
 from glasshouse.models.devices import (
     LARGE_MODEL_PARAMETERS,
     WEIGHT_DTYPE,
-    build_empty_model,
     check_generator_memory,
     choose_formats,
     keep_freed_memory,
@@ -43,11 +42,13 @@ from glasshouse.models.devices import (
     resolve_dtype,
 )
 from glasshouse.models.packaged import CARD_FILE, PACKAGED_MODELS, locate_packaged_model
-from glasshouse.models.probe import probe_folder, probe_model
 from glasshouse.models.validation import (
+    build_empty_model,
     check_cache_support,
     check_finite,
     check_json_files,
+    probe_folder,
+    probe_model,
 )
 from glasshouse.terminal import shell_command
 from glasshouse.types import Message
