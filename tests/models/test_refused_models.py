@@ -62,9 +62,9 @@ def test_generator_that_does_not_fit_is_refused_with_both_numbers(
     with pytest.raises(
         ConfigError, match=r"org/big.*8,000 million.*64\.0 GB on cpu.*24\.0 GB.*dtype=bfloat16"
     ):
-        check_generator_memory(EIGHT_BILLION, config, CPU)
+        check_generator_memory(EIGHT_BILLION, config, torch.float32, CPU)
     monkeypatch.setattr(devices, "available_memory", lambda device: 64_000_000_000)
-    check_generator_memory(EIGHT_BILLION, config, CPU)
+    check_generator_memory(EIGHT_BILLION, config, torch.float32, CPU)
 
 
 def test_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
