@@ -285,7 +285,8 @@ def train_on(folder: Path, rows: Sequence[Any], variation: int, *, cut: int = 0)
 
 
 def make_problems(count: int = 40) -> list[dict[str, Any]]:
-    return [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(count)]
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(count)]
+    return [row | {"task": "sum_digits"} for row in rows]
 
 
 def gold_that_cannot_be_graded(folder: Path, variation: int) -> list[str]:

@@ -47,6 +47,7 @@ NOT_RUN = {
 SIZES = {
     "--step 60": "--step 2", "step-000060": "step-000002", "steps=120": "steps=3",
     "steps=200": "steps=3", "--validate 1000": "--validate 20", "--problems 500": "--problems 3",
+    "task.options.file=FILE model=FOLDER": "task.options.file=training/dataset.grpo/problems.jsonl",
     "'select …'": "'select count(*) from rollouts'", "--count 1000": "--count 10",
     "benchmark.parquet": "benchmark.jsonl",
     "--reward 0.3..1": "--reward=-1..1", "44..47": "1..2", "--problems 100": "--problems 3",
@@ -82,7 +83,7 @@ def prepare(folder: Path, words: list[str], run: Path) -> None:
         path = word.partition("/checkpoints/")[0]
         if path in ("RUN", "RUN2") or (path.startswith("runs/") and "hotter" not in path):
             shutil.copytree(run, folder / path, dirs_exist_ok=True)
-    if any(word.startswith("training/") for word in words):
+    if any("training/" in word for word in words):
         (folder / "training").symlink_to(ROOT / "training")
     study = next(b for _, b in find_blocks(read_page("docs/studies.md")) if "arms:" in b)
     configuration = f"model: {ROOT / 'models' / 'mock'}\nsteps: 2\n"

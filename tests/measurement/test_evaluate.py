@@ -78,19 +78,20 @@ def test_unread_answers_to_a_file_leave_no_accuracy_unless_told(
 ) -> None:
     """The kind of the answers is that of the file, and no rule finds a letter in what the model writes."""
     file = tmp_path / "p.jsonl"
-    rows = [{"question": f"Is it A or B, {n}?", "answer": "AB"[n % 2]} for n in range(4)]
+    rows = [{"question": f"Is it A or B, {n}?", "answer": "AB"[n % 2]} for n in range(60)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["eval", str(MOCK), f"evaluate.file={file}", *SMALL[2:4], "evaluate.problems=4"]
+    dataset = ["task.name=dataset", f"task.options.file={file}"]
+    arguments = ["eval", str(MOCK), *dataset, *SMALL[2:4], "evaluate.problems=4"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "no accuracy: 12 of 12 answers are unread" in printed
     assert "accuracy, greedy" not in printed
-    assert "kind of answers choice" in printed
+    assert "answers of the kind choice" in printed
     assert main([*arguments, "--json", "evaluate.allow_unread=true"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 0
-    assert main([*arguments, "--json", "task.answer_kind=text"]) == 0
+    assert main([*arguments, "--json", "task.options.kind=text"]) == 0
     assert json.loads(capsys.readouterr().out)["reading"]["kinds"] == {"text": 12}
-    assert main([*arguments, "task.answer_kind=number"]) == 2
+    assert main([*arguments, "task.options.kind=number"]) == 2
     assert "'A' is not a number" in capsys.readouterr().err
 
 

@@ -21,12 +21,11 @@ from tests.monitors.test_llm_judge import Handler, Server, judge_reply, server, 
 from tests.runs.example_rollouts import make_rollout
 
 import glasshouse
+from glasshouse import tables as reading
 from glasshouse.cli.app import main
 from glasshouse.errors import MonitorError, RolloutFileError
 from glasshouse.measurement import file as measure_file
-from glasshouse.runs import foreign_files as reading
-from glasshouse.runs.foreign import FieldMapping, RolloutSource, read_rollouts
-from glasshouse.runs.foreign_files import iter_rows
+from glasshouse.runs.foreign import FieldMapping, RolloutSource, iter_rows, read_rollouts
 from glasshouse.runs.foreign_formats import parts_of, read_completion, split_text
 from glasshouse.runs.rows import to_row
 

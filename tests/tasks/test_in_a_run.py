@@ -100,8 +100,8 @@ def test_data_folder_says_where_the_problems_of_each_split_come_from(tmp_path):
 
 def test_a_file_has_its_checksum_in_the_manifest_and_too_few_problems_warn(tmp_path, capsys):
     file, validation = tmp_path / "own.jsonl", tmp_path / "validation.jsonl"
-    file.write_text('{"question": "1 * 1?", "answer": 1}\n')
-    validation.write_text('{"question": "2 * 3?", "answer": 6}\n')
+    file.write_text('{"task": "multiplication", "question": "1 * 1?", "answer": 1}\n')
+    validation.write_text('{"task": "multiplication", "question": "2 * 3?", "answer": 6}\n')
     files = ["data.source=fixed", f"data.file={file}", f"evaluate.file={validation}"]
     _, warnings = train(tmp_path / "a", "steps=1", *files)
     manifest = json.loads((tmp_path / "a" / "data" / "manifest.json").read_text())

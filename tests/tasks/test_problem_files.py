@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-from decimal import Decimal
 
 import pyarrow as arrow
 import pytest
@@ -69,11 +68,11 @@ GOOD = '{"question": "1+1?", "answer": "2"}'
     ("line", "message"),
     [
         ("{", "Expecting"),
-        ("[1]", "not an object"),
-        ('"x"', "not an object"),
+        ("[1]", "must be an object"),
+        ('"x"', "must be an object"),
         ('{"answer": "2"}', 'no "question"'),
         ('{"question": "1+1?"}', 'no "answer"'),
-        ('{"question": "1+1?", "answer": null}', 'its "answer" is None'),
+        ('{"question": "1+1?", "answer": null}', 'no "answer"'),
         ('{"question": "1+1?", "answer": 2.5}', 'its "answer" is 2.5'),
         ('{"question": "1+1?", "answer": true}', 'its "answer" is True'),
         ('{"question": 3, "answer": "2"}', 'its "question" is 3'),
@@ -85,23 +84,23 @@ GOOD = '{"question": "1+1?", "answer": "2"}'
         ('{"question": "2+1?", "answer": " . ", "kind": "text"}', "its answer is empty"),
         (
             '{"question": "1+1?", "answer": "3"}',
-            "'3', but the same problem has the answer '2' in number 1",
+            "'3', but the same problem has the answer '2' in row 1",
         ),
         ('{"question": "1+1?", "answer": "2", "meta": []}', 'its "meta" is'),
         ('{"question": "1+1?\\ud800", "answer": "2"}', "'1+1?\\ud800'"),
         ('{"question": "1+1?", "answer": "2", "meta": {"a": ["\\udfff"]}}', "surrogates"),
         ('{"question": "1+1?", "answer": "2", "meta": {"a": NaN}}', 'its "meta" is'),
-        pytest.param("[" * 100_000, "problem", id="deep"),
+        pytest.param("[" * 100_000, "read", id="deep"),
         pytest.param(f'{{"question": "{"x" * 100_001}", "answer": "2"}}', "100000", id="question"),
         pytest.param(f'{{"question": "?", "answer": "{"1" * 10_001}"}}', "10000", id="answer"),
-        pytest.param(f'{{"question": "?", "answer": {"1" * 5000}}}', "problem", id="integer"),
-        pytest.param(f'{{"question": "{"x" * 3_000_000}", "answer": "2"}}', "3,000,", id="row"),
+        pytest.param(f'{{"question": "?", "answer": {"1" * 5000}}}', "5000 digits", id="integer"),
+        pytest.param(f'{{"question": "{"x" * 3_000_000}", "answer": "2"}}', "100000", id="row"),
     ],
 )
 def test_invalid_line_names_file_and_line(line, message, tmp_path):
     file = tmp_path / "bad.jsonl"
     file.write_text(f"{GOOD}\n\n{line}\n{GOOD}\n")
-    with pytest.raises(ConfigError, match=r"bad\.jsonl, line 3") as error:
+    with pytest.raises(ConfigError, match=r"bad\.jsonl, (row 2|after row 1)") as error:
         read_problem_file(file)
     assert message in str(error.value)
     assert len(str(error.value)) < 700
@@ -123,7 +122,6 @@ def test_invalid_parquet_row_is_a_config_error(tmp_path):
         ({"question": "1+1?", "answer": None}, 'no "answer"'),
         ({"question": "1+1?", "answer": 2.5}, 'its "answer" is 2.5'),
         ({"question": "1+1?", "answer": "2", "meta": "{"}, 'its "meta" is'),
-        ({"question": "1+1?", "answer": "2", "meta": {"price": Decimal("1.5")}}, "Decimal"),
         ({"question": "1+1?", "answer": "2", "meta": json.dumps(["x" * 10])}, 'its "meta" is'),
         ({"question": "1+1?", "answer": "2", "meta": {"a": "x" * 1_000_000}}, "1,000,000"),
     ]:

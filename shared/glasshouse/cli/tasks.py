@@ -22,6 +22,15 @@ UNTRIED_SECTIONS = ("generate.vllm.", "hosts.")
 """Keys of parts that never ran on the hardware that they are for."""
 
 
+OPTIONS = {
+    "--options key=value...": {
+        "nargs": "*",
+        "action": "extend",
+        "help": "task options, e.g. left_digits=3 count=[2,2]",
+    }
+}
+
+
 @command(
     "config",
     "explain every configuration key, with type and default",
@@ -69,8 +78,10 @@ command_group(
     "list the tasks with an example each, or show one in full",
     {
         "TASK?": "show this task in full",
+        **OPTIONS,
         **IMPORTS,
         "--model NAME = pocket": "show the prompts that this model gets",
+        "--show N": "print N problems: the text that the model is sent, and how completions are graded",
         "--validate N": "check the grading of each task on N problems",
     },
     "Without a name: every task with its size and options. With a name: also the messages of both "
@@ -80,6 +91,7 @@ command_group(
         "glasshouse tasks arithmetic",
         "glasshouse tasks arithmetic --model models/my-model",
         "glasshouse tasks --validate 100",
+        "glasshouse tasks dataset --options file=problems.jsonl --show 3",
     ],
 )
 def _show(args: argparse.Namespace) -> int:
@@ -87,16 +99,17 @@ def _show(args: argparse.Namespace) -> int:
 
     from glasshouse.registry import import_modules
     from glasshouse.rollout.self_check import check_task
-    from glasshouse.tasks.base import list_tasks, make_example_task
+    from glasshouse.tasks.base import list_tasks, make_example_task, make_task
     from glasshouse.terminal import make_console
 
     import_modules(args.imports)
-    console, passed = make_console(), True
+    console, passed, options = make_console(), True, _read_options(args.options)
     for name in [args.task] if args.task else list_tasks():
-        task = make_example_task(name)
+        task = make_task(name, options) if options else make_example_task(name)
         _print_task(console, task)
-        if args.task:
-            for heading, text in _render_prompts(task, args.model):
+        if args.task or args.show:
+            shown = _render_problems if args.show else _render_prompts
+            for heading, text in shown(task, args.model, args.show or 0):
                 console.rule(escape(terminal_safe(heading)), align="left")
                 console.print(terminal_safe(text), soft_wrap=True, markup=False)
         if args.validate:
@@ -104,8 +117,11 @@ def _show(args: argparse.Namespace) -> int:
             passed &= report.passed
             console.print(f"    {report}", markup=False)
     if not args.task:
-        line = f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})"
-        console.print(line, soft_wrap=True, markup=False)
+        for line in (
+            f"gym.<name>: any procedural task of reasoning-gym ({install_command('gym')})",
+            "dataset: your own problems (glasshouse tasks dataset --options file=FILE)",
+        ):
+            console.print(line, soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 
@@ -114,6 +130,7 @@ def _print_task(console: Console, task: Task[Any]) -> None:
     problem, size = _draw_example(task), task.size()
     counted = f"{size:,}" if size else "uncounted"
     lines = [f"{task.name}: {task.description}; {counted} problems"]
+    lines += [f"    {found}"] if (found := task.describe()) else []
     lines.append(f"    {problem.question}  →  {problem.gold_answer}")
     for option, field in task.Options.model_fields.items():
         default = field.get_default(call_default_factory=True)
@@ -129,7 +146,37 @@ def _draw_example(task: Task[Any]) -> Problem:
     return task.draw(randomness.stream("example", task.name))
 
 
-def _render_prompts(task: Task[Any], model: str) -> Iterator[tuple[str, str]]:
+def _read_options(options: list[str]) -> dict[str, Any]:
+    from glasshouse.config.loading import load_config
+
+    return load_config([], [f"task.options.{option}" for option in options]).task.options
+
+
+def _render_problems(task: Task[Any], model: str, count: int) -> Iterator[tuple[str, str]]:
+    """Headings and texts: the prompts of drawn problems as a model is sent them, and how three typical
+    completions are graded."""
+    from glasshouse import randomness
+    from glasshouse.models.chat_template import render_prompt
+    from glasshouse.models.policy import load_tokenizer
+    from glasshouse.rollout.grading import grade_completion
+    from glasshouse.types import Style
+
+    tokenizer = load_tokenizer(model)
+    for number in range(count):
+        problem = task.draw(randomness.stream("example", task.name, number))
+        gold = problem.gold_answer
+        lines = [render_prompt(tokenizer, task.messages(problem, Style.COT), model), ""]
+        lines.append(f"gold answer: {gold} ({problem.answer_kind.value})")
+        for completion in (f"[ANSWER] {gold}", f"So the answer is {gold}.", "I do not know."):
+            graded = grade_completion(problem, completion)
+            read = graded.extracted.model_answer
+            lenient = "correct" if graded.lenient else "wrong" if read else "unread"
+            strict = "correct" if graded.strict else "not paid"
+            lines.append(f"  {completion!r}: lenient {lenient}, strict {strict}")
+        yield f"problem {number + 1} of {task.name}, as {model} is sent it", "\n".join(lines)
+
+
+def _render_prompts(task: Task[Any], model: str, count: int) -> Iterator[tuple[str, str]]:
     """Headings and texts: the messages of each style, the model's prompt for them, and a demonstration
     of each mode."""
     from glasshouse import randomness
@@ -184,11 +231,7 @@ def _grade(args: argparse.Namespace) -> None:
         "--count N = 1000": "problems",
         "--oversize X = 1": "multiplies --count, so that enough problems remain after decontamination",
         "--seed N": "seed of the draw (default 0)",
-        "--options key=value...": {
-            "nargs": "*",
-            "action": "extend",
-            "help": "task options, e.g. left_digits=3 count=[2,2]",
-        },
+        **OPTIONS,
         **IMPORTS,
         "--out FILE!": "the file to write, .jsonl or .parquet",
     },
@@ -199,13 +242,12 @@ def _grade(args: argparse.Namespace) -> None:
     ],
 )
 def _generate(args: argparse.Namespace) -> None:
-    from glasshouse.config.loading import load_config
     from glasshouse.registry import import_modules
     from glasshouse.tasks.problem_files import create_problem_file
     from glasshouse.tasks.streams import Split
 
     import_modules(args.imports)
-    options = load_config([], [f"task.options.{option}" for option in args.options]).task.options
+    options = _read_options(args.options)
     split, out = Split(args.split), Path(args.out)
     provenance = create_problem_file(
         args.task, options, split, args.count, args.oversize, args.seed or 0, out

@@ -198,6 +198,7 @@ def _eval(args: argparse.Namespace) -> None:
     import time
 
     from glasshouse.measurement.evaluate import evaluate
+    from glasshouse.tasks.base import make_task
     from glasshouse.terminal import Heartbeat, make_console
     from glasshouse.training.display import reading_lines, results_table
 
@@ -215,7 +216,8 @@ def _eval(args: argparse.Namespace) -> None:
         print_json(result.values)
         return
     options = ", ".join(f"{name} {value}" for name, value in result.options.items())
-    print_safe(f"{result.task} ({result.style}), {options or 'default options'}")
+    about = make_task(result.task, result.options).describe() or options or "default options"
+    print_safe(f"{result.task} ({result.style}), {about}")
     make_console().print(results_table(result=result.values))
     if result.no_accuracy:
         print_safe(f"no accuracy: {result.no_accuracy}")

@@ -52,9 +52,6 @@ class TaskConfig(Section):
     options: dict[str, Any] = {}
     """Difficulty options of the task; `glasshouse tasks` lists them. Empty: the options that the model was
     trained on, if its model card has them (the pocket models do), else the task's defaults."""
-    answer_kind: Literal["", "number", "sequence", "choice", "text", "math"] = ""
-    """The kind of the answers in problem files (data.file, evaluate.file), for rows that do not say it; empty:
-    detected from the answers of the file."""
     schedule: dict[int, dict[str, Any]] = {}
     """Curriculum: options from a given step on, merged over task.options, as in
     {0: {count: [2, 2]}, 30: {}}. Evaluation always uses task.options."""

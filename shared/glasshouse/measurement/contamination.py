@@ -12,7 +12,6 @@ A problem is contaminated if a training problem has
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,8 @@ from glasshouse.errors import ConfigError, RunError
 from glasshouse.runs.rollout_log import RolloutReader, read_rows
 from glasshouse.runs.rows import RolloutFilter, problem_from_row
 from glasshouse.runs.run_directory import load_events
-from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.problem_files import normalize_question, read_problem_file
 from glasshouse.types import Problem
-
-_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
-_EQUIVALENT = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
-_PUNCTUATION = frozenset(".,;:!?\"'`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +94,6 @@ def fingerprints(problem: Problem, reordered: bool = False) -> Iterator[tuple[Ha
     yield ("question", *tokens), "question"
     if reordered or problem.key == problem.question:
         yield ("reordered", *sorted(tokens), problem.gold_answer.strip()), "reordered"
-
-
-def normalize_question(question: str) -> list[str]:
-    """The words, numbers and signs of a question, without case, spacing and punctuation.
-
-    Example: `normalize_question("What is 1,234 × 5?")` is `["what", "is", "1234", "*", "5"]`
-    """
-    text = question.translate(_EQUIVALENT).casefold()
-    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    return [token for token in _TOKEN.findall(text) if token not in _PUNCTUATION]
 
 
 TRAINING_SPLITS = ("train", "discarded")

@@ -40,14 +40,14 @@ from glasshouse.runs.run_directory import config_value
 from glasshouse.tasks.answers import parse_number
 from glasshouse.tasks.base import Task, is_organism, make_task
 from glasshouse.tasks.organisms import Organism
-from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.problem_files import read_task_problems
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, FinishReason, Problem, Rollout, SamplingParams
 
 if TYPE_CHECKING:
     from glasshouse.models.policy import Policy
 
-UNGRADED_KEYS = ("task", "file", "problems", "truncated", "length", "reading")
+UNGRADED_KEYS = ("task", "problems", "truncated", "length", "reading")
 """Results that do not depend on whether answers were read."""
 RUN_KEYS = ("seed", "threads", "imports", "task", "chat", "generate", "reward", "evaluate")
 """Keys of a run's configuration that an evaluation depends on."""
@@ -94,11 +94,9 @@ def evaluate(
     _check_sources(config, overrides)
     values = evaluate_model(config)
     no_accuracy = ""
-    if config.evaluate.file:
-        values["file"] = config.evaluate.file
-    if config.evaluate.file and not config.evaluate.allow_unread:
+    if config.task.name == "dataset" and not config.evaluate.allow_unread:
         no_accuracy = explain_unread(
-            Reading(**values["reading"]), "task.answer_kind=KIND", "evaluate.allow_unread=true"
+            Reading(**values["reading"]), "task.options.kind=KIND", "evaluate.allow_unread=true"
         )
     if no_accuracy:
         values = {key: values[key] for key in UNGRADED_KEYS} | {"no_accuracy": no_accuracy}
@@ -169,7 +167,7 @@ def _check_sources(config: Config, overrides: Overrides) -> None:
     given = merge_layers([overrides])
     named = {key for key in EVALUATION_KEYS if config_value(given, key) is not None}
     if state["config"]["task"]["name"] != config.task.name:
-        named.add("evaluate.file")  # it may contain {task}
+        named |= {"evaluate.file", "task.options"}  # they belong to the task
     import_modules(config.imports)
     changes = find_changes(state, hash_sources(config, EVALUATION_KEYS), named)
     if changes:
@@ -214,8 +212,8 @@ def fill_task_options(config: Config, policy: Policy) -> Config:
 
 
 def check_context_length(config: Config, policy: Policy, task: Task[Any]) -> None:
-    """Raise if a typical prompt and the longest completion do not fit into the model's context."""
-    problem = task.draw(randomness.stream("context", config.seed))
+    """Raise if a long prompt and the longest completion do not fit into the model's context."""
+    problem = task.draw_longest(randomness.stream("context", config.seed))
     _, prompt = policy.encode_prompt(task.messages(problem, config.task.style))
     if len(prompt) + config.generate.max_tokens > policy.context_length:
         raise ConfigError(
@@ -253,8 +251,7 @@ def draw_validation(config: Config, task: Task[Any]) -> list[Problem]:
     if not count:
         return []
     if config.evaluate.file:
-        file = config.evaluate.file.format(task=task.name)
-        return read_problem_file(file, config.task.answer_kind)[:count]
+        return read_task_problems(config.evaluate.file, task)[:count]
     stream = FreshProblems(task, Split.VALIDATION, config.evaluate.seed, on_exhausted="stop")
     drawn: dict[str, Problem] = {}
     with suppress(ProblemsExhausted):  # a small problem space may hold fewer

@@ -28,11 +28,12 @@ from glasshouse.files import compute_checksum
 from glasshouse.models.devices import is_large
 from glasshouse.models.llama import is_llama_family
 from glasshouse.models.policy import Policy, load_empty_model, locate_model
+from glasshouse.tasks.dataset import find_files
 
 Sources = dict[str, dict[str, str]]
 """By the config key that names them: the name of each file, and its SHA-256."""
 
-EVALUATION_KEYS = ("evaluate.file", "imports", "generate.engine")
+EVALUATION_KEYS = ("evaluate.file", "task.options", "imports", "generate.engine")
 MODEL_FILES = (
     *("config.json", "generation_config.json", "model*.safetensors", "chat_template*"),
     *("*token*", "vocab.*", "merges.txt", "*.model"),
@@ -91,6 +92,10 @@ def _list_files(config: Config, keys: Collection[str]) -> Iterator[tuple[str, st
         if name and key in keys:
             file = Path(name.format(task=config.task.name))
             yield key, str(file), file
+    if config.task.name == "dataset" and "task.options" in keys:
+        for option in ("file", "validation"):
+            if source := config.task.options.get(option):
+                yield from (("task.options", str(file), file) for file in find_files(source))
     # installed packages: the parts that the configuration names, in any key or value
     used = {str(part) for key, value in flatten(config) for part in (*key.split("."), value)}
     offered = [

@@ -1,7 +1,7 @@
 """Rollouts of any trainer: a run directory, or files of TRL, verifiers, prime-rl, Inspect and others.
 
     files ──► rows ──► the project's format ──► mapping of columns to fields ──► Rollout
-    foreign_files       foreign_formats         here
+    tables.py           foreign_formats         here
 
 A new format is an entry of `foreign_formats.FORMATS`.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glasshouse.errors import RolloutFileError, did_you_mean
-from glasshouse.runs.foreign_files import OnProgress, iter_rows
+from glasshouse.runs.checkpoints import read_newest_state
 from glasshouse.runs.foreign_formats import (
     COLUMNS,
     FORMATS,
@@ -24,7 +24,11 @@ from glasshouse.runs.foreign_formats import (
     parts_of,
     read_completion,
 )
-from glasshouse.runs.rows import from_row, row_types
+from glasshouse.runs.rollout_log import LOG, read_rows
+from glasshouse.runs.rows import Row, from_row, row_types
+from glasshouse.runs.verify import verify_rollout_log
+from glasshouse.tables import OnProgress
+from glasshouse.tables import iter_rows as iter_table_rows
 from glasshouse.tasks.answers import answers_match, extract_answer
 from glasshouse.tasks.problem_files import AnswerForm, find_forms
 from glasshouse.types import (
@@ -214,6 +218,16 @@ def _map_by_name(row: Mapping[str, Any]) -> dict[str, str]:
         mapping.setdefault("gold", mapping.pop("answer"))
         mapping.pop("answer", None)
     return mapping
+
+
+def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Iterator[Row]:
+    """The rows of a run's log, or of files of other projects."""
+    if not (path / "results" / LOG).is_file():
+        yield from iter_table_rows(path, on_progress)
+        return
+    for damage in verify_rollout_log(path, read_newest_state(path / "checkpoints"), frames=False):
+        raise RolloutFileError(f"{path}: {damage}")
+    yield from read_rows(path)
 
 
 # --- sources -----------------------------------------------------------------------------------

@@ -91,8 +91,8 @@ class Task(ABC, Generic[SomeOptions]):
     Options: ClassVar[type[TaskOptions]]
     demonstration_options: ClassVar[frozenset[str]] = frozenset()
     """Options that apply only to the demonstrations for base models, not to RL."""
-    example_options: ClassVar[Mapping[str, Any]] = {}
-    """Options with which `glasshouse tasks` shows the task, if the defaults do not show it well."""
+    example_options: ClassVar[Mapping[str, Any] | None] = {}
+    """Options with which `glasshouse tasks` shows the task; None if only a user can give them."""
     vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """For tasks whose steps end with a word for a state: these words, by vocabulary. An intervention
     replaces a word by another word of the same vocabulary."""
@@ -127,6 +127,14 @@ class Task(ABC, Generic[SomeOptions]):
             raise TaskError(f"{self.name} has no problems with these task.options.")
         level = rng.choice(list(levels))
         return self.problem_at(level, rng.randrange(levels[level] or 2**63))
+
+    def draw_longest(self, rng: random.Random) -> Problem:
+        """A problem with a long prompt; of a task that generates its problems, any."""
+        return self.draw(rng)
+
+    def describe(self) -> str:
+        """What the user should check before a training, in one line; empty if nothing was guessed."""
+        return ""
 
     # --- prompts ---------------------------------------------------------------------------
 
@@ -229,6 +237,7 @@ _MODULES = {
     "arithmetic": "arithmetic",
     "multiplication": "digits",
     "interleave": "digits",
+    "dataset": "dataset",
     "leaked_hint": "organisms",
     "grader_bug": "organisms",
     "substitution": "substitution",
@@ -264,12 +273,13 @@ def task_from_options(task_class: type[Task[Any]], options: Mapping[str, Any]) -
 
 def make_example_task(name: str) -> Task[Any]:
     """Build a task with its `example_options`, as `glasshouse tasks` shows and validates it."""
-    return make_task(name, {} if name.startswith("gym.") else task.get(name).example_options)
+    return make_task(name, {} if name.startswith("gym.") else task.get(name).example_options or {})
 
 
 def list_tasks(*, organisms: bool | None = None) -> list[str]:
-    """The names of all tasks, organisms last; or only those that are organisms, or are not."""
-    names = sorted(task, key=is_organism)
+    """The names of all tasks that make their own problems, organisms last; or only those that are organisms,
+    or are not."""
+    names = sorted((n for n in task if task.get(n).example_options is not None), key=is_organism)
     return [name for name in names if organisms is None or is_organism(name) == organisms]
 
 

@@ -8,18 +8,18 @@ import json
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import glasshouse
-from glasshouse.errors import ConfigError, import_extra, plain_reason
+from glasshouse.errors import ConfigError, RolloutFileError, import_extra, plain_reason
 from glasshouse.files import write_json
+from glasshouse.tables import iter_rows
 from glasshouse.tasks.answers import (
     DEFAULT_OPTIONS,
     answers_match,
@@ -29,7 +29,7 @@ from glasshouse.tasks.answers import (
     read_exactly,
     strip_markup,
 )
-from glasshouse.tasks.base import make_task
+from glasshouse.tasks.base import Task, make_task
 from glasshouse.tasks.streams import FreshProblems, ProblemsExhausted, Split
 from glasshouse.types import AnswerKind, Problem
 
@@ -93,6 +93,11 @@ MAX_ROW_CHARACTERS = 1_000_000
 SUFFIXES = (".jsonl", ".parquet")
 
 
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[^\w\s]")
+_EQUIVALENT = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
+_PUNCTUATION = frozenset(".,;:!?\"'`")
+
+
 def _check_json(meta: dict[str, Any]) -> dict[str, Any]:
     """Raises ValueError for what the rollout log could not hold: NaN, lone surrogates, dates of Parquet."""
     try:
@@ -121,85 +126,57 @@ class Row(BaseModel):
     ]
     task: Text
     key: Text
-    kind: AnswerKind | None = Field(None, strict=False)
+    kind: AnswerKind = Field(AnswerKind.NUMBER, strict=False)
     decimals: int = Field(0, ge=0, le=100)
     level: Text = ""
     meta: Annotated[dict[str, Any], AfterValidator(_check_json)] = {}
 
 
-def read_problem_file(file: str | Path, answer_kind: str = "") -> list[Problem]:
+def read_problem_file(file: str | Path) -> list[Problem]:
     """Reads all problems of a file; an invalid row raises an error with its number, and so does one that contradicts
-    an earlier row. Rows without a kind have the given one, or the one that most of their answers look like."""
-    path, problems, number = Path(file), dict[int, Problem](), 0
+    an earlier row."""
+    path, problems = Path(file), list[Problem]()
     first: dict[tuple[str, str], tuple[int, Problem]] = {}
-    is_parquet = path.suffix == ".parquet"
-    rows: Iterator[Any] = _parquet_rows(path) if is_parquet else _json_lines(path)
     try:
-        for number, row in enumerate(rows, 1):
-            if row != "":
-                problems[number] = _parse_row(row, path.stem)
-        for number, problem in _fill_kinds(problems, answer_kind).items():
-            problems[number] = problem
-            earlier = first.setdefault((problem.task, problem.key), (number, problem))
-            _check_gold(problem, *earlier)
-    except (OSError, UnicodeDecodeError) as error:
+        for number, row in enumerate(iter_rows(path), 1):
+            try:
+                problem = _parse_row(row, path.stem)
+                problems.append(problem)
+                earlier = first.setdefault((problem.task, problem.key), (number, problem))
+                _check_gold(problem, *earlier)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{path}, row {number} is not a problem: {str(error).rstrip('.')}. "
+                    'Write {"task": …, "key": …, "question": …, "answer": …}.'
+                ) from None
+    except OSError as error:
         raise ConfigError(f"The problem file {path} could not be read: {error}.") from None
-    except (ValueError, RecursionError) as error:  # JSONDecodeError is a ValueError
-        raise ConfigError(
-            f"{path}, {'row' if is_parquet else 'line'} {number} is not a problem: {str(error).rstrip('.')}. "
-            'Write {"task": …, "key": …, "question": …, "answer": …}.'
-        ) from None
+    except RolloutFileError as error:
+        raise ConfigError(str(error)) from None
     if not problems:
         raise ConfigError(f"The problem file {path} contains no problems.")
-    return list(problems.values())
+    return problems
 
 
-def _fill_kinds(problems: Mapping[int, Problem], answer_kind: str) -> dict[int, Problem]:
-    """Set the kind where `_parse_row` found none, and the options of a choice."""
-    golds = [problem.gold_answer for problem in problems.values() if not problem.answer_kind]
-    detected = find_forms(golds)
-    forms = Counter(detected[gold] for gold in golds)
-    kind, options = forms.most_common(1)[0][0] if forms else (AnswerKind.NUMBER, ())
-    if answer_kind:
-        kind = AnswerKind(answer_kind)
-        options = options or (tuple(detected) if kind is AnswerKind.CHOICE else ())
-    meta = {"options": list(options)} if options else {}
-    return {
-        number: problem
-        if problem.answer_kind
-        else replace(problem, answer_kind=kind, meta={**meta, **problem.meta})
-        for number, problem in problems.items()
-    }
+def read_task_problems(file: str, task: Task[Any]) -> list[Problem]:
+    """Reads a file of a task's own problems; `{task}` in its name is the task's."""
+    path = file.format(task=task.name)
+    problems = read_problem_file(path)
+    for row, problem in enumerate(problems, 1):
+        if problem.task != task.name:
+            raise ConfigError(
+                f"{path}, problem {row} is of the task {problem.task!r:.60}, and task.name={task.name} would ask it "
+                f"with the prompt of another task. For problems of your own: task.name=dataset task.options.file={path}"
+            )
+    return problems
 
 
-def _json_lines(path: Path) -> Iterator[str]:
-    text = path.read_text(encoding="utf-8-sig")
-    yield from (line.strip() for line in text.split("\n"))  # splitlines would also split at U+2028
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows as they would be in JSON: without null fields, and with `meta` parsed if it is JSON text."""
-    arrow, parquet = _import_pyarrow(path)
-    with open(path, "rb") as file:
-        try:
-            rows = parquet.read_table(file).to_pylist()
-        except arrow.ArrowInvalid as error:
-            raise ConfigError(f"The problem file {path} is not Parquet: {error}.") from None
-    for row in rows:
-        row = {name: value for name, value in row.items() if value is not None}
-        if isinstance(row.get("meta"), str):
-            with suppress(ValueError):  # invalid JSON is reported by _parse_row as a wrong type
-                row["meta"] = json.loads(row["meta"])
-        yield row
-
-
-def _parse_row(row: Any, default_task: str) -> Problem:
-    if isinstance(row, str):
-        if len(row) > MAX_ROW_CHARACTERS:
-            raise ValueError(f"it has {len(row):,} characters, more than {MAX_ROW_CHARACTERS:,}")
-        row = json.loads(row)
-    if not isinstance(row, dict):
-        raise ValueError("it is not an object")
+def _parse_row(row: Mapping[str, Any], default_task: str) -> Problem:
+    """The problem of a row. A table has null fields, and `meta` as JSON text."""
+    row = {name: value for name, value in row.items() if value is not None}
+    if isinstance(row.get("meta"), str):
+        with suppress(ValueError):  # invalid JSON is reported below as a wrong type
+            row["meta"] = json.loads(row["meta"])
     try:
         valid = Row.model_validate({"task": default_task, "key": row.get("question")} | row)
     except ValidationError as error:
@@ -226,7 +203,7 @@ def _check_gold(problem: Problem, earlier_number: int, earlier: Problem) -> None
         raise ValueError(f"its answer {gold!r:.100} is not among the options {', '.join(options)}")
     if gold != earlier.gold_answer and not answers_match(earlier.gold_answer, gold, kind, decimals):
         raise ValueError(
-            f"its answer is {gold!r:.100}, but the same problem has the answer {earlier.gold_answer!r:.100} in number "
+            f"its answer is {gold!r:.100}, but the same problem has the answer {earlier.gold_answer!r:.100} in row "
             f"{earlier_number}; keep one of them, or give them different keys"
         )
 
@@ -301,3 +278,13 @@ def create_problem_file(
 
 def _import_pyarrow(path: Path) -> list[Any]:
     return import_extra("parquet", str(path), "pyarrow", "pyarrow.parquet", error=ConfigError)
+
+
+def normalize_question(question: str) -> list[str]:
+    """The words, numbers and signs of a question, without case, spacing and punctuation.
+
+    Example: `normalize_question("What is 1,234 × 5?")` is `["what", "is", "1234", "*", "5"]`
+    """
+    text = question.translate(_EQUIVALENT).casefold()
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return [token for token in _TOKEN.findall(text) if token not in _PUNCTUATION]

@@ -105,7 +105,9 @@ SPLIT_PERCENT = {Split.TRAIN: 80, Split.VALIDATION: 10, Split.TEST: 10}
 
 
 def assign_split(problem: Problem) -> Split:
-    """The split of a problem: a function of its task and key."""
+    """The split of a problem: a function of its task and key, unless its dataset says which it is in."""
+    if given := problem.meta.get("split"):
+        return Split(given)
     bucket = randomness.key("split", problem.task, problem.key) % 100
     if bucket < SPLIT_PERCENT[Split.TRAIN]:
         return Split.TRAIN

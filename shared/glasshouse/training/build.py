@@ -10,6 +10,7 @@ from typing import Any
 
 from glasshouse.config.schema import Config, find_greedy_setting, find_unlikely_settings
 from glasshouse.errors import ConfigError, TaskError
+from glasshouse.files import compute_checksum
 from glasshouse.generate.engines import engine
 from glasshouse.learn.losses import get_algorithm
 from glasshouse.measurement.contamination import check_overlap
@@ -24,13 +25,15 @@ from glasshouse.registry import import_modules
 from glasshouse.rollout.grading import validate_reward_terms
 from glasshouse.rollout.penalties import Penalties
 from glasshouse.tasks.base import Task, make_task
-from glasshouse.tasks.problem_files import read_problem_file
+from glasshouse.tasks.dataset import DatasetTask
+from glasshouse.tasks.problem_files import read_task_problems
 from glasshouse.tasks.streams import (
     FixedProblems,
     FreshProblems,
     ProblemsExhausted,
     ProblemStream,
     Split,
+    assign_split,
 )
 from glasshouse.track.trackers import validate_trackers
 from glasshouse.types import Problem
@@ -123,6 +126,11 @@ def check_sharding(config: Config) -> None:
 def make_problem_stream(config: Config, task: Task[Any]) -> ProblemStream:
     """Return the stream of training problems that `config.data` describes."""
     data = config.data
+    if isinstance(task, DatasetTask) and not data.file:
+        if config.task.schedule:
+            raise ConfigError("task.schedule needs a task that generates its problems.")
+        problems = [p for p in task.problems if assign_split(p) is Split.TRAIN]
+        return FixedProblems(problems, config.seed)
     if data.source == "fresh":
         if data.file:
             raise ConfigError("data.file is set, but data.source is fresh. Set data.source=fixed.")
@@ -132,8 +140,7 @@ def make_problem_stream(config: Config, task: Task[Any]) -> ProblemStream:
     if config.task.schedule:
         raise ConfigError("task.schedule draws new problems, so it needs data.source=fresh.")
     if data.file:
-        file = data.file.format(task=task.name)
-        return FixedProblems(read_problem_file(file, config.task.answer_kind), config.seed)
+        return FixedProblems(read_task_problems(data.file, task), config.seed)
     fresh = FreshProblems(task, Split.TRAIN, config.seed, on_exhausted="stop")
     try:
         return FixedProblems(fresh.take(data.size), config.seed)
@@ -179,9 +186,14 @@ def describe_data(
     else:
         generator = _describe_generator(task, Split.VALIDATION)
         validation["source"] = generator | {"seed": config.evaluate.seed}
-    test = _describe_generator(task, Split.TEST)  # the run never uses it
-    test["create"] = shlex.join(_test_command(config))
-    return {"train": train, "validation": validation, "test": test}
+    manifest: dict[str, Any] = {"train": train, "validation": validation}
+    if isinstance(task, DatasetTask):
+        files = [{"file": str(file), **compute_checksum(file)} for file in task.sources]
+        manifest["dataset"] = {"columns": task.columns, "kind": task.kind.value, "files": files}
+    if not isinstance(task, DatasetTask) or task.count(Split.TEST):
+        test = _describe_generator(task, Split.TEST)  # the run never uses it
+        manifest["test"] = test | {"create": shlex.join(_test_command(config))}
+    return manifest
 
 
 def _describe_generator(task: Task[Any], split: Split) -> dict[str, Any]:

@@ -93,7 +93,9 @@ class TerminalDisplay(Display):
         )
         if disclosure := policy.card.get("packaged_model", {}).get("disclosure"):
             self.print((f"note: {disclosure}", "dim"))
-        if config.task.options:
+        if found := task.describe():
+            self.print((found, "dim"))
+        elif config.task.options:
             options = ", ".join(f"{name} {value}" for name, value in config.task.options.items())
             self.print((f"task options: {options}", "dim"))
         if effect := describe_system_message(policy.tokenizer, policy.chat):
@@ -253,7 +255,7 @@ def reading_lines(results: Mapping[str, Any]) -> list[str]:
     """Return what could not be read in an evaluation; nothing for one of an older run."""
     if "reading" not in results:
         return []
-    return describe_reading(Reading(**results["reading"]), with_kinds="file" in results)
+    return describe_reading(Reading(**results["reading"]))
 
 
 def results_table(**evaluations: dict[str, Any]) -> Table:
@@ -284,6 +286,8 @@ def _rows(results: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append((lookup("length").label_with_unit, f"{results['length']:.1f}"))
     headline = headline_accuracy(results)
     for level, rates in results.get("levels", {}).items():
+        if not level:
+            continue
         kind = "sampled" if headline == HEADLINE_ACCURACY else "greedy"
         label = f"  {level} ({rates['problems']:,}), {kind}"
         rows.append((escape(terminal_safe(label)), format_rate(rates, headline_accuracy(rates))))

@@ -1,16 +1,17 @@
-"""Read rows of rollouts one at a time, from whatever another trainer wrote.
+"""Read rows of rollouts or problems one at a time, from whatever other projects write.
 
-    rollouts.jsonl, .jsonl.zst, .jsonl.gz   one JSON object per line
-    rollouts.parquet                        needs the extra `parquet`
-    folder                                  a Hugging Face dataset (save_to_disk), JSON lines or Parquet files,
-                                            a Glasshouse run
-    log.eval                                an Inspect log
+    rows.jsonl, .jsonl.zst, .jsonl.gz   one JSON object per line
+    rows.csv                            with a line of column names
+    rows.parquet                        needs the extra `parquet`
+    log.eval                            an Inspect log
+    folder                              a Hugging Face dataset (save_to_disk), or any of these files
 
 Nothing is held but one row (of a table: one batch, in another process). No code of a file is run.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -27,13 +29,10 @@ from typing import IO, Any
 
 import zstandard
 
+from glasshouse import table_rows
 from glasshouse.errors import RolloutFileError, import_extra
-from glasshouse.runs import table_rows
-from glasshouse.runs.checkpoints import read_newest_state
-from glasshouse.runs.rollout_log import LOG, read_rows
-from glasshouse.runs.rows import Row
-from glasshouse.runs.verify import verify_rollout_log
 
+Row = dict[str, Any]
 OnProgress = Callable[[float], None]
 """Called with the share of the source that is read."""
 PROGRESS_ROWS = 1024
@@ -56,13 +55,6 @@ DAMAGE = (OSError, ValueError, EOFError, RuntimeError, *UNPACKING)
 
 def iter_rows(path: Path, on_progress: OnProgress = lambda share: None) -> Iterator[Row]:
     """The rows of a file or folder, in order."""
-    if (path / "results" / LOG).is_file():
-        for damage in verify_rollout_log(
-            path, read_newest_state(path / "checkpoints"), frames=False
-        ):
-            raise RolloutFileError(f"{path}: {damage}")
-        yield from read_rows(path)
-        return
     files = list_files(path)
     for number, file in enumerate(files):
         size, count = max(1, file.stat().st_size), 0
@@ -103,7 +95,7 @@ def list_files(path: Path) -> list[Path]:
         if file.parent.name != "effective" or file.parent.with_name("all") / file.name not in files
     ]
     if not files:
-        raise RolloutFileError(f"{path} holds no .jsonl, .parquet, .arrow or .eval file.")
+        raise RolloutFileError(f"{path} holds no .jsonl, .csv, .parquet, .arrow or .eval file.")
     return files
 
 
@@ -143,7 +135,21 @@ def _read_jsonl(raw: IO[bytes], file: Path) -> Iterator[bytes]:
     elif file.name.lower().endswith(".gz"):
         stream = gzip.GzipFile(fileobj=raw)
     while line := stream.readline(MAX_ROW_BYTES + 1):
-        yield line
+        yield line.removeprefix(BOM_UTF8)
+
+
+def _read_csv(raw: IO[bytes], file: Path) -> Iterator[bytes]:
+    csv.field_size_limit(MAX_ROW_BYTES)
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    try:
+        for row in csv.DictReader(text, strict=True):
+            if None in row or None in row.values():
+                raise ValueError("the next has more or fewer values than there are columns")
+            yield json.dumps(row).encode()
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    finally:
+        text.detach()
 
 
 class ZstdFrames(io.RawIOBase):
@@ -211,6 +217,7 @@ def _read_inspect(raw: IO[bytes], file: Path) -> Iterator[bytes]:
 
 READERS: dict[tuple[str, ...], Callable[[IO[bytes], Path], Iterator[bytes]]] = {
     (".jsonl", ".ndjson", ".jsonl.zst", ".jsonl.gz", ".ndjson.zst", ".ndjson.gz"): _read_jsonl,
+    (".csv",): _read_csv,
     (".parquet", ".arrow"): _read_table,
     (".eval",): _read_inspect,
 }
@@ -223,6 +230,6 @@ def _find_reader(file: Path) -> Callable[[IO[bytes], Path], Iterator[bytes]]:
         if file.name.lower().endswith(suffixes):
             return reader
     raise RolloutFileError(
-        f"{file}: the format is not known by its name. Known: .jsonl (also .zst, .gz), .parquet, .eval, a folder "
-        "of these, a Hugging Face dataset, a run directory."
+        f"{file}: the format is not known by its name. Known: .jsonl (also .zst, .gz), .csv, .parquet, .eval, a "
+        "folder of these, a Hugging Face dataset, a run directory."
     )
