@@ -33,8 +33,9 @@ MIN_EXCHANGEABLE = 0.5
 """At least this share of the rows must have a block of equal size to be exchanged with."""
 CHUNK_WEIGHTS, CHUNK_ROWS = 500_000, 2_000_000
 """Numbers held at once, resamples × rows: about what a core's cache holds."""
-MAX_CACHED = 4_000_000
-"""Largest set of draws that is cached for the next measure of the same rows under the same key: 32 MB."""
+MAX_CACHED = 40_000_000
+"""Largest set of draws that is cached for the next measure of the same rows under the same key: 80 MB
+of weights, 160 MB of permutations."""
 
 Key = Sequence[randomness.Part]
 
@@ -62,9 +63,7 @@ def bootstrap(
     names, unit = np.unique(np.asarray(problems), return_inverse=True)
     if len(names) < 2:
         return Interval(len(names), reason="one unit alone has no interval")
-    weights: Iterable[Floats] = draw_weights(unit, resamples, key)
-    if resamples * len(unit) <= MAX_CACHED:
-        weights = _cached_weights(unit.tobytes(), resamples, tuple(key))
+    weights = draw_weights(unit, resamples, key)
     values = np.concatenate([statistic(chunk) for chunk in weights])
     return expanded_percentile_interval(values, len(names))
 
@@ -73,6 +72,14 @@ def draw_weights(unit: Ints, count: int, key: Key) -> Iterator[Floats]:
     """(B, R) how often each row is drawn in each resample, in chunks; their size changes nothing. `unit`
     numbers the problems from 0."""
     units, size = int(unit.max()) + 1, max(1, CHUNK_WEIGHTS // len(unit))
+    is_cached = count * units <= MAX_CACHED
+    draws = _cached_counts if is_cached else _draw_counts
+    for times in draws(units, size, count, tuple(key)):
+        yield times[:, unit].astype(np.float64)
+
+
+def _draw_counts(units: int, size: int, count: int, key: Key) -> Iterator[Ints]:
+    """(B, units) how often each problem is drawn, in chunks of `size` resamples."""
     keys = [randomness.key("level", 0, randomness.key("bootstrap", *key, b)) for b in range(count)]
     for start in range(0, count, size):
         chunk = np.array(keys[start : start + size], dtype=np.uint64)
@@ -80,13 +87,15 @@ def draw_weights(unit: Ints, count: int, key: Key) -> Iterator[Floats]:
         drawn = np.minimum((noise * units).astype(np.int64), units - 1)  # u·n may round to n
         places = drawn + np.arange(len(chunk))[:, None] * units
         times = np.bincount(places.ravel(), minlength=len(chunk) * units)
-        yield times.reshape(len(chunk), units)[:, unit].astype(np.float64)
+        yield times.reshape(len(chunk), units)
 
 
-@lru_cache(maxsize=2)
-def _cached_weights(unit: bytes, count: int, key: tuple[randomness.Part, ...]) -> list[Floats]:
-    """Several monitors are measured on the same rows; drawing takes longer than measuring."""
-    return list(draw_weights(np.frombuffer(unit, dtype=np.int64), count, key))
+@lru_cache(maxsize=3)
+def _cached_counts(
+    units: int, size: int, count: int, key: tuple[randomness.Part, ...]
+) -> list[Ints]:
+    """Several measures have the same problems; drawing takes longer than measuring."""
+    return [times.astype(np.uint16) for times in _draw_counts(units, size, count, key)]
 
 
 def expanded_percentile_interval(values: Floats, units: int) -> Interval:
@@ -162,7 +171,8 @@ def _cached_sources(
     key: tuple[randomness.Part, ...],
 ) -> list[Ints]:
     groups = [np.frombuffer(data, dtype=np.int64).reshape(shape) for shape, data in stored]
-    return list(_draw_sources(rows, groups, permutations, key))
+    drawn = _draw_sources(rows, groups, permutations, key)
+    return [sources.astype(np.int32) for sources in drawn]
 
 
 def _draw_sources(rows: int, groups: Sequence[Ints], permutations: int, key: Key) -> Iterator[Ints]:
