@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.study.in_process_pool import InProcessPool
-from tests.study.test_process_pool import SMALL
+from tests.study.test_runner import SMALL
 
 from glasshouse.cli.app import main
 from glasshouse.study.controls import Gain, judge_control
