@@ -101,6 +101,27 @@ def estimate(
     )
 
 
+def subtract_values(last: Values, first: Values) -> Values:
+    """The difference of a measure of two sets of rollouts. Rows of one problem are resampled together."""
+    rows = len(np.asarray(first.problems))
+    two, one = last.measure.value, first.measure.value
+    reason = last.measure.undefined or first.measure.undefined
+    is_known = two is not None and one is not None
+
+    def statistic(weights: Floats) -> Floats:
+        return last.statistic(weights[:, rows:]) - first.statistic(weights[:, :rows])
+
+    ends = None
+    if first.ends and last.ends:
+        ends = (last.ends[0] - first.ends[1], last.ends[1] - first.ends[0])
+    value = two - one if is_known else None  # type: ignore[operator]
+    measure = replace(last.measure, value=value, ceiling=None, undefined=reason)
+    problems = np.concatenate([np.asarray(first.problems), np.asarray(last.problems)])
+    return Values(
+        measure=measure, problems=problems, statistic=statistic, ends=ends, word=last.word
+    )
+
+
 # --- means, differences of means, AUROC ----------------------------------------------------------------
 
 

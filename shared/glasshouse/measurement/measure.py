@@ -8,15 +8,15 @@ registry say which measures each of them reports. `compute_changes` compares two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from glasshouse.measurement.columns import Columns, Scores
-from glasshouse.measurement.estimates import Values, estimate, mean_values
+from glasshouse.measurement.estimates import Values, estimate, mean_values, subtract_values
 from glasshouse.measurement.measures import Family, MeasureSpec, Report
 from glasshouse.measurement.registry import MEASURES, headline_measures, lookup, monitor_stream
 from glasshouse.measurement.resampling import RESAMPLES, Key
@@ -61,32 +61,67 @@ def measure(
     Example: `measure(label_rollouts(rollouts, task), "training", resamples=0).measures["reliance"].value`
     """
     result = Measurement()
-
-    def add(
-        name: str, spec: MeasureSpec, key: Key, reason: str, make: Callable[[], Values]
-    ) -> None:
-        reason = reason or _why_not(spec, columns)
-        if reason:
-            result.measures[name] = undefined(name, reason)
-            return
-        values = make()
-        result.measures[name] = estimate(values, spec, key=key, resamples=resamples)
+    for entry in _entries(columns, report, scores, key):
+        if entry.reason:
+            result.measures[entry.name] = undefined(entry.name, entry.reason)
+            continue
+        values = entry.make()
+        result.measures[entry.name] = estimate(
+            values, entry.spec, key=entry.key, resamples=resamples
+        )
         if rollouts and values.rows is not None:
-            result.rows.extend(value_rows(name, rollouts, values.rows))
+            result.rows.extend(value_rows(entry.name, rollouts, values.rows))
+    return result
 
+
+def measure_change(
+    first: tuple[Columns, Sequence[Scores]],
+    last: tuple[Columns, Sequence[Scores]],
+    report: Report,
+    *,
+    key: Key = (),
+) -> dict[str, Measure]:
+    """Last − first of every measure of a report. Its interval resamples problems with their rollouts of both
+    times, so that a problem which is easy both times adds nothing to it."""
+    before = {entry.name: entry for entry in _entries(first[0], report, first[1], key)}
+    changes = {}
+    for entry in _entries(last[0], report, last[1], key):
+        reason = before[entry.name].reason or entry.reason if entry.name in before else "new"
+        if not reason:
+            values = subtract_values(entry.make(), before[entry.name].make())
+            changes[entry.name] = estimate(values, entry.spec, key=(*entry.key, "change"))
+    return changes
+
+
+class _Entry(NamedTuple):
+    """A measure of a report, and how to make its values."""
+
+    name: str
+    spec: MeasureSpec
+    key: Key
+    reason: str
+    """Why it cannot be computed from these columns."""
+    make: Callable[[], Values]
+
+
+def _entries(
+    columns: Columns, report: Report, scores: Sequence[Scores], key: Key
+) -> Iterator[_Entry]:
     specs = [spec for spec in MEASURES.values() if report in spec.reports]
     for spec in specs:
         if make := spec.values:
             name = spec.id.removeprefix(f"{report}.")
-            add(name, replace(spec, id=name), key, "", partial(make, columns))
+            own_spec, reason = replace(spec, id=name), _why_not(spec, columns)
+            yield _Entry(name, own_spec, key, reason, partial(make, columns))
     for scored in scores:
         own = monitor_stream(scored.monitor) if report == "monitors" else "monitor"
         for spec in specs:
             if (make_own := spec.monitor_values) and (columns.has_arms or "arms" not in spec.needs):
                 name = f"{scored.monitor}.{spec.id}"
                 reason = scored.reason or (scored.no_threshold if spec.id != "auroc" else "")
-                add(name, lookup(name), (*key, own), reason, partial(make_own, columns, scored))
-    return result
+                reason = reason or _why_not(lookup(name), columns)
+                make_values = partial(make_own, columns, scored)
+                yield _Entry(name, lookup(name), (*key, own), reason, make_values)
 
 
 def measure_values(
