@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import io
 import json
-import math
 import os
 import random
 import re
@@ -367,7 +366,7 @@ def check_error(tmp_path, rows, *named, **arguments):
 
 def test_bad_values_name_row_and_column(tmp_path):
     good = make_rows(4, reward=1.0)
-    for column, value in (("reward", math.nan), ("label", 2), ("arm", "both"), ("completion", 7)):
+    for column, value in (("reward", "x"), ("label", 2), ("arm", "both"), ("completion", 7)):
         bad = [*good[:2], {**good[2], column: value}]
         check_error(tmp_path, bad, "row 3", f'"{column}"')
     check_error(tmp_path, [*good[:3], {**good[3], "label": None}], "row 4", '"label"', "missing")
@@ -376,6 +375,47 @@ def test_bad_values_name_row_and_column(tmp_path):
     late = [{**good[0], "label": None}, good[1]]
     check_error(tmp_path, late, "row 2", '"label"', "row 1", "--map label=")
     assert glasshouse.measure(write(tmp_path, late), ["label="], progress=False).rollouts == 2
+
+
+def write_verl(folder: Path) -> Path:
+    """Rows as verl's trainer dumps them, a file per step. Each prompt is answered right or wrong four times; three of
+    ten prompts change from right to wrong, and the CoT mentions the note less often."""
+    folder.mkdir()
+    for step in range(1, 5):
+        rows = [
+            {
+                "input": f"problem {n}",
+                "output": f"<think>{'The note.' if (n + step) % 4 == 0 else ''}</think>The answer is {answer}",
+                "gts": "1",
+                "score": None if n == 0 else float(answer == 1),
+                "step": step,
+            }
+            for n in range(10)
+            for answer in [1 if n > (2 if step < 3 else 5) else 2] * 4
+        ]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_checkpoints_of_one_run_are_one_table_with_a_paired_change(tmp_path, capsys):
+    folder = write_verl(tmp_path / "verl")
+    report = glasshouse.measure(
+        folder, monitors=["rule:note=(?i)note"], steps_per_checkpoint=2, progress=False
+    )
+    assert report.format == "verl"
+    assert [cell.checkpoint for cell in report.cells] == ["1–2", "3–4"]
+    assert [cell.problems for cell in report.cells] == [10, 10]  # told apart by prompt
+    first, last = (cell.measures for cell in report.cells)
+    assert not any("empty_cot" in name for name in last)
+    assert first["reward"].n == 72  # None: the reward does not apply
+    change = report.changes["behaviour"]
+    assert change.value == pytest.approx(0.3)
+    assert change.low > 0  # over the same problems; apart, the two intervals overlap
+    assert last["behaviour"].low < first["behaviour"].high
+    assert main(["measure", str(folder), "--steps-per-checkpoint", "2", "--monitor", RULE]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Between checkpoint 1–2 and 3–4: behaviour rose from 0.30 to 0.60" in printed
+    assert "One run" in printed
 
 
 def test_bad_mappings(tmp_path):
@@ -460,7 +500,7 @@ def test_hostile_names_are_drawn_and_written(tmp_path, capsys):
 def test_one_row_and_one_label(tmp_path, capsys):
     file = write(tmp_path, make_rows(1))
     assert main(["measure", str(file), "--monitor", RULE]) == 0
-    assert "Undefined" in capsys.readouterr().out
+    assert "What cannot be said" in capsys.readouterr().out
     one_label = [{**row, "label": 0} for row in make_rows(20)]
     report = glasshouse.measure(write(tmp_path, one_label), monitors=[RULE], progress=False)
     assert "behaviour" in report.cells[0].measures["key.disclosure"].undefined

@@ -9,7 +9,7 @@ from typing import Any
 from glasshouse.files import check_output_folder, write_json, write_text
 from glasshouse.measurement.file import FIT_TENTHS, MAX_ROLLOUTS, MeasuredCell, MeasureReport
 from glasshouse.measurement.reading import describe_reading
-from glasshouse.measurement.registry import lookup
+from glasshouse.measurement.registry import lookup, owner_of
 from glasshouse.terminal import count_noun
 from glasshouse.values import Measure
 from glasshouse.view.html import escape_markdown, markdown_table, render_markdown_page
@@ -31,34 +31,18 @@ def write_measure_report(report: MeasureReport, folder: Path) -> Path:
 
 
 def render_measures(report: MeasureReport) -> str:
-    """A table per checkpoint and seed, what changed between the first and the last checkpoint, why measures are
-    undefined, and how it was measured."""
+    """What changed, in a sentence; a table of all checkpoints; why measures are undefined; how it was measured."""
     left_out = f", {report.unanswered:,} without an answer left out" if report.unanswered else ""
     line, *examples = describe_reading(report.reading, with_kinds=True)
-    parts = [f"# Rollouts of {escape_markdown(Path(report.source).name)}", escape_markdown(line)]
+    parts = [f"# Rollouts of {escape_markdown(Path(report.source).name)}"]
+    parts += map(escape_markdown, filter(None, [_state_verdict(report), line]))
     if examples:
         parts.append(_bullets([example.strip() for example in examples]))
-    for cell in report.cells:
-        name = (
-            f"checkpoint {cell.checkpoint}, seed {cell.seed}"
-            if cell.checkpoint
-            else f"seed {cell.seed}"
-        )
-        rows = [
-            tuple(map(escape_markdown, (lookup(id).label_with_unit, *_format_measure(measured))))
-            for id, measured in cell.measures.items()
-            if measured.value is not None
-        ]
-        columns = ("measure", "value", "95 % interval", "null (p)", "ceiling", "rollouts")
-        parts += [
-            f"## {escape_markdown(name)}",
-            _describe_cell(cell),
-            markdown_table(columns, rows),
-        ]
+    parts += _render_tables(report)
     if changes := list(_compare_ends(report)):
         parts += ["## First and last checkpoint", _bullets(changes)]
     if undefined := list(_explain_undefined(report)):
-        parts += ["## Undefined", _bullets(undefined)]
+        parts += ["## What cannot be said", _bullets(undefined)]
     settings = {
         "rollouts": f"{count_noun(report.rollouts, 'rollout')} of {report.source} ({report.format}){left_out}",
         "fields": ", ".join(f"{name} = {column}" for name, column in report.mapping.items()),
@@ -67,6 +51,75 @@ def render_measures(report: MeasureReport) -> str:
     }
     settings_list = _bullets([f"{name}: {text}" for name, text in settings.items()])
     return "\n\n".join([*parts, "## How it was measured", settings_list, NOTE]) + "\n"
+
+
+def _state_verdict(report: MeasureReport) -> str:
+    """How use, disclosure and undetected use changed between the first and the last checkpoint of one run."""
+    first, last = report.cells[0], report.cells[-1]
+    shown = "reliance" if "reliance" in report.changes else "behaviour"
+    sentences = []
+    for name, change in report.changes.items():
+        is_told = name == shown or name.endswith((".disclosure", ".undetected_use"))
+        before, after = (cell.measures[name].value for cell in (first, last))
+        if not is_told or before is None or after is None or change.low is None:
+            continue
+        values = f"from {before:.2f} to {after:.2f} ({change.value:+.2f}, {change.low:+.2f} to {change.high:+.2f})"
+        is_shown = change.low > 0 or (change.high or 0) < 0
+        verb = (
+            ("rose" if (change.value or 0) > 0 else "fell")
+            if is_shown
+            else "is not shown to change"
+        )
+        sentences.append(f"{lookup(name).label} {verb} {values}")
+    for name, measured in last.measures.items():
+        if name.endswith(".disclosure") and measured.value is not None:
+            missed = round((1 - measured.value) * measured.n)
+            sentences.append(f"{owner_of(name)} now misses {missed:,} of {measured.n:,}")
+    if not report.changes or not sentences:
+        return ""
+    ends = f"Between checkpoint {first.checkpoint} and {last.checkpoint}"
+    return (
+        f"{ends}: {'; '.join(sentences)}. One run: intervals are over its problems, not over runs."
+    )
+
+
+def _render_tables(report: MeasureReport) -> Iterator[str]:
+    """One table with a column per checkpoint and the change; of a single checkpoint, more about each value."""
+    for seed in dict.fromkeys(cell.seed for cell in report.cells):
+        cells = [cell for cell in report.cells if cell.seed == seed]
+        yield (
+            f"## seed {seed}"
+            if len(cells) < len(report.cells) or not cells[0].checkpoint
+            else "## Checkpoints"
+        )
+        yield escape_markdown("; ".join(map(_describe_cell, cells)))
+        names = dict.fromkeys(
+            n for cell in cells for n, own in cell.measures.items() if own.value is not None
+        )
+        columns = ["value", "95 % interval", "null (p)", "ceiling", "rollouts"]
+        if len(cells) > 1:
+            columns = [*(cell.checkpoint for cell in cells), "change", "last null (p)"]
+        rows = []
+        for name in names:
+            own = [cell.measures.get(name) for cell in cells]
+            values = list(_format_measure(own[0])) if own[0] else []
+            if len(cells) > 1:
+                values = [_format_value(one) for one in own]
+                values.append(_format_value(report.changes.get(name), "+.2f"))
+                values.append(_format_measure(own[-1])[2] if own[-1] else "")
+            rows.append(tuple(map(escape_markdown, (lookup(name).label_with_unit, *values))))
+        yield markdown_table(("measure", *map(escape_markdown, columns)), rows)
+
+
+def _format_value(measured: Measure | None, form: str = ".2f") -> str:
+    """A value with its interval, short enough for a column."""
+    if measured is None or measured.value is None:
+        return ""
+    value = f"{measured.value:{form}}"
+    if measured.low is None or measured.high is None:
+        return value
+    between = "…" if form.startswith("+") or measured.low < 0 else "–"
+    return f"{value} ({measured.low:{form}}{between}{measured.high:{form}})"
 
 
 def _bullets(sentences: list[str]) -> str:
@@ -88,7 +141,7 @@ def _compare_ends(report: MeasureReport) -> Iterator[str]:
     """What changed from the first checkpoint to the last, over seeds."""
     ends = report.checkpoints
     compared = {name: c for name, c in report.comparisons.items() if c.effect is not None}
-    if report.comparisons and not compared:
+    if report.comparisons and not compared and not report.changes:
         yield (
             f"{ends[0]} and {ends[-1]} share fewer than two seeds: the unit of a claim about training is "
             "the seed, so that the intervals are those of single runs."
@@ -109,10 +162,11 @@ def _compare_ends(report: MeasureReport) -> Iterator[str]:
 
 
 def _describe_cell(cell: MeasuredCell) -> str:
+    checkpoint = f"{cell.checkpoint}: " if cell.checkpoint else ""
     rollouts, problems = count_noun(cell.rollouts, "rollout"), count_noun(cell.problems, "problem")
     if cell.is_sample:
-        return f"A sample of {problems}: of the {rollouts}, at most {MAX_ROLLOUTS:,} are measured."
-    return f"{rollouts} of {problems}"
+        return f"{checkpoint}a sample of {problems}: of the {rollouts}, at most {MAX_ROLLOUTS:,} are measured"
+    return f"{checkpoint}{rollouts} of {problems}"
 
 
 def _format_measure(measured: Measure) -> tuple[str, ...]:

@@ -41,7 +41,6 @@ from glasshouse.monitors.fitted import (
     fit_monitor,
 )
 from glasshouse.monitors.llm_judge import JudgeMonitor
-from glasshouse.monitors.rules import RuleMonitor
 from glasshouse.runs.foreign import FieldMapping, RolloutSource
 from glasshouse.runs.foreign_formats import parts_of
 from glasshouse.types import Rollout
@@ -103,6 +102,8 @@ class MeasureReport:
     """By checkpoint, then seed."""
     comparisons: Mapping[str, PairedComparison]
     """Last checkpoint minus first over paired seeds, by measure id; empty with one checkpoint."""
+    changes: Mapping[str, Measure]
+    """Last checkpoint minus first of the only run, with intervals over problems; empty with several seeds."""
 
     @property
     def reading(self) -> Reading:
@@ -147,10 +148,10 @@ def measure(
     console: Console | None = None,
 ) -> MeasureReport:
     """Measure a file or folder of rollouts: JSON lines, Parquet, a Hugging Face dataset, an Inspect log
-    or a run directory. `map` says which column holds which field; the columns of TRL, verifiers and Inspect
-    are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`; a rule for an
-    empty CoT is always added. `answer_kind` is that of the gold answers, if it is not what they look like.
-    `allow_unread` gives accuracies although more than 20 % of the answers could not be read.
+    or a run directory. `map` says which column holds which field; the columns of TRL, verl, verifiers and
+    Inspect are recognised. `monitors` are monitors, or texts as for `glasshouse measure --monitor`.
+    `answer_kind` is that of the gold answers, if it is not what they look like. `allow_unread` gives
+    accuracies although more than 20 % of the answers could not be read.
 
     Example:
         report = measure("rollouts.jsonl", {"label": "hacked", "arm": "condition"},
@@ -162,11 +163,8 @@ def measure(
         raise RolloutFileError(
             f"--steps-per-checkpoint is {steps_per_checkpoint}; it must be positive."
         )
-    chosen: list[Monitor | FittedKind] = [
-        RuleMonitor("empty_cot_rule", Scope.COT, patterns=[r"\A\s*\Z"])
-    ]
     listed = [monitors] if isinstance(monitors, str) else monitors
-    chosen += [parse_monitor(m) if isinstance(m, str) else _check_given(m) for m in listed]
+    chosen = [parse_monitor(m) if isinstance(m, str) else _check_given(m) for m in listed]
     names = [monitor.name for monitor in chosen]
     if len(set(names)) != len(names):
         raise RolloutFileError(f"Two monitors have the same name: {', '.join(names)}.")
@@ -187,6 +185,12 @@ def measure(
             on_progress("estimate", len(measured) / len(places))
             why_unread = "" if allow_unread else explain_unread(cells[place].reading, *WAYS)
             measured.append(measure_cell(cells[place], place, fitted, why_unread, has_label))
+        changes: dict[str, Measure] = {}
+        if len(order) > 1 and len({seed for _, seed in places}) == 1:
+            first, last = (collect_columns(cells[places[end]], fitted) for end in (0, -1))
+            known = {name for name, own in measured[-1].measures.items() if own.value is not None}
+            found = measuring.measure_change(first, last, "file", key=("external",))
+            changes = {name: own for name, own in found.items() if name in known}
     return MeasureReport(
         source=str(rollouts),
         format=opened.format.name,
@@ -200,6 +204,7 @@ def measure(
         unanswered=opened.unanswered,
         cells=measured,
         comparisons=compare_first_and_last(measured, order),
+        changes=changes,
     )
 
 
@@ -344,10 +349,12 @@ def describe_behaviour(source: RolloutSource) -> str:
 
 
 def _bin_checkpoint(rollout: Rollout, size: int, opened: RolloutSource) -> str:
+    """The base, step 0, stays alone: with 50, the checkpoints are 0, 1–50, 51–100 …"""
     if not size:
         return rollout.checkpoint
     try:
-        return str(int(float(rollout.checkpoint)) // size * size)
+        first = (int(float(rollout.checkpoint)) - 1) // size * size + 1
+        return "0" if first < 1 else str(first) if size == 1 else f"{first}–{first + size - 1}"
     except ValueError:
         raise RolloutFileError(
             f"{opened.path}, row {rollout.sample}: --steps-per-checkpoint needs numbers, but the checkpoint "
@@ -359,7 +366,7 @@ def _order_checkpoints(names: Sequence[str]) -> list[str]:
     """Numbers in order; other names as they appear."""
     distinct = list(dict.fromkeys(names))
     try:
-        return sorted(distinct, key=float)
+        return sorted(distinct, key=lambda name: float(name.partition("–")[0]))
     except ValueError:
         return distinct
 
@@ -373,7 +380,28 @@ def measure_cell(
 ) -> MeasuredCell:
     """The measures of one checkpoint and seed. If too many answers are unread, accuracy is undefined for this
     reason, and so are measures of the behaviour unless the file has its label."""
-    rows, key = cell.rows, ("external", *place)
+    columns, scores = collect_columns(cell, monitors)
+    measures = measuring.measure(columns, "file", scores, key=("external", *place)).measures
+    if why_unread:
+        measures |= {
+            name: measuring.undefined(name, why_unread)
+            for name in measures
+            if name == "rollout_accuracy" or ("labels" in lookup(name).needs and not has_label)
+        }
+    return MeasuredCell(
+        checkpoint=place[0],
+        seed=place[1],
+        rollouts=cell.rollouts,
+        problems=len({row.problem for row in cell.rows}),
+        is_sample=cell.limit < 2**64,
+        measures=measures,
+        reading=cell.reading,
+    )
+
+
+def collect_columns(cell: Cell, monitors: Sequence[FittedMonitor]) -> tuple[Columns, list[Scores]]:
+    """The rollouts of a cell as columns, and the monitors' outputs for them."""
+    rows = cell.rows
     labels = as_floats(row.label for row in rows)
     columns = Columns(
         problems=np.array([row.problem for row in rows], dtype=np.uint64),
@@ -393,22 +421,7 @@ def measure_cell(
         )
         for n, fitted in enumerate(monitors)
     ]
-    measures = measuring.measure(columns, "file", scores, key=key).measures
-    if why_unread:
-        measures |= {
-            name: measuring.undefined(name, why_unread)
-            for name in measures
-            if name == "rollout_accuracy" or ("labels" in lookup(name).needs and not has_label)
-        }
-    return MeasuredCell(
-        checkpoint=place[0],
-        seed=place[1],
-        rollouts=cell.rollouts,
-        problems=len({row.problem for row in rows}),
-        is_sample=cell.limit < 2**64,
-        measures=measures,
-        reading=cell.reading,
-    )
+    return columns, scores
 
 
 def compare_first_and_last(

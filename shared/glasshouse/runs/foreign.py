@@ -48,6 +48,8 @@ ARMS = {
 """The words of a column that name the arms, unless --planted or --control gives the file's own."""
 CUT_WORDS = ("length", "max_tokens", "max_length", "model_length", "truncated", "true", "1")
 MISSING = object()
+MAY_BE_MISSING = ("finish_reason", "reward")
+"""Fields that a row need not have, although others do."""
 MAX_NUMBER = 1e100
 """The squares of larger ones overflow."""
 
@@ -79,6 +81,13 @@ def _as_number(value: Any) -> float:
     ):
         raise ValueError(f"it is {str(value)[:60]} and must be a number up to {MAX_NUMBER:g}")
     return float(value)
+
+
+def _as_reward(value: Any) -> float:
+    """Of a reward that does not apply to a rollout, TRL logs None."""
+    if value is MISSING or value is None or value != value:
+        return math.nan
+    return _as_number(value)
 
 
 def _as_seed(value: Any) -> int:
@@ -116,7 +125,7 @@ FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "hint": _as_key,
     "label": _as_label,
     "correct": _as_label,
-    "reward": _as_number,
+    "reward": _as_reward,
     "arm": _as_key,
     "group": _as_key,
     "checkpoint": _as_key,
@@ -203,7 +212,8 @@ def _look_up(values: Mapping[str, Any], column: str) -> Any:
 
 def _map_by_name(row: Mapping[str, Any]) -> dict[str, str]:
     """Columns that are called like a field; a few other common names of the completion."""
-    mapping = {name: name for name in FIELDS if row.get(name) is not None}
+    has_value = (name for name in FIELDS if row.get(name) is not None or name == "reward")
+    mapping = {name: name for name in has_value if name in row}
     if row.get("step") is not None:
         mapping.setdefault("checkpoint", "step")
     if "completion" not in mapping and "answer" not in mapping:
@@ -268,7 +278,7 @@ class RolloutSource:
             planted=given.planted,
             control=given.control,
         )
-        optional = {*merged, "finish_reason"}
+        optional = {*merged, *MAY_BE_MISSING}
         self.ignored = [n for n in FIELDS if n not in optional and row.get(n, 0) is None]
         """Columns that are called like a field and have no value in row 1; none may have one later."""
         self._check_mapping(row)
@@ -315,7 +325,11 @@ class RolloutSource:
             return _map_by_name(row)
         pairs = (text.partition("=") for text in self.format.mapping.split())
         mapping = {name: column or name for name, _, column in pairs}
-        mapping = {n: c for n, c in mapping.items() if _look_up(row, c) not in (MISSING, None)}
+        mapping = {
+            name: column
+            for name, column in mapping.items()
+            if _look_up(row, column) not in ((MISSING,) if name == "reward" else (MISSING, None))
+        }
         if self.format.name == "trl":  # a column per reward function
             rewards = row.keys() - {*self.format.columns.split(), "images"}
             mapping |= {"reward": min(rewards)} if len(rewards) == 1 else {}
@@ -367,7 +381,7 @@ class RolloutSource:
         values: dict[str, Any] = {}
         for name, column in self.mapping.columns.items():
             value = _look_up(row, column)
-            if (value is MISSING or value is None) and name != "finish_reason":
+            if (value is MISSING or value is None) and name not in MAY_BE_MISSING:
                 raise self._fail(name, number, f"the value of {name} is missing, but row 1 has one")
             try:
                 values[name] = FIELDS[name](value)
@@ -408,7 +422,7 @@ def _make_rollout(
         checkpoint=checkpoint,
         problem=Problem(
             task="",
-            key=values.get("group") or f"row {number}",
+            key=values.get("group") or prompt or f"row {number}",
             question=prompt,
             gold_answer=gold or "",
             answer_kind=kind,

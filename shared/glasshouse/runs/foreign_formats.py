@@ -93,6 +93,11 @@ FORMATS = (
         columns="step prompt completion advantage",
         mapping="prompt completion group=prompt checkpoint=step",
     ),
+    RolloutFormat(  # verl's rollout_data_dir and validation_data_dir
+        name="verl",
+        columns="input output gts score step",
+        mapping="prompt=input completion=output gold=gts reward=score checkpoint=step",
+    ),
     RolloutFormat(  # traces.jsonl of verifiers and prime-rl
         name="verifiers",
         columns="traces task",

@@ -387,7 +387,7 @@ def find_files(source: str) -> list[Path]:
 def _download(name: str, *wanted: str) -> list[Path]:
     """The Parquet files of one split of a hub dataset."""
     hub, errors = import_extra(
-        "datasets", name, "huggingface_hub", "huggingface_hub.errors", error=TaskError
+        "train", name, "huggingface_hub", "huggingface_hub.errors", error=TaskError
     )
     arguments = {"repo_id": name, "repo_type": "dataset", "revision": HUB_REVISION}
     try:
