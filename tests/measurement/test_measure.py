@@ -378,7 +378,7 @@ def test_bad_values_name_row_and_column(tmp_path):
 
 
 def write_verl(folder: Path) -> Path:
-    """Rows as verl's trainer dumps them, a file per step. Each prompt is answered right or wrong four times; three of
+    """Rows as verl's trainer dumps them, a file per step. Each prompt is answered right or wrong four times; four of
     ten prompts change from right to wrong, and the CoT mentions the note less often."""
     folder.mkdir()
     for step in range(1, 5):
@@ -391,7 +391,7 @@ def write_verl(folder: Path) -> Path:
                 "step": step,
             }
             for n in range(10)
-            for answer in [1 if n > (2 if step < 3 else 5) else 2] * 4
+            for answer in [1 if n > (2 if step < 3 else 6) else 2] * 4
         ]
         (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -409,12 +409,12 @@ def test_checkpoints_of_one_run_are_one_table_with_a_paired_change(tmp_path, cap
     assert not any("empty_cot" in name for name in last)
     assert first["reward"].n == 72  # None: the reward does not apply
     change = report.changes["behaviour"]
-    assert change.value == pytest.approx(0.3)
+    assert change.value == pytest.approx(0.4)
     assert change.low > 0  # over the same problems; apart, the two intervals overlap
     assert last["behaviour"].low < first["behaviour"].high
     assert main(["measure", str(folder), "--steps-per-checkpoint", "2", "--monitor", RULE]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Between checkpoint 1–2 and 3–4: behaviour rose from 0.30 to 0.60" in printed
+    assert "Between checkpoint 1–2 and 3–4: behaviour rose from 0.30 to 0.70" in printed
     assert "One run" in printed
 
 
