@@ -1,0 +1,107 @@
+"""Compiles `small_llama.c` for this CPU and loads it: once per compiler and kind of CPU, into the user's cache.
+
+The name of a compiled file holds the hash of its source, compiler and flags, and that of its content, which is checked
+before it is loaded. Without a compiler or a writable cache there is no kernel, and models take the general path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+SOURCE = Path(__file__).with_name("small_llama.c")
+SWITCH = "GLASSHOUSE_KERNEL"
+"""Environment variable: the name of a variant, or `off`."""
+FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"]
+VARIANTS = {
+    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"],
+    "avx2": ["-mavx2", "-mfma"],
+    "baseline": [],
+}
+"""Flags by the width of the registers. All variants compute the same bits."""
+TIMEOUT = 300
+
+
+class Kernel(NamedTuple):
+    """The loaded library, or why there is none."""
+
+    library: ctypes.CDLL | None
+    description: str
+    """`kernel (avx2)`, or `torch (no C compiler: …)`."""
+
+
+@cache
+def load_kernel() -> Kernel:
+    """The kernel of this process, compiled first if it is not in the cache."""
+    variant = os.environ.get(SWITCH) or find_variant()
+    if variant not in VARIANTS:
+        return Kernel(None, f"torch ({SWITCH}={variant})")
+    try:
+        return Kernel(ctypes.CDLL(str(build_kernel(variant))), f"kernel ({variant})")
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        return Kernel(None, f"torch (the kernel for small models could not be built: {reason})")
+
+
+def find_variant() -> str:
+    """The widest registers of this CPU that torch uses."""
+    return {"AVX512": "avx512", "AVX2": "avx2"}.get(
+        torch.backends.cpu.get_cpu_capability(), "baseline"
+    )
+
+
+def build_kernel(variant: str, folder: Path | None = None) -> Path:
+    """The compiled file of this variant in the cache; raises OSError or SubprocessError if it cannot be made."""
+    folder = folder or cache_folder()
+    command = [*find_compiler(), *FLAGS, *VARIANTS[variant]]
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(repr(command).encode() + source).hexdigest()[:16]
+    for file in folder.glob(f"{key}-*.so"):
+        if file.name == name_file(key, file) and file.stat().st_uid in (os.getuid(), 0):
+            return file
+        print(f"{file} is damaged or not yours; compiling the kernel again.", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        built = Path(work) / "kernel.so"
+        subprocess.run(
+            [*command, str(SOURCE), "-o", str(built)],
+            check=True, capture_output=True, text=True, timeout=TIMEOUT, cwd=work,
+        )  
+        target = folder / name_file(key, built)
+        os.replace(built, target)
+    return target
+
+
+def name_file(key: str, file: Path) -> str:
+    """The name of a compiled file with this content."""
+    return f"{key}-{hashlib.sha256(file.read_bytes()).hexdigest()[:32]}.so"
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "glasshouse"
+
+
+def find_compiler() -> list[str]:
+    """The system's C compiler, or that of the package `ziglang` (extra `kernel`)."""
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [os.path.realpath(found)]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise OSError("no C compiler; install one, or `pip install glasshouse[kernel]`")
+
+
+if __name__ == "__main__":
+    print(load_kernel().description)

@@ -1,0 +1,251 @@
+"""Calls the kernel: the weights of a model as one array, and groups of a prompt with its samples.
+
+A group is the unit of work. Its log-probabilities and gradients do not depend on the other groups of a call, nor on
+the thread that computes it; gradients of groups are added one after another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Group = tuple[Sequence[int], Sequence[Sequence[int]]]
+"""A prompt and the tokens of its samples."""
+SLOTS = 32
+"""Completions that a thread decodes at a time; finished ones are replaced."""
+
+_INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp")),
+        *((name, _INT) for name in ("vocabulary", "tied", "has_bias", "has_qk_norm")),
+        ("padding_token", _INT), ("eps", _FLOAT), ("temperature", _FLOAT),
+        ("cos", _POINTER), ("sin", _POINTER),
+    ]  
+
+
+class _Unit(ctypes.Structure):
+    _fields_ = [("prompt", _INT), ("samples", _INT), ("ends", _POINTER), ("tokens", _POINTER)]
+
+
+class _Requests(ctypes.Structure):
+    _fields_ = [
+        *((name, _INT) for name in ("groups", "max_tokens", "slots")),
+        *((name, _POINTER) for name in ("rows", "noise", "is_end")),
+    ]
+
+
+class _AdamW(ctypes.Structure):
+    _fields_ = [
+        (name, _FLOAT)
+        for name in ("decay", "beta1", "beta2", "step_size", "correction", "eps")
+    ]
+
+
+class Unit:
+    """A group as arrays: rows of the prompt, then of each sample without its last token."""
+
+    def __init__(self, prompt: Sequence[int], samples: Sequence[Sequence[int]], targets: Sequence[int]) -> None:
+        lengths = [len(prompt), *map(len, samples)]
+        self.ends = np.cumsum(lengths, dtype=np.int64)
+        self.tokens = np.array([*prompt, *(t for s in samples for t in s)], np.int64)
+        self.targets = np.array(targets, np.int64)
+        self.struct = _Unit(len(prompt), len(samples), at(self.ends), at(self.tokens))
+
+    @classmethod
+    def of_group(cls, group: Group) -> Unit:
+        prompt, samples = group
+        return cls(prompt, [s[:-1] for s in samples], [t for s in samples for t in s])
+
+
+class Tape(NamedTuple):
+    """What a backward pass needs; valid until the next forward pass of its model."""
+
+    units: list[Unit]
+    starts: list[int]
+    """Where the part of each unit begins in the memory."""
+    logprobs: list[np.ndarray]
+    """Of each unit: those of all tokens of its samples, one after another."""
+    temperature: float
+
+
+class SmallLlama:
+    """A model of transformers' Llama family in the kernel. The model keeps the weights: `load` reads them.
+
+    Example: `tape = SmallLlama(library, model).logprobs([(prompt, [tokens])])`
+    """
+
+    def __init__(self, library: ctypes.CDLL, model: Any, threads: int = 1) -> None:
+        self.library, self.threads = library, threads
+        config, body = model.config, model.model
+        first = body.layers[0].self_attn
+        embed, head = body.embed_tokens.weight, model.lm_head.weight
+        is_tied = embed.data_ptr() == head.data_ptr()
+        self.parameters = _ordered_parameters(model, is_tied)
+        padding = body.embed_tokens.padding_idx
+        self.shape = _Shape(
+            layers=len(body.layers), width=config.hidden_size, heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads, head_dim=first.head_dim, mlp=config.intermediate_size,
+            vocabulary=len(head), tied=is_tied, has_bias=first.q_proj.bias is not None,
+            has_qk_norm=hasattr(first, "q_norm"), padding_token=-1 if padding is None else padding,
+            eps=config.rms_norm_eps,
+        )  
+        library.parameter_count.restype = library.panel_count.restype = _INT
+        library.tape_size.restype = _INT
+        library.sum_squares.restype = ctypes.c_double
+        self.count = library.parameter_count(ctypes.byref(self.shape))
+        assert self.count == sum(p.numel() for p in self.parameters)
+        self.weights = np.empty(self.count, np.float32)
+        self.panels = np.zeros(library.panel_count(ctypes.byref(self.shape)), np.float32)
+        self.memory = np.empty(0, np.float32)
+        half = first.head_dim // 2
+        theta = float(config.rope_parameters["rope_theta"])
+        self.frequencies = np.array([theta ** (-i / half) for i in range(half)], np.float32)
+        self.tables = np.empty((2, 0, half), np.float32)
+        self.load()
+
+    def load(self) -> None:
+        """Reads the model's weights."""
+        torch.cat([p.detach().flatten() for p in self.parameters], out=torch.from_numpy(self.weights))
+        self.library.pack_weights(ctypes.byref(self.shape), at(self.weights), at(self.panels))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], noise: np.ndarray, *,
+        temperature: float, end_tokens: Iterable[int],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  
+        """Tokens and log-probabilities, `(rows, max_tokens)`, and lengths of `counts[g]` completions per prompt, given
+        `noise` of the same shape."""
+        rows, limit = noise.shape
+        noise = np.ascontiguousarray(noise, np.float32)
+        tokens, lengths = np.zeros((rows, limit), np.int64), np.zeros(rows, np.int64)
+        logprobs = np.zeros((rows, limit), np.float32)
+        is_end = np.zeros(self.shape.vocabulary, np.uint8)
+        is_end[list(end_tokens)] = 1
+        shape = self._shape(temperature, max(map(len, prompts)) + limit)
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+        def run(part: range) -> None:
+            first, own = bounds[part.start], bounds[part.start : part.stop + 1] - bounds[part.start]
+            chosen = [prompts[g] for g in part]
+            common = count_common_tokens(chosen)
+            unit = Unit(chosen[0][:common], [p[common:] for p in chosen], [])
+            slots = min(SLOTS, int(own[-1]))
+            requests = _Requests(len(part), limit, slots, at(own), at(noise[first:]), at(is_end))
+            self.library.generate(
+                ctypes.byref(shape), at(self.weights), at(self.panels), ctypes.byref(unit.struct),
+                ctypes.byref(requests), at(tokens[first:]), at(logprobs[first:]), at(lengths[first:]),
+            )  
+
+        parts = min(self.threads, len(prompts))
+        cuts = [n * len(prompts) // parts for n in range(parts + 1)]
+        deque_all(self._map(run, [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]))
+        return tokens, logprobs, lengths
+
+    def logprobs(self, groups: Sequence[Group], temperature: float = 1.0) -> Tape:
+        """Log-probabilities of all tokens of the samples."""
+        units = [Unit.of_group(group) for group in groups]
+        longest = max(len(p) + max(map(len, samples)) for p, samples in groups)
+        shape = ctypes.byref(self._shape(temperature, longest))
+        sizes = [self.library.tape_size(shape, ctypes.byref(u.struct)) for u in units]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        if len(self.memory) < starts[-1]:
+            self.memory = np.empty(starts[-1] * 5 // 4, np.float32)
+        results = [np.empty(len(unit.targets), np.float32) for unit in units]
+
+        def run(n: int) -> None:
+            unit = units[n]
+            self.library.logprobs(
+                shape, at(self.weights), at(self.panels), ctypes.byref(unit.struct),
+                at(unit.targets), at(self.memory[starts[n] :]), at(results[n]),
+            )  
+
+        deque_all(self._map(run, range(len(units))))
+        return Tape(units, starts, results, temperature)
+
+    def gradients(self, tape: Tape, grads: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """The gradients of all weights, group by group, from those of the log-probabilities. An array is valid until
+        the next one is asked for."""
+        shape = ctypes.byref(self._shape(tape.temperature, 0))
+
+        def run(n: int) -> np.ndarray:
+            result = np.empty(self.count, np.float32)
+            unit, grad = tape.units[n], np.ascontiguousarray(grads[n], np.float32)
+            self.library.backward(
+                shape, at(self.weights), ctypes.byref(unit.struct), at(unit.targets), at(grad),
+                at(self.memory[tape.starts[n] :]), at(result),
+            )  
+            return result
+
+        return self._map(run, range(len(tape.units)))
+
+    def split(self, flat: np.ndarray) -> dict[int, Tensor]:
+        """Gradients by the id of their parameter, from those of all weights."""
+        pieces = torch.from_numpy(flat).split([p.numel() for p in self.parameters])
+        return {
+            id(p): piece.view(p.shape)
+            for p, piece in zip(self.parameters, pieces, strict=True)
+        }
+
+    def _shape(self, temperature: float, positions: int) -> _Shape:
+        known = self.tables.shape[1]
+        if known < positions:
+            self.tables = np.empty((2, 2 * positions, len(self.frequencies)), np.float32)
+            self.library.rotary_tables(
+                _INT(2 * positions), _INT(len(self.frequencies)), at(self.frequencies), at(self.tables[0]), at(self.tables[1])
+            )
+        shape = _Shape.from_buffer_copy(self.shape)
+        shape.temperature = temperature
+        shape.cos, shape.sin = at(self.tables[0]), at(self.tables[1])
+        return shape
+
+    def _map(self, run: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+        return map(run, parts) if self.threads == 1 else _pool(self.threads, os.getpid()).map(run, parts)
+
+
+def at(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def deque_all(items: Iterable[Any]) -> None:
+    for _ in items:
+        pass
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "kernel")
+
+
+def count_common_tokens(prompts):
+    import itertools
+    if len(prompts) < 2:
+        return 0
+    columns = zip(*prompts, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+    return min(common, min(map(len, prompts)) - 1)
+
+
+def _ordered_parameters(model: Any, is_tied: bool) -> list[torch.nn.Parameter]:
+    """In the order of the kernel's array."""
+    found: list[torch.nn.Parameter | None] = []
+    for block in model.model.layers:
+        a, m = block.self_attn, block.mlp
+        projections = (a.q_proj, a.k_proj, a.v_proj)
+        found += [block.input_layernorm.weight, *(p.weight for p in projections)]
+        found += [p.bias for p in projections]
+        found += [a.q_norm.weight, a.k_norm.weight] if hasattr(a, "q_norm") else []
+        found += [a.o_proj.weight, block.post_attention_layernorm.weight]
+        found += [m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight]
+    found += [model.model.norm.weight, model.model.embed_tokens.weight]
+    found += [] if is_tied else [model.lm_head.weight]
+    return [p for p in found if p is not None]
